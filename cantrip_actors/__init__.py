@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         ToolResultEvent,
         UsageEvent,
     )
+    from cantrip_actors.runtime.membership import Node
     from cantrip_actors.runtime.receipt import Receipt
     from cantrip_actors.runtime.requests import Request, RequestFeed
     from cantrip_actors.runtime.schedules import Schedule
@@ -75,14 +76,17 @@ if TYPE_CHECKING:
         ImmutableError,
         InvalidCantrip,
         InvalidDecision,
+        InvalidFile,
         InvalidImage,
         InvalidIntent,
         InvalidSchedule,
         LoomError,
+        NameTaken,
         ProviderError,
         RuntimeClosed,
         UnknownRequest,
     )
+    from cantrip_actors.terms.file import File
     from cantrip_actors.terms.gate import Gate, Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
@@ -111,6 +115,7 @@ __all__ = [
     "EntityEvent",
     "EntityStartedEvent",
     "Episode",
+    "File",
     "FinalResponseEvent",
     "Folding",
     "Forgotten",
@@ -124,6 +129,7 @@ __all__ = [
     "Injected",
     "InvalidCantrip",
     "InvalidDecision",
+    "InvalidFile",
     "InvalidImage",
     "InvalidIntent",
     "InvalidSchedule",
@@ -135,6 +141,8 @@ __all__ = [
     "Message",
     "MissedEvent",
     "Move",
+    "NameTaken",
+    "Node",
     "Observation",
     "ProviderError",
     "Quarantined",
@@ -210,10 +218,12 @@ _HOMES = {
         "ImmutableError",
         "InvalidCantrip",
         "InvalidDecision",
+        "InvalidFile",
         "InvalidImage",
         "InvalidIntent",
         "InvalidSchedule",
         "LoomError",
+        "NameTaken",
         "ProviderError",
         "RuntimeClosed",
         "UnknownRequest",
@@ -223,6 +233,7 @@ _HOMES = {
         "Injected",
         "gate",
     ),
+    "cantrip_actors.terms.file": ("File",),
     "cantrip_actors.terms.image": ("Image",),
     "cantrip_actors.terms.messages": (
         "Invocation",
@@ -268,6 +279,7 @@ _HOMES = {
         "ToolResultEvent",
         "UsageEvent",
     ),
+    "cantrip_actors.runtime.membership": ("Node",),
     "cantrip_actors.runtime.receipt": ("Receipt",),
     "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
     "cantrip_actors.runtime.schedules": ("Schedule",),

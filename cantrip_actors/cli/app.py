@@ -12,22 +12,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cantrip_actors.cli import (
+    acp,
     arithmetic,
+    cluster,
+    crashes,
+    crystals,
     demos,
     dispatch,
     entities,
     loom,
     loom_data,
     loom_export,
+    mcp,
     output,
     requests,
     schedules,
+    serve,
+    top,
 )
 from cantrip_actors.cli.command import (
     CODES,
     LOOM,
     Backend,
     Context,
+    Files,
     IfUnattended,
     Images,
     Json,
@@ -38,12 +46,13 @@ from cantrip_actors.cli.command import (
     examples,
     exit_code,
     finish,
-    intent_with_images,
+    intent_with_files,
     read_context,
     report_errors,
     run,
     with_thread,
 )
+from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
 if TYPE_CHECKING:
     from cantrip_actors import Episode, Runtime
@@ -66,11 +75,32 @@ app.add_typer(arithmetic.app)
 app.add_typer(demos.app, name="demo")
 app.add_typer(entities.app)
 app.add_typer(requests.app)
+app.add_typer(crashes.app)
 loom.app.add_typer(loom_export.app)
 loom.app.add_typer(loom_data.app)
 app.add_typer(loom.app, name="loom")
 app.add_typer(dispatch.app, name="dispatch")
 app.add_typer(schedules.app, name="schedule")
+app.add_typer(crystals.app, name="crystals")
+app.add_typer(serve.app, name="serve")
+app.add_typer(top.app)
+app.add_typer(acp.app)
+app.add_typer(mcp.app, name="mcp")
+app.add_typer(cluster.app)
+app.add_typer(cluster.cluster, name="cluster")
+
+
+@app.callback()
+def options(
+    log_level: Annotated[
+        LogLevel | None, typer.Option("--log-level", help="Log lines from this level on; left out: info.")
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option("--log-format", help="Log lines for people, or as JSON; to standard error.")
+    ] = None,
+) -> None:
+    """Set what holds for every command."""
+    logs.level, logs.form = log_level, log_format
 
 
 @app.command(
@@ -80,6 +110,7 @@ app.add_typer(schedules.app, name="schedule")
         'cantrip cast review.toml "Review it" --context report.json --json',
         'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
         'cantrip cast look.yaml "What is on it?" --image photo.jpg',
+        'cantrip cast read.yaml "Sum it up." --file report.pdf',
     ),
 )
 def cast_(
@@ -88,6 +119,7 @@ def cast_(
     loom: Url = LOOM,
     context: Context = None,
     image: Images = None,
+    file: Files = None,
     as_json: Json = False,
     events: Annotated[
         bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
@@ -105,7 +137,7 @@ def cast_(
         from cantrip_actors.recipes import load_recipe
 
         data = None if context is None else read_context(context)
-        given = intent_with_images(intent, image)
+        given = intent_with_files(intent, image, file)
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:

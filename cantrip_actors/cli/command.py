@@ -5,20 +5,20 @@ Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or t
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 
 from cantrip_actors.cli import output
+from cantrip_actors.cli.logs import configure_logs
 from cantrip_actors.cli.output import short
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "USAGE",
     "Backend",
     "Context",
+    "Files",
     "IfUnattended",
     "Images",
     "Json",
@@ -46,7 +47,7 @@ __all__ = [
     "examples",
     "exit_code",
     "finish",
-    "intent_with_images",
+    "intent_with_files",
     "open_for_reading",
     "print_rows",
     "print_styled",
@@ -106,6 +107,10 @@ Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 Context = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
 ]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--file", metavar="FILE|URL", help="A PDF, text, audio or video, or https://…; repeat for more."),
+]
 Images = Annotated[
     list[str] | None,
     typer.Option(
@@ -120,7 +125,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
     from cantrip_actors import CantripError
     from cantrip_actors.cli.errors import Interrupted, is_mistake
 
-    _reports_to_stderr()
+    configure_logs()
     try:
         yield
     except Interrupted as signalled:
@@ -142,14 +147,14 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
 
 @contextmanager
 def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
-    """Open a loom for the block; yield it and what finds ids in it."""
+    """Open a loom for the block; yield it and what finds ids in it. Without its key a sealed loom is not checked."""
     with report_errors(json=json, loom=url), ExitStack() as stack:
         from cantrip_actors import LoomError, open_loom
         from cantrip_actors.cli.errors import LoomUnusable
         from cantrip_actors.cli.loom_views import Finder
 
         try:
-            opened = stack.enter_context(open_loom(url, read_only=True))
+            opened = stack.enter_context(open_loom(url, read_only=True, seal_key=seal_key() or False))
         except LoomError as error:
             hint = f"; cast something first, for example `{_program()} demo`" if url == LOOM else ""
             raise LoomUnusable(f"{error}{hint}") from error
@@ -227,45 +232,6 @@ def finish(
     raise typer.Exit(exit_code(episode) if code is None else code)
 
 
-def _reports_to_stderr() -> None:
-    """Send reports of supervision to standard error, so that standard output has only the answer."""
-    import structlog
-
-    from cantrip_actors.cli.terminal import bare
-    from cantrip_actors.terms.risk import LethalTrifecta
-
-    warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            _printable_values,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_plain_traceback
-            ),
-        ],
-        logger_factory=lambda *_: structlog.PrintLogger(bare(sys.stderr)),
-    )
-
-
-def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make the texts of a report printable: its colours go to the terminal as they are."""
-    from cantrip_actors.cli.terminal import printable
-
-    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
-
-
-def _plain_traceback(to: TextIO, error: Any) -> None:
-    """Write a traceback without the values of variables: secrets may be among them."""
-    import structlog
-
-    from cantrip_actors.cli.terminal import printable
-
-    text = io.StringIO()
-    structlog.dev.plain_traceback(text, error)
-    to.write(printable(text.getvalue()))
-
-
 def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) -> None:
     """Print the answer, or why the episode was truncated, and the commands that show more."""
     if demo and sys.stderr.isatty():
@@ -322,15 +288,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((120, 40)).columns
 
 
-def intent_with_images(intent: str, images: list[str] | None) -> Any:
-    """Return the intent, with its images after it if there are any. Raises InvalidIntent, InvalidImage."""
-    from cantrip_actors import Image, InvalidIntent
+def intent_with_files(intent: str, images: list[str] | None, files: list[str] | None) -> Any:
+    """Return the intent, with its images and files after it if there are any. Raises InvalidIntent, InvalidFile."""
+    from cantrip_actors import File, Image, InvalidIntent
 
     if any("\udc80" <= sign <= "\udcff" for sign in intent):  # how Python hands on bytes that it cannot read
         raise InvalidIntent(f"intent: expected a text in {sys.getfilesystemencoding()}, got {os.fsencode(intent)!r}")
-    if not images:
-        return intent
-    return [intent, *(Image.at(one) if one.startswith("https://") else Image.read(one) for one in images)]
+    pictures = [Image.at(one) if one.startswith("https://") else Image.read(one) for one in images or ()]
+    others = [File.at(one) if one.startswith("https://") else File.read(one) for one in files or ()]
+    return [intent, *pictures, *others] if pictures or others else intent
 
 
 def read_context(given: str) -> Any:

@@ -66,6 +66,8 @@ app = typer.Typer(
     "  cantrip demo ~/notes         or those of a folder\n"
     "  cantrip demo rlm             children work through a document that fits no prompt\n"
     "  cantrip demo approval        a person allows a payment, although the process that asked was killed\n"
+    "  cantrip demo serve           a service over HTTP is killed, and its reader misses nothing\n"
+    "  cantrip demo cluster         three nodes; one is killed, one is frozen, and nothing is lost\n"
     "  cantrip demo local           a real model, on this machine",
     rich_markup_mode=None,
 )
@@ -191,6 +193,56 @@ def approval(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> N
                 raise typer.Exit(0 if said.is_right else FAILED)
             if not (quiet or as_json):
                 output.print_lines([said])
+
+
+@app.command(epilog=examples("cantrip demo serve", "cantrip demo serve --json"))
+def serve(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Watch a service over HTTP whose stream is cut and whose process is killed, and a reader who misses nothing.
+
+    The demo runs `cantrip serve` in a process, casts through it, kills it, runs another, and resumes.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_demos.serve import run_serve
+
+        if loom.startswith("memory:"):
+            raise typer.BadParameter(
+                f"two processes use it: expected sqlite:PATH, jsonl:PATH or postgresql://…, got {render_url(loom)}",
+                param_hint="--loom",
+            )
+        for said in run_serve(loom, f"demo-{uuid.uuid4()}"):
+            if not isinstance(said, str):
+                if as_json:
+                    output.print_json({**said._asdict(), "loom": render_url(loom)})
+                else:
+                    seen = "every event once" if said.is_right else f"{said.read}, where there are {said.there}"
+                    output.print_lines([f"It {said.result}. The reader saw {seen}."])
+                raise typer.Exit(0 if said.is_right else FAILED)
+            if not (quiet or as_json):
+                output.print_lines([said])
+
+
+@app.command(epilog=examples("cantrip demo cluster", "cantrip demo cluster --loom postgresql://localhost/loom"))
+def cluster(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Watch three nodes run sixty entities; one is killed, one is frozen, and nothing is lost or done twice.
+
+    The demo runs `cantrip worker` in three processes, and posts orders to entities that pay them.
+    """
+    with report_errors(json=as_json, loom=loom), tempfile.TemporaryDirectory() as folder:
+        from cantrip_demos.cluster import run_cluster
+
+        if loom.startswith(("memory:", "jsonl:")) or loom.endswith(".jsonl"):
+            raise typer.BadParameter(
+                f"several processes use it: expected sqlite:PATH or postgresql://…, got {render_url(loom)}",
+                param_hint="--loom",
+            )
+        is_silent = quiet or as_json
+        said = run_cluster(loom, Path(folder), lambda line: None if is_silent else output.print_lines([line]))
+        if as_json:
+            output.print_json({**said._asdict(), "loom": render_url(loom)})
+        else:
+            how = "each exactly once" if said.is_right else f"wrongly: {said}"
+            output.print_lines([f"{said.paid} of {said.orders} orders were paid and recorded, {how}."])
+        raise typer.Exit(0 if said.is_right else FAILED)
 
 
 def _pace(given: float | None, *, is_silent: bool) -> float:

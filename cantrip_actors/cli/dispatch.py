@@ -31,6 +31,7 @@ from cantrip_actors.cli.command import (
 )
 from cantrip_actors.cli.deciding import author, door
 from cantrip_actors.cli.output import one_line
+from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, seal_key, write_heads
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -220,15 +221,44 @@ def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
         print_rows(entries, _log_lines(record, terminal_width()), as_json=as_json)
 
 
+@app.command("verify", epilog=examples("cantrip dispatch verify", "cantrip dispatch verify --head dispatches.json"))
+def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, as_json: Json = False) -> None:
+    """Check every entry of every dispatch: was any edited, moved, taken out, or forged?
+
+    With heads of an earlier time this also finds logs that were replaced by older copies of themselves.
+    """
+    with _dispatches(folder, json=as_json, key=key) as logs:
+        faults = logs.verify(None if head is None else read_heads(head))
+        known = logs.ids()
+    if as_json:
+        output.print_json({"ok": not faults, "dispatches": len(known), "faults": faults})
+    else:
+        state = "every entry is as it was written"
+        if faults:
+            state = "1 is not to be trusted" if len(faults) == 1 else f"{len(faults):,} are not to be trusted"
+        output.print_lines(
+            [f"{folder}: {len(known):,} dispatches: {state}", *(f"{name}: {what}" for name, what in faults.items())]
+        )
+    if faults:
+        raise typer.Exit(FAILED)
+
+
+@app.command("head", epilog=examples("cantrip dispatch head --output dispatches.json"))
+def head_(folder: Folder = FOLDER, output_file: OutputFile = None, key: KeyFile = None) -> None:
+    """Export the heads: the ends of all logs at this time, as JSON, for a later `verify --head`."""
+    with _dispatches(folder, json=False, key=key) as logs:
+        write_heads(logs.heads(), output_file)
+
+
 # ------------------------------------------------------------------------------------------------------ what they share
 
 
 @contextmanager
-def _dispatches(folder: Path, *, json: bool) -> Iterator[Dispatches]:
+def _dispatches(folder: Path, *, json: bool, key: Path | None = None) -> Iterator[Dispatches]:
     with report_errors(json=json, loom=str(folder)):
         from cantrip_actors.dispatch import Dispatches
 
-        yield Dispatches(folder)
+        yield Dispatches(folder, seal_key=seal_key() if key is None else key)
 
 
 def _find(logs: Dispatches, typed: str) -> str:

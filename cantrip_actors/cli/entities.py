@@ -19,6 +19,7 @@ from cantrip_actors.cli.command import (
     TRUNCATED,
     Backend,
     Context,
+    Files,
     IfUnattended,
     Images,
     Json,
@@ -29,7 +30,7 @@ from cantrip_actors.cli.command import (
     examples,
     exit_code,
     finish,
-    intent_with_images,
+    intent_with_files,
     open_for_reading,
     print_rows,
     read_context,
@@ -69,6 +70,7 @@ def invoke(
     loom: Url = LOOM,
     context: Context = None,
     image: Images = None,
+    file: Files = None,
     as_json: Json = False,
     quiet: Quiet = False,
     unattended: IfUnattended = Unattended.wait,
@@ -84,7 +86,7 @@ def invoke(
         from cantrip_actors.recipes import load_recipe
 
         given = None if context is None else read_context(context)
-        put = intent_with_images(intent, image)
+        put = intent_with_files(intent, image, file)
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
@@ -112,6 +114,7 @@ def send(
     loom: Url = LOOM,
     context: Context = None,
     image: Images = None,
+    file: Files = None,
     as_json: Json = False,
     quiet: Quiet = False,
     unattended: IfUnattended = Unattended.wait,
@@ -125,7 +128,7 @@ def send(
         from cantrip_actors.recipes import load_recipe
 
         given = None if context is None else read_context(context)
-        put = intent_with_images(intent, image)
+        put = intent_with_files(intent, image, file)
         cantrip = None if recipe is None else load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
@@ -148,6 +151,7 @@ def post(
     loom: Url = LOOM,
     context: Context = None,
     image: Images = None,
+    file: Files = None,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -159,7 +163,7 @@ def post(
     """
     with report_errors(json=as_json, loom=loom):
         given = None if context is None else read_context(context)
-        put = intent_with_images(intent, image)
+        put = intent_with_files(intent, image, file)
 
         async def work(runtime: Runtime) -> dict[str, str]:
             entity = runtime.find(_find_for_mail(runtime.loom, name, key))
@@ -175,8 +179,8 @@ def post(
 
 @app.command(epilog=examples("cantrip stop notes"))
 def stop(name: Name, loom: Url = LOOM, as_json: Json = False) -> None:
-    """End an entity for good. Its turns stay in the loom, and its name is free again."""
-    _end(name, loom, as_json=as_json)
+    """End an entity for good, wherever it runs. Its turns stay in the loom, and its name is free again."""
+    _end(name, loom, as_json=as_json, stops=True)
 
 
 @app.command(epilog=examples("cantrip abandon 5f3a9c1e"))
@@ -338,6 +342,8 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
     from cantrip_actors.cli.recipe_sidecar import recipe_of
     from cantrip_actors.loom import Held
 
+    if recipe is None and any(node.is_living for node in await runtime.cluster.nodes()):
+        return entity  # a node runs it
     try:
         cantrip = recipe_of(loom, runtime.loom.header_in_force(entity.id), given, recipe)
         return await runtime.resume(entity.id, cantrip=cantrip)
@@ -350,12 +356,12 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
     return entity
 
 
-def _end(name: str, loom: str, *, as_json: bool) -> None:
+def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
     with report_errors(json=as_json, loom=loom):
 
         async def work(runtime: Runtime) -> str:
             entity = _find_living(runtime.loom, name)
-            await runtime.abandon(entity)
+            await (runtime.find(entity).stop("abandoned") if stops else runtime.abandon(entity))
             return entity
 
         entity = run(loom, work, backend=Backend.asyncio, quiet=True)

@@ -8,6 +8,7 @@ from cantrip_actors import (
     CantripError,
     InvalidCantrip,
     InvalidDecision,
+    InvalidFile,
     InvalidImage,
     InvalidIntent,
     InvalidSchedule,
@@ -40,10 +41,12 @@ class UnknownRecipe(InvalidCantrip):
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
+    if isinstance(error, ValueError):  # it says what was given and what was expected
+        return True
     from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
 
     mistakes = (
-        *(InvalidCantrip, InvalidDecision, InvalidImage, InvalidIntent, InvalidSchedule),
+        *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
         *(UnknownId, UnknownRequest, LoomUnusable),
     )
     return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

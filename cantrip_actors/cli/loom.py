@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from cantrip_actors.cli.command import (
     report_errors,
     terminal_width,
 )
+from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -119,33 +121,66 @@ def thread(
             print_styled(views.thread_lines(turns, None if full else 12))
 
 
-@app.command("verify", epilog=examples("cantrip loom verify loom.db", "cantrip loom verify jsonl:loom.jsonl --json"))
+@app.command(
+    "verify",
+    epilog=examples("cantrip loom verify loom.db", "cantrip loom verify loom.db --key seal.key --head heads.json"),
+)
 def verify(
     url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
+    key: KeyFile = None,
+    head: HeadFile = None,
     as_json: Json = False,
 ) -> None:
     """Check every record against the hash chain of its tree: was any edited, moved or taken out?
+
+    With the key of a sealed loom this also finds what somebody without the key has forged, cut off or swapped. With
+    heads of an earlier time it finds a loom that was replaced by an older copy of itself, with or without a key.
 
     The fingerprint is the same for every loom with the same records: note it, and compare it later.
     """
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import open_store, verify_loom
 
-        with open_store(url, read_only=True) as store:
-            show_verification(verify_loom(store), url, as_json=as_json)
+        heads = None if head is None else read_heads(head)
+        with open_store(url, read_only=True, seal_key=key or False) as store:
+            show_verification(verify_loom(store, heads), url, as_json=as_json)
 
 
-@app.command("copy", epilog=examples("cantrip loom copy jsonl:loom.jsonl sqlite:loom.db"))
+@app.command("head", epilog=examples("cantrip loom head loom.db --output heads.json"))
+def head_(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
+    output_file: OutputFile = None,
+    key: KeyFile = None,
+) -> None:
+    """Export the heads: the ends of all trees at this time, as JSON, for a later `verify --head`."""
+    with report_errors(json=False, loom=url):
+        from cantrip_actors.loom import heads_of, open_store
+
+        with open_store(url, read_only=True, seal_key=key or False) as store:
+            write_heads(heads_of(store), output_file)
+
+
+@app.command(
+    "copy",
+    epilog=examples(
+        "cantrip loom copy jsonl:loom.jsonl sqlite:loom.db", "cantrip loom copy a.db b.db --to-key seal.key"
+    ),
+)
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The loom to copy; it may be in use.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="The loom to copy to; it is made if it is not there.")],
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The key of FROM, if it is sealed.")] = None,
+    to_key: Annotated[Path | None, typer.Option("--to-key", metavar="FILE", help="Seal TO with this key.")] = None,
     as_json: Json = False,
 ) -> None:
     """Copy everything in a loom to another one of any kind, and verify the copy."""
     with report_errors(json=as_json, loom=target):
         from cantrip_actors.loom import copy_loom, open_store
 
-        with open_store(source, read_only=True) as here, open_store(target) as there:
+        with (
+            open_store(source, read_only=True, seal_key=key) as here,
+            open_store(target, seal_key=to_key) as there,
+        ):
             show_verification(copy_loom(here, there), target, as_json=as_json)
 
 
@@ -173,6 +208,10 @@ def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
             what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
         faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
         state = "every record is as it was written" if found.ok else faults
+        if found.seal != "none":
+            state += (
+                "; sealed, checked with its key" if found.seal == "checked" else "; sealed, and not checked: no key"
+            )
         output.print_lines(
             [f"{render_url(url)}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"]
         )

@@ -9,6 +9,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, report_errors
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def forget(
         from cantrip_actors.cli.loom_views import Finder
         from cantrip_actors.loom import open_loom
 
-        with open_loom(loom, read_only=False) as opened:
+        with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             found = Finder(opened).owner(entity)
             forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
         _show_forgotten(forgotten, as_json=as_json)
@@ -64,7 +65,7 @@ def prune(
             seconds = seconds_of(older_than)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--older-than") from error
-        with open_loom(loom, read_only=False) as opened:
+        with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             pruned = opened.prune(seconds, dry_run=dry_run)
         if as_json:
             output.print_json({"dry_run": dry_run, **asdict(pruned)})
@@ -85,7 +86,7 @@ def backup(
         from cantrip_actors.cli.loom import show_verification
         from cantrip_actors.loom import backup_loom
 
-        show_verification(backup_loom(url, file), str(file), as_json=as_json)
+        show_verification(backup_loom(url, file, seal_key=seal_key()), str(file), as_json=as_json)
 
 
 @app.command("compact", epilog=examples("cantrip loom compact sqlite:loom.db"))
@@ -96,7 +97,7 @@ def compact(url: Place, as_json: Json = False) -> None:
 
         from cantrip_actors.loom import compact_loom, open_store
 
-        with open_store(url) as store:
+        with open_store(url, seal_key=seal_key()) as store:
             done = compact_loom(store)
         if as_json:
             output.print_json(asdict(done))
@@ -117,7 +118,7 @@ def migrate(
 
         way = "in_place" if in_place else "copy"
         is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
-        with open_store(url if is_file else _with_option(url, f"migrate={way}")) as store:
+        with open_store(url if is_file else _with_option(url, f"migrate={way}"), seal_key=seal_key()) as store:
             migrated = getattr(store, "migrated", None)
         if as_json:
             output.print_json({"loom": render_url(url), "migrated": None if migrated is None else migrated._asdict()})
@@ -136,7 +137,7 @@ def repair(url: Place, as_json: Json = False) -> None:
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import repair_loom
 
-        done = repair_loom(url)
+        done = repair_loom(url, seal_key=seal_key())
         if as_json:
             output.print_json({"copy": str(done.copy), "records": done.records, "left_out": done.left_out})
         else:

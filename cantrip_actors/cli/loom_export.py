@@ -6,8 +6,6 @@ variables that are named like one. `cantrip_actors.loom.export` has the formats.
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -18,6 +16,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, print_styled
+from cantrip_actors.cli.logs import secrets_of_environment
 from cantrip_actors.cli.output import short
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ class Format(StrEnum):
     pairs = "pairs"
     atif = "atif"
     html = "html"
+    otlp_json = "otlp-json"
 
 
 WithoutImages = Annotated[bool, typer.Option("--without-images", help="Leave images out: they cannot be redacted.")]
@@ -63,7 +63,7 @@ def export(
             "--format",
             "-f",
             help="jsonl: turns; chat: conversations with tools; pairs: preferences from rewarded forks; "
-            "atif: trajectories; html: a page to read.",
+            "atif: trajectories; html: a page to read; otlp-json: spans for a collector.",
         ),
     ] = Format.jsonl,
     output: Annotated[
@@ -75,8 +75,8 @@ def export(
 ) -> None:
     """Export a thread, an entity with everything below it, or the whole loom, in one of several formats.
 
-    Of a turn or an entity, jsonl and chat have the thread that leads to it, atif and html the entity and everything
-    below it.
+    Of a turn or an entity, jsonl and chat have the thread that leads to it, atif, html and otlp-json the entity and
+    everything below it.
     """
     with open_for_reading(loom, json=as_json) as (opened, finder):
         entity = None if id is None else finder.owner(id)
@@ -126,6 +126,10 @@ def _pieces(loom: Loom, form: Format, entity: str | None, last: str | None, titl
                 yield atif_json(trajectory(loom, one))
         case Format.html:
             yield from html_page(loom, None if entity is None else family(loom, entity), title=title)
+        case Format.otlp_json:
+            from cantrip_actors.observe.backfill import otlp_json
+
+            yield from otlp_json(loom, loom.entities() if entity is None else loom.subtree(entity))
 
 
 def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -231,9 +235,6 @@ def _statistics_lines(counted: Tally) -> Iterator[str]:
         yield f"gate {name}: {gate.calls:,} calls{failed}, mean {gate.durations.mean_ms:,.1f} ms"
 
 
-_SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
-
-
 def _redacted(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
     """Return the loom without secrets, unless it is wanted as it is, and without images if they are not wanted."""
     from cantrip_actors.loom.redaction import redacted_loom
@@ -241,6 +242,4 @@ def _redacted(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
 
     if as_it_is:
         return loom if show_images else redacted_loom(loom, Redactor((), ()), show_images=False)
-    # a shorter value is a setting (`true`, a number) more often than a secret
-    known = {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}
-    return redacted_loom(loom, Redactor(known), show_images=show_images)
+    return redacted_loom(loom, Redactor(secrets_of_environment()), show_images=show_images)

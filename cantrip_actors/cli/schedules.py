@@ -22,6 +22,7 @@ from cantrip_actors.cli.command import (
     report_errors,
     run,
 )
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
         from cantrip_actors.runtime.schedules import ScheduleView
 
         try:
-            with open_store(loom, read_only=True) as store:
+            with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
                 rows = [_row(ScheduleView(timer)) for timer in store.timers()]
         except LoomError as error:
             raise LoomUnusable(str(error)) from error

@@ -17,6 +17,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from cantrip_actors.cli.errors import Interrupted, LoomUnusable
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import Watcher, background, run_watched
 
@@ -43,7 +44,9 @@ def perform(
     async def opened() -> T:
         async with AsyncExitStack() as stack:
             try:
-                runtime = await stack.enter_async_context(Runtime.open(url, unattended=unattended or "wait"))
+                runtime = await stack.enter_async_context(
+                    Runtime.open(url, unattended=unattended or "wait", seal_key=seal_key())
+                )
             except LoomError as error:
                 raise LoomUnusable(str(error)) from error
             terminal = anyio.Lock()

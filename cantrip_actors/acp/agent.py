@@ -1,0 +1,308 @@
+"""The agent's side of the protocol: its methods, and the sessions that are open."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors import Cantrip, CantripError, Runtime
+from cantrip_actors.acp.commands import available_commands, command_in
+from cantrip_actors.acp.editor import Capabilities, Editor
+from cantrip_actors.acp.jsonrpc import (
+    CANCELLED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    NOT_FOUND,
+    Answered,
+    Connection,
+    RequestError,
+)
+from cantrip_actors.acp.options import config_options, modes
+from cantrip_actors.acp.prompts import read_prompt
+from cantrip_actors.acp.session import KEY, Session, workspace_of
+from cantrip_actors.acp.tool_servers import servers_of
+from cantrip_actors.acp.updates import Update, title_of
+from cantrip_actors.machine.project import first_intent, time_of
+from cantrip_actors.observe import Upserts
+from cantrip_actors.records.records import Header
+
+__all__ = ["Agent"]
+
+VERSION: Final = 1
+PAGE: Final = 50
+"""Sessions of one answer to `session/list`."""
+
+_CAPABILITIES: Final[Mapping[str, Any]] = {
+    "loadSession": True,
+    "promptCapabilities": {"image": True, "embeddedContext": True, "audio": False},
+    "mcpCapabilities": {"http": True, "sse": False},
+    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
+}
+
+
+class Agent:
+    """Answers one editor: a `Handler` of a `Connection`. `run` has to run meanwhile."""
+
+    def __init__(self, runtime: Runtime, recipe: Cantrip, *, terminal: bool = False) -> None:
+        self._runtime = runtime
+        self._recipe = recipe
+        self._terminal = terminal
+        self._sessions: dict[str, Session] = {}
+        self._capabilities = Capabilities()
+        self._by = "acp"
+        self._upserts = Upserts()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.connection: Connection
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Follow the runtime, and put requests to the editor's user."""
+        stop = self._runtime.watch(self._upserts.publish)
+        try:
+            async with anyio.create_task_group() as tasks, self._runtime.requests(follow=True) as requests:
+                self._tasks = tasks
+                task_status.started()
+                async for request in requests:
+                    for session in list(self._sessions.values()):
+                        if session.concerns(request):
+                            tasks.start_soon(session.put, request)
+                tasks.cancel_scope.cancel()
+        finally:
+            stop()
+            self._upserts.close()
+
+    # The connection
+
+    async def answer(self, method: str, params: Any) -> Any:
+        """Return the result of a request. Raises RequestError."""
+        work = _METHODS.get(method)
+        if work is None:
+            raise RequestError(METHOD_NOT_FOUND, f"no method is called {method!r}"[:200])
+        given = {} if params is None else params
+        if not isinstance(given, Mapping):
+            raise RequestError(INVALID_PARAMS, "params: expected an object")
+        try:
+            return await work(self, given)
+        except CantripError as error:
+            raise RequestError(INTERNAL_ERROR, title_of(self._runtime.redact(str(error)))) from error
+
+    async def notice(self, method: str, params: Any) -> None:
+        """Take a notification; an unknown one is nobody's business."""
+        if method == "session/cancel" and isinstance(params, Mapping):
+            session = self._sessions.get(str(params.get("sessionId")))
+            if session is not None:
+                await session.cancel()
+
+    def cancelled(self, method: str, params: Any) -> Any:
+        """Return the result of a request that the editor has cancelled."""
+        if method != "session/prompt":
+            raise RequestError(CANCELLED, "cancelled")
+        session = self._sessions.get(str(params.get("sessionId")))
+        if session is not None and self._tasks is not None:
+            self._tasks.start_soon(session.cancel)
+        return {"stopReason": "cancelled"}
+
+    async def _notify(self, session_id: str, update: Update) -> None:
+        await self.connection.notify("session/update", {"sessionId": session_id, "update": update})
+
+    # Methods
+
+    async def _initialize(self, params: Mapping[str, Any]) -> Any:
+        self._capabilities = Capabilities.of(params.get("clientCapabilities"))
+        client = params.get("clientInfo")
+        name = client.get("name") if isinstance(client, Mapping) else None
+        self._by = f"acp:{title_of(name)}" if isinstance(name, str) and name.strip() else "acp"
+        info = {"name": "cantrip", "title": self._recipe.name or "cantrip", "version": version("cantrip-actors")}
+        return {
+            "protocolVersion": VERSION,
+            "agentCapabilities": _CAPABILITIES,
+            "agentInfo": info,
+            "authMethods": [],
+        }
+
+    async def _new(self, params: Mapping[str, Any]) -> Any:
+        session = self._open(f"{KEY}{uuid.uuid4()}", params)
+        result = {"sessionId": session.id, **self._choices_of(session)}
+        return Answered(result, partial(self._tell_commands, session))  # it knows the session's id only then
+
+    async def _load(self, params: Mapping[str, Any]) -> Any:
+        session = self._reopen(params)
+        await session.replay()
+        return await self._welcome(session)
+
+    async def _resume(self, params: Mapping[str, Any]) -> Any:
+        return await self._welcome(self._reopen(params))
+
+    async def _welcome(self, session: Session) -> Answered:
+        await self._tell_commands(session)
+        return Answered(self._choices_of(session), partial(self._ask_again, session))
+
+    def _choices_of(self, session: Session) -> dict[str, Any]:
+        return {"modes": modes(session.choices), "configOptions": config_options(self._recipe, session.choices)}
+
+    async def _tell_commands(self, session: Session) -> None:
+        await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": available_commands()})
+
+    async def _ask_again(self, session: Session) -> None:
+        """Put the requests that wait, from before a crash or of an editor that went away."""
+        for request in self._runtime.requests():
+            if session.concerns(request) and self._tasks is not None:
+                self._tasks.start_soon(session.put, request)
+
+    def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None) -> Session:
+        cwd, further = _folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
+        if not isinstance(further, list):
+            raise RequestError(INVALID_PARAMS, "additionalDirectories: expected a list of folders")
+        session_id = self._runtime.id_of_key(key)
+        roots = [_folder(one, None) for one in further]
+        servers = servers_of(params.get("mcpServers") or [], cwd)
+        editor = Editor(self.connection, self._capabilities, session_id, cwd, roots, servers)
+        session = Session(
+            self._runtime,
+            self._upserts,
+            self._recipe,
+            editor,
+            key,
+            self._notify,
+            by=self._by,
+            terminal=self._terminal,
+        )
+        self._sessions[session.id] = session
+        return session
+
+    def _reopen(self, params: Mapping[str, Any]) -> Session:
+        session_id = _text(params, "sessionId")
+        header = self._header(session_id)
+        if header is None or header.key is None:
+            known = self._sessions.get(session_id)
+            if known is None:
+                raise RequestError(NOT_FOUND, "no session has this id")
+            return known
+        return self._open(header.key, params, list(workspace_of(self._runtime, session_id)))
+
+    def _header(self, session_id: str) -> Header | None:
+        loom = self._runtime.loom
+        if not loom.has_begun(session_id) or loom.is_over(session_id):
+            return None
+        header = loom.header(session_id)
+        return header if _is_session(header) else None
+
+    async def _list(self, params: Mapping[str, Any]) -> Any:
+        cwd, start = params.get("cwd"), _cursor(params.get("cursor"))
+        loom = self._runtime.loom
+        found: list[dict[str, Any]] = []
+        for header in reversed(list(loom.headers())):
+            if not _is_session(header) or header.cantrip_name != self._recipe.name or loom.is_over(header.entity_id):
+                continue
+            roots = workspace_of(self._runtime, header.entity_id)
+            if cwd is not None and cwd not in roots[:1]:
+                continue
+            records = loom.records(header.entity_id)
+            intent = first_intent(records)
+            title = "" if intent is None else title_of(intent.intent)
+            told = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
+            found.append({**told, "updatedAt": time_of(records[-1])})
+            if len(found) > start + PAGE:
+                break
+        shown = self._runtime.redact({"sessions": found[start : start + PAGE]})
+        return {**shown, **({"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {})}
+
+    async def _prompt(self, params: Mapping[str, Any]) -> Any:
+        session = self._session(params)
+        prompt = read_prompt(params.get("prompt", params.get("content")))
+        command = command_in(prompt.text)
+        if command is not None:
+            await session.answer(await command(session))
+            return {"stopReason": "end_turn"}
+        return {"stopReason": await session.prompt(prompt)}
+
+    async def _close(self, params: Mapping[str, Any]) -> Any:
+        session = self._session(params)
+        await session.cancel()
+        session.leave()
+        self._sessions.pop(session.id, None)
+        return {}
+
+    async def _delete(self, params: Mapping[str, Any]) -> Any:
+        session_id = _text(params, "sessionId")
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            await session.cancel()
+        header = self._header(session_id)
+        if header is not None:
+            number, key = 0, str(header.key)
+            while (entity := self._runtime.begun_with(f"{key}/{number}" if number else key)) is not None:
+                await entity.stop("deleted in the editor", by=self._by)
+                number += 1
+        return {}
+
+    async def _set_mode(self, params: Mapping[str, Any]) -> Any:
+        session = self._session(params)
+        session.choices = session.choices.change(self._recipe, "mode", params.get("modeId"))
+        await self._tell_choices(session)
+        return {}
+
+    async def _set_option(self, params: Mapping[str, Any]) -> Any:
+        session = self._session(params)
+        before = session.choices
+        session.choices = before.change(self._recipe, _text(params, "configId"), params.get("value"))
+        if session.choices.mode != before.mode:
+            await session.tell({"sessionUpdate": "current_mode_update", "currentModeId": session.choices.mode})
+        return {"configOptions": config_options(self._recipe, session.choices)}
+
+    async def _tell_choices(self, session: Session) -> None:
+        options = config_options(self._recipe, session.choices)
+        await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
+
+    def _session(self, params: Mapping[str, Any]) -> Session:
+        session = self._sessions.get(_text(params, "sessionId"))
+        if session is None:
+            raise RequestError(NOT_FOUND, "no open session has this id")
+        return session
+
+
+_METHODS: Final[Mapping[str, Callable[[Agent, Mapping[str, Any]], Awaitable[Any]]]] = {
+    "initialize": Agent._initialize,  # noqa: SLF001  # the table of this class's own methods
+    "session/new": Agent._new,  # noqa: SLF001
+    "session/load": Agent._load,  # noqa: SLF001
+    "session/resume": Agent._resume,  # noqa: SLF001
+    "session/list": Agent._list,  # noqa: SLF001
+    "session/prompt": Agent._prompt,  # noqa: SLF001
+    "session/close": Agent._close,  # noqa: SLF001
+    "session/delete": Agent._delete,  # noqa: SLF001
+    "session/set_mode": Agent._set_mode,  # noqa: SLF001
+    "session/set_config_option": Agent._set_option,  # noqa: SLF001
+}
+
+
+def _is_session(header: Header) -> bool:
+    return header.lasting and not header.forked and (header.key or "").startswith(KEY) and "/" not in (header.key or "")
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise RequestError(INVALID_PARAMS, f"{name}: expected a text")
+    return value
+
+
+def _folder(given: Any, known: list[str] | None) -> Path:
+    if given is None:
+        return Path(known[0]) if known else Path.cwd()
+    if not isinstance(given, str) or not Path(given).is_absolute():
+        raise RequestError(INVALID_PARAMS, "cwd: expected an absolute path")
+    return Path(given)
+
+
+def _cursor(given: Any) -> int:
+    if given is None:
+        return 0
+    if not (isinstance(given, str) and given.isdecimal() and int(given) % PAGE == 0):
+        raise RequestError(INVALID_PARAMS, "cursor: expected one of an earlier answer")
+    return int(given)

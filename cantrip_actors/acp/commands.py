@@ -1,0 +1,108 @@
+"""Slash commands: what an editor's user may ask of a session itself, and not of its entity."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from cantrip_actors.acp.session import Session
+from cantrip_actors.acp.updates import title_of
+
+__all__ = ["available_commands", "command_in"]
+
+
+class _Command(NamedTuple):
+    text: str
+    hint: str | None
+    run: Callable[[Session, str], Awaitable[str]]
+
+
+def available_commands() -> list[dict[str, Any]]:
+    """Return the commands as editors are told of them."""
+    return [
+        {"name": name, "description": one.text, **({} if one.hint is None else {"input": {"hint": one.hint}})}
+        for name, one in COMMANDS.items()
+    ]
+
+
+def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
+    """Return what carries out the command that a prompt is, None for a prompt that is none."""
+    if not text.startswith("/"):
+        return None
+    name, _, rest = text[1:].partition(" ")
+    command = COMMANDS.get(name)
+    return None if command is None else lambda session: command.run(session, rest.strip())
+
+
+async def _undo(session: Session, _: str) -> str:
+    turns = session.thread()
+    if not turns:
+        return "There is nothing to undo."
+    loom = session.runtime.loom
+    begun = [turn.id for turn in turns]
+    last = _first_turn_of_last_intent(session)
+    at = begun.index(last) if last in begun else 0
+    session.go_back(begun[at - 1] if at else "")
+    told = "the beginning" if not at else f"turn {at} of {len(begun)}"
+    assert loom is not None
+    return f"The next prompt continues from {told}. What came after stays in the loom."
+
+
+def _first_turn_of_last_intent(session: Session) -> str:
+    """Return the id of the first turn that followed the newest intent."""
+    from cantrip_actors.machine.project import Story
+
+    first = ""
+    is_next = True
+    for event in Story().add_all(session.runtime.loom.records(session.entity_id)):
+        if event.kind in ("entity", "intent"):
+            is_next = True
+        elif event.kind == "turn" and is_next:
+            first, is_next = getattr(event.value, "id", ""), False
+    return first
+
+
+async def _fork(session: Session, rest: str) -> str:
+    turns = session.thread()
+    number = int(rest) if rest.isdecimal() else 0
+    if not 1 <= number <= len(turns):
+        return f"/fork N: expected the number of a turn from 1 to {len(turns)}; /tree shows them."
+    session.go_back(turns[number - 1].id)
+    return f"The next prompt continues from turn {number} of {len(turns)}. What came after stays in the loom."
+
+
+async def _tree(session: Session, _: str) -> str:
+    lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(session.thread(), 1)]
+    return "\n".join(lines) or "No turn yet."
+
+
+async def _cost(session: Session, _: str) -> str:
+    if not session.has_begun:
+        return "Nothing yet."
+    usage = session.runtime.loom.subtree_usage(session.entity_id)
+    cost = f", ${usage.cost:.4f}" if usage.cost else ""
+    return f"{usage.prompt_tokens:,} tokens read, {usage.completion_tokens:,} written{cost}."
+
+
+async def _compact(session: Session, _: str) -> str:
+    session.fold_next()
+    return "Older turns are folded away before the next query; the loom keeps them."
+
+
+async def _steer(session: Session, rest: str) -> str:
+    if not rest:
+        return "/steer TEXT: expected what to tell the entity."
+    if not session.has_begun:
+        return "There is nobody to steer yet."
+    await session.runtime.find(session.entity_id).steer(rest, by=session.by)
+    return "Said, before its next query."
+
+
+COMMANDS: Final[Mapping[str, _Command]] = {
+    "undo": _Command("Go back to before the last prompt", None, _undo),
+    "fork": _Command("Continue from an earlier turn", "the number of the turn", _fork),
+    "tree": _Command("List the turns", None, _tree),
+    "cost": _Command("Say what the session has used", None, _cost),
+    "compact": _Command("Fold older turns away", None, _compact),
+    "steer": _Command("Tell the entity something while it works", "what to tell it", _steer),
+}

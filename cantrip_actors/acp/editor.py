@@ -1,0 +1,190 @@
+"""What an editor lends to the entity of a session: its folders, its unsaved files, its terminals.
+
+The file gates of the recipe are rooted in the session's folders. Where the editor offers it, `read` gets what its user
+sees, unsaved changes included, and `write` is shown as a change in the editor. Every path is checked as the gates check
+it before the editor is asked: an editor lends no way out of the folders, and none to the runtime's own files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+from anyio import to_thread
+from pydantic import Field
+
+from cantrip_actors import Cantrip, gate
+from cantrip_actors.acp.jsonrpc import Connection, PeerGone, RequestError
+from cantrip_actors.acp.options import replace_gates, replace_parts
+from cantrip_actors.circle.gates.confine import place
+from cantrip_actors.gates import GateError
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.tool_server import ToolServer
+
+__all__ = ["Capabilities", "Editor"]
+
+FILE_GATES: Final = ("read", "write", "list", "search")
+OUTPUT: Final = 200_000
+"""Bytes of a terminal's output that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an editor says that it can do; what it does not mention, it cannot."""
+
+    reads: bool = False
+    writes: bool = False
+    terminal: bool = False
+    asks: bool = False
+    """Whether it can put a form to its user."""
+
+    @classmethod
+    def of(cls, given: Any) -> Capabilities:
+        """Return those of `initialize`."""
+        told = given if isinstance(given, Mapping) else {}
+        fs, elicitation = _mapping(told.get("fs")), _mapping(told.get("elicitation"))
+        return cls(
+            reads=fs.get("readTextFile") is True,
+            writes=fs.get("writeTextFile") is True,
+            terminal=told.get("terminal") is True,
+            asks=elicitation.get("form") is not None,
+        )
+
+
+class Editor:
+    """The editor of one session."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        capabilities: Capabilities,
+        session_id: str,
+        cwd: Path,
+        further: Sequence[Path],
+        servers: Sequence[ToolServer] = (),
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self.capabilities = capabilities
+        self.roots = (cwd, *further)
+        self.servers = tuple(servers)
+        """The servers of tools that it hands over with the session."""
+
+    def lend(self, cantrip: Cantrip, *, terminal: bool) -> Cantrip:
+        """Return the cantrip with this editor's file gates and servers, and its `terminal` where that is wanted."""
+        gates: list[Any] = [self._rooted(one) if one.name in FILE_GATES else one for one in cantrip.circle.gates]
+        if terminal and self.capabilities.terminal:
+            gates.append(self._terminal())
+        circle = cantrip.circle
+        return replace_parts(cantrip, circle=replace_gates(circle, gates, (*circle.servers, *self.servers)))
+
+    def _rooted(self, own: Gate) -> Gate:
+        if own.function is None or "root" not in own.injected:
+            return own  # a gate of the recipe's author that has the name of a file gate
+        function, given = own.function, {name: value for name, value in own.dependencies.items() if name != "root"}
+        work: Callable[..., Any]
+        if own.name == "read" and self.capabilities.reads:
+            work = partial(self._read, function, given)
+        elif own.name == "write" and self.capabilities.writes:
+            work = self._write
+        else:
+            work = partial(self._run, function, given)
+        return replace(own, function=work, dependencies={}, injected=(), required_injected=(), blocking=False)
+
+    def _root(self, path: str) -> Path:
+        given = Path(path)
+        if given.is_absolute():
+            for root in self.roots:
+                if given.is_relative_to(root):
+                    return root
+        return self.roots[0]
+
+    async def _run(self, function: Callable[..., Any], given: Mapping[str, Any], **args: Any) -> Any:
+        root = self._root(str(args.get("path") or ""))
+        return await to_thread.run_sync(partial(function, **args, **given, root=root))
+
+    async def _read(self, function: Callable[..., Any], given: Mapping[str, Any], **args: Any) -> Any:
+        path, root = str(args["path"]), self._root(str(args["path"]))
+        where = place(root, path)
+        if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
+            return await self._run(function, given, **args)  # whose errors say what is wrong
+        await to_thread.run_sync(partial(_check_readable, where))
+        if args.get("column"):  # the editor counts in lines
+            return await self._run(function, given, **args)
+        asked = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
+        if args.get("limit") is not None:
+            asked["limit"] = args["limit"]
+        try:
+            answer = await self._ask("fs/read_text_file", asked)
+        except RequestError:  # a picture, or another file that it does not show as text
+            return await self._run(function, given, **args)
+        return str(_mapping(answer).get("content") or "")
+
+    async def _write(self, path: str, content: str) -> str:
+        where = place(self._root(path), path)
+        if not where.parts:
+            raise GateError(f'"{path}" is a folder, expected the path of a file')
+        await to_thread.run_sync(partial(_check_writable, where))
+        target = where.root.joinpath(*where.parts)
+        try:
+            await self._ask("fs/write_text_file", {"path": str(target), "content": content})
+        except RequestError as error:
+            raise GateError(f'the editor did not write "{where.name}": {error.message}') from error
+        return f'wrote "{where.name}" in the editor: {len(content.encode("utf-8", "replace")):,} bytes'
+
+    def _terminal(self) -> Gate:
+        async def terminal(
+            command: Annotated[str, Field(description="the program")],
+            args: Annotated[list[str], Field(description="its arguments, one each")] = [],  # noqa: B006  # read only
+        ) -> dict[str, Any]:
+            """Run a program in a terminal of the user's editor, in the session's folder; wait for its end."""
+            return await self._execute(command, args)
+
+        return gate(terminal)
+
+    async def _execute(self, command: str, args: Sequence[str]) -> dict[str, Any]:
+        asked = {"command": command, "args": list(args), "cwd": str(self.roots[0]), "outputByteLimit": OUTPUT}
+        try:
+            made = _mapping(await self._ask("terminal/create", asked))
+            terminal = {"terminalId": str(made.get("terminalId"))}
+            try:
+                ended = _mapping(await self._ask("terminal/wait_for_exit", terminal))
+                output = _mapping(await self._ask("terminal/output", terminal))
+            except BaseException:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
+                    await self._ask("terminal/kill", terminal)
+                raise
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
+                    await self._ask("terminal/release", terminal)
+        except RequestError as error:
+            raise GateError(f"the editor's terminal: {error.message}") from error
+        return {"output": output.get("output", ""), "exit_code": ended.get("exitCode"), "signal": ended.get("signal")}
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Return the editor's answer about this session. Raises RequestError, PeerGone."""
+        return await self._connection.request(method, {"sessionId": self._session_id, **params})
+
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> Any:
+        try:
+            return await self.ask(method, params)
+        except PeerGone:
+            raise GateError("the editor has gone") from None
+
+
+def _check_readable(where: Any) -> None:
+    os.close(where.open())
+
+
+def _check_writable(where: Any) -> None:
+    with where.folder(above=True, make=True) as folder:
+        where.check_target(folder)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

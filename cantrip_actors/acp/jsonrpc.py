@@ -1,0 +1,257 @@
+"""JSON-RPC 2.0 over lines, both ways: each request in a task of its own, each line whole, nothing else between them.
+
+A peer that sends rubbish gets an error and stays connected. Notifications are never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
+
+import anyio
+import orjson
+
+from cantrip_actors.redact.logs import get_logger
+
+__all__ = [
+    "CANCELLED",
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "NOT_FOUND",
+    "PARSE_ERROR",
+    "Answered",
+    "Connection",
+    "Handler",
+    "PeerGone",
+    "RequestError",
+]
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+NOT_FOUND: Final = -32002
+"""What is named does not exist, such as a session."""
+CANCELLED: Final = -32800
+"""The peer has cancelled its request."""
+
+WAITING: Final = 1024
+"""Lines that may wait to be written; whoever has one more waits."""
+
+_log = get_logger("cantrip_actors.acp")
+
+Id = str | int | float | None
+
+
+class RequestError(Exception):
+    """A request that is answered with an error. `message` is one short sentence."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class PeerGone(Exception):
+    """The peer has ended the connection, and will answer nothing any more."""
+
+
+class Answered(NamedTuple):
+    """A result, and what is to be done once it is on its way."""
+
+    result: Any
+    then: Callable[[], Awaitable[None]]
+
+
+class Handler(Protocol):
+    """What answers a peer."""
+
+    async def answer(self, method: str, params: Any) -> Any:
+        """Return the result of a request, or an `Answered`. Raises RequestError."""
+
+    async def notice(self, method: str, params: Any) -> None:
+        """Take a notification."""
+
+    def cancelled(self, method: str, params: Any) -> Any:
+        """Return the result of a request that the peer has cancelled. Raises RequestError."""
+
+
+class Connection:
+    """One connection. `write` gets whole lines, `trace` every line in either direction (`"<-"`, `"->"`)."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        write: Callable[[bytes], Awaitable[None]],
+        *,
+        trace: Callable[[str, Any], None] = lambda _direction, _message: None,
+    ) -> None:
+        self._handler = handler
+        self._write = write
+        self._trace = trace
+        self._send, self._receive = anyio.create_memory_object_stream[bytes](WAITING)
+        self._scopes: dict[tuple[type, Id], anyio.CancelScope] = {}
+        """The requests of the peer that are under way."""
+        self._asked: dict[int, _Answer] = {}
+        """Our requests to the peer."""
+        self._number = 0
+        self._is_over = False
+
+    async def serve(self, lines: AsyncIterator[bytes], ending: Callable[[], Awaitable[None]]) -> None:
+        """Answer the peer until its lines end. `ending` is awaited then, before the last lines are written."""
+        async with self._send, anyio.create_task_group() as writer:
+            writer.start_soon(self._write_lines)
+            async with anyio.create_task_group() as tasks:
+                async for line in lines:
+                    if line.strip():
+                        await self._take(line, tasks)
+                self._is_over = True
+                for answer in self._asked.values():
+                    answer.arrived.set()
+                await ending()
+                tasks.cancel_scope.cancel()
+            self._send.close()
+
+    async def _write_lines(self) -> None:
+        async with self._receive:
+            async for line in self._receive:
+                try:
+                    await self._write(line)
+                except OSError as error:  # the peer reads no more; the end of its lines ends the connection
+                    _log.warning("the editor reads no more", error=str(error))
+                    return
+
+    async def _take(self, line: bytes, tasks: anyio.abc.TaskGroup) -> None:
+        try:
+            message = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            await self._fail(None, RequestError(PARSE_ERROR, "expected a line of JSON"))
+            return
+        self._trace("<-", message)
+        if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
+            await self._fail(
+                None, RequestError(INVALID_REQUEST, "expected a JSON-RPC request, an object with a method")
+            )
+            return
+        method, params, id = message.get("method"), message.get("params"), message.get("id")
+        if method is None:
+            self._take_answer(message)
+        elif "id" not in message:
+            if method == "$/cancel_request":
+                self._cancel(params)
+            else:
+                tasks.start_soon(self._notice, method, params)
+        elif not isinstance(id, str | int | float | None) or isinstance(id, bool):
+            await self._fail(None, RequestError(INVALID_REQUEST, "id: expected a text or a number"))
+        else:
+            scope = self._scopes[(type(id), id)] = anyio.CancelScope()
+            await tasks.start(self._respond, method, params, id, scope)
+
+    async def _notice(self, method: str, params: Any) -> None:
+        try:
+            await self._handler.notice(method, params)
+        except RequestError as error:
+            _log.warning("a notification was not understood", method=method, error=error.message)
+
+    async def _respond(
+        self,
+        method: str,
+        params: Any,
+        id: Id,
+        scope: anyio.CancelScope,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        """Answer a request; requests begin in the order in which they came."""
+        task_status.started()
+        try:
+            with scope:
+                result = await self._handler.answer(method, params)
+            if scope.cancelled_caught:
+                result = self._handler.cancelled(method, params)
+        except RequestError as error:
+            await self._fail(id, error)
+        else:
+            done = result if isinstance(result, Answered) else Answered(result, _nothing)
+            await self._put({"jsonrpc": "2.0", "id": id, "result": done.result})
+            await done.then()
+        finally:
+            self._scopes.pop((type(id), id), None)
+
+    def _cancel(self, params: Any) -> None:
+        id = params.get("requestId") if isinstance(params, dict) else None
+        scope = self._scopes.get((type(id), id)) if isinstance(id, str | int | float) else None
+        if scope is not None:
+            scope.cancel()
+
+    async def _fail(self, id: Id, error: RequestError) -> None:
+        told: dict[str, Any] = {"code": error.code, "message": error.message}
+        if error.data is not None:
+            told["data"] = error.data
+        await self._put({"jsonrpc": "2.0", "id": id, "error": told})
+
+    async def _put(self, message: Mapping[str, Any]) -> None:
+        self._trace("->", message)
+        try:
+            await self._send.send(orjson.dumps(message, default=str) + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
+            self._is_over = True
+
+    # What is asked of the peer
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tell the peer something."""
+        await self._put({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def request(self, method: str, params: Mapping[str, Any], *, patience: float = inf) -> Any:
+        """Return the peer's answer to a request. Raises RequestError for its error, PeerGone, TimeoutError.
+
+        A caller that is cancelled cancels the request.
+        """
+        if self._is_over:
+            raise PeerGone
+        self._number += 1
+        number, answer = self._number, _Answer()
+        self._asked[number] = answer
+        try:
+            await self._put({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            with anyio.fail_after(patience):
+                await answer.arrived.wait()
+        except (anyio.get_cancelled_exc_class(), TimeoutError):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
+                await self.notify("$/cancel_request", {"requestId": number})
+            raise
+        finally:
+            del self._asked[number]
+        if answer.message is None:
+            raise PeerGone
+        error = answer.message.get("error")
+        if error is not None:
+            told = error if isinstance(error, dict) else {}
+            code = told.get("code")
+            raise RequestError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message", error)))
+        return answer.message.get("result")
+
+    def _take_answer(self, message: dict[str, Any]) -> None:
+        id = message.get("id")
+        answer = self._asked.get(id) if isinstance(id, int) else None
+        if answer is not None and answer.message is None:
+            answer.message = message
+            answer.arrived.set()
+
+
+async def _nothing() -> None:
+    pass
+
+
+class _Answer:
+    """Where the answer to one of our requests arrives; without a message the peer is gone."""
+
+    def __init__(self) -> None:
+        self.arrived = anyio.Event()
+        self.message: dict[str, Any] | None = None

@@ -1,0 +1,133 @@
+"""The choices that an editor offers for a session: which model, and how freely the entity may act.
+
+A choice is another cantrip for the session's entity, recorded when it takes its next intent (CALL-1): nothing here has
+a state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+from cantrip_actors import Cantrip, Circle, Refused, ask_first, wrap
+from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
+from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
+
+__all__ = ["Choices", "config_options", "modes", "with_choices"]
+
+Mode = Literal["auto", "ask", "read-only"]
+Effort = Literal["none", "low", "medium", "high"]
+
+_MODES: Final[Mapping[Mode, tuple[str, str]]] = {
+    "auto": ("Auto", "Asks before the calls that the recipe wants a decision about"),
+    "ask": ("Ask", "Asks before every call that can change something"),
+    "read-only": ("Read only", "Refuses every call that can change something"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is chosen. `model` names one of the cantrip's crystals; None is its own. `effort` None is the recipe's."""
+
+    model: str | None = None
+    mode: Mode = "auto"
+    effort: Effort | None = None
+
+    def change(self, cantrip: Cantrip, option: str, value: Any) -> Choices:
+        """Return the choices with one changed. Raises RequestError for an option or a value that is not offered."""
+        offered = next((one for one in config_options(cantrip, self) if one["id"] == option), None)
+        if offered is None:
+            raise RequestError(INVALID_PARAMS, f"configId: no option is called {option!r}")
+        known = [one["value"] for one in offered["options"]]
+        if value not in known:
+            raise RequestError(INVALID_PARAMS, f"value: expected one of {', '.join(known)}, got {value!r}")
+        match option:
+            case "model":
+                return replace(self, model=None if value == crystal_name(cantrip.crystal) else value)
+            case "mode":
+                return replace(self, mode=value)
+            case _:
+                return replace(self, effort=None if value == "default" else value)
+
+
+def config_options(cantrip: Cantrip, choices: Choices) -> list[dict[str, Any]]:
+    """Return all options with their present values."""
+    own = crystal_name(cantrip.crystal)
+    models = [own, *(name for name in cantrip.crystals if isinstance(name, str) and name != own)]
+    efforts = ["default", *get_args(Effort)]
+    return [
+        _select("mode", "Mode", "mode", choices.mode, {mode: name for mode, (name, _) in _MODES.items()}),
+        _select("model", "Model", "model", choices.model or own, {name: name for name in models}),
+        _select(
+            "thought_level",
+            "Thinking",
+            "thought_level",
+            choices.effort or "default",
+            {effort: effort.capitalize() for effort in efforts},
+        ),
+    ]
+
+
+def _select(id: str, name: str, category: str, current: str, options: Mapping[str, str]) -> dict[str, Any]:
+    told = [{"value": value, "name": shown} for value, shown in options.items()]
+    return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": told}
+
+
+def modes(choices: Choices) -> dict[str, Any]:
+    """Return the modes for editors that know no options."""
+    available = [{"id": mode, "name": name, "description": text} for mode, (name, text) in _MODES.items()]
+    return {"currentModeId": choices.mode, "availableModes": available}
+
+
+def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
+    """Return the cantrip as it was chosen."""
+    crystal = cantrip.crystal if choices.model is None else cantrip.crystals[choices.model]
+    call = (
+        cantrip.call
+        if choices.effort is None
+        else replace(cantrip.call, options={**cantrip.call.options, "effort": choices.effort})
+    )
+    circle = cantrip.circle
+    if choices.mode != "auto":
+        gates: list[Any] = [_guarded(gate, choices.mode) for gate in circle.gates]
+        guard = _GUARDS[choices.mode]
+        circle = replace_gates(circle, gates, [replace(server, guard=guard) for server in circle.servers])
+    return replace_parts(cantrip, crystal=crystal, call=call, circle=circle)
+
+
+def _guarded(gate: Gate, mode: Mode) -> Any:
+    if gate.kind in ("done", "question", "delegate") or gate.read_only or mode == "auto":
+        return gate
+    if mode == "ask":
+        return gate if gate.ask_first is not None else ask_first(gate)
+    return wrap(gate, pre=[refuse_changes], name="read-only")
+
+
+def refuse_changes(call: GateCall) -> Refused:
+    """Refuse a call: the editor's user has chosen that nothing is changed."""
+    return Refused(
+        f"{call.gate} can change something, and the user has chosen to have nothing changed: say what you would do"
+    )
+
+
+_GUARDS: Final[Mapping[Mode, Wrapper]] = {
+    "ask": Wrapper("ask_first", ask=AskFirst()),
+    "read-only": Wrapper("read-only", pre=(refuse_changes,)),
+}
+"""What the modes put around the tools of servers."""
+
+
+def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer] | None = None) -> Circle:
+    """Return a circle with other gates, and with other servers of tools where they are given."""
+    kept = circle.servers if servers is None else servers
+    return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept)
+
+
+def replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
+    """Return a cantrip with some parts replaced."""
+    names = ("crystal", "call", "circle", "child_crystal", "crystals", "folding", "retry", "require_done_tool", "name")
+    return Cantrip(**{name: parts.get(name, getattr(cantrip, name)) for name in names})

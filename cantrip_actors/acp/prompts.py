@@ -1,0 +1,100 @@
+"""What an editor sends with a prompt, as an intent and data for the entity.
+
+Texts, links and images become the intent, in their order. What an editor embeds (the text of an open file) is data: it
+goes into the context, and never reads like something that the user has said.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cantrip_actors import File, Image, InvalidFile
+from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
+
+__all__ = ["Prompt", "read_prompt"]
+
+
+class Prompt(NamedTuple):
+    """A prompt: its words, with images and files where they stand; and texts that came with it, by their addresses."""
+
+    parts: tuple[str | File, ...]
+    resources: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The words alone."""
+        return "\n".join(part for part in self.parts if isinstance(part, str)).strip()
+
+    @property
+    def intent(self) -> Any:
+        """What an entity is given: a text, or a list of texts, images and files."""
+        return self.text if all(isinstance(part, str) for part in self.parts) else list(self.parts)
+
+
+def read_prompt(given: Any) -> Prompt:
+    """Return the prompt of content blocks; a bare text is one, too. Raises RequestError."""
+    if isinstance(given, str):
+        given = [{"type": "text", "text": given}]
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, list):
+        raise RequestError(INVALID_PARAMS, "prompt: expected a list of content blocks")
+    parts: list[str | File] = []
+    resources: dict[str, Any] = {}
+    for number, block in enumerate(given):
+        where = f"prompt[{number}]"
+        if not isinstance(block, Mapping):
+            raise RequestError(INVALID_PARAMS, f"{where}: expected a content block")
+        part = _read_block(block, where, resources)
+        if part is not None:
+            parts.append(part)
+    prompt = Prompt(tuple(parts), resources)
+    if not prompt.text and not any(isinstance(part, File) for part in parts):
+        raise RequestError(INVALID_PARAMS, "prompt: expected a text")
+    return prompt if prompt.text else prompt._replace(parts=("Look at this.", *parts))
+
+
+def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any]) -> str | File | None:
+    match block.get("type"):
+        case "text":
+            return _text(block, "text", where)
+        case "image":
+            return _file(Image, _text(block, "data", where), where)
+        case "resource_link":
+            uri = _text(block, "uri", where)
+            return f"[{block.get('name') or uri}]({uri})"
+        case "resource":
+            return _read_resource(block.get("resource"), f"{where}.resource", resources)
+        case kind:
+            raise RequestError(
+                INVALID_PARAMS, f"{where}: expected text, image, resource or resource_link, got {kind!r}"
+            )
+
+
+def _read_resource(given: Any, where: str, resources: dict[str, Any]) -> str | File:
+    resource = given if isinstance(given, Mapping) else {}
+    uri = _text(resource, "uri", where)
+    if isinstance(resource.get("text"), str):
+        resources[uri] = resource["text"]
+        return f"[{uri}]"
+    data = _text(resource, "blob", where)
+    is_image = str(resource.get("mimeType") or "").startswith("image/")
+    return _file(Image if is_image else File, data, where)
+
+
+def _text(block: Mapping[str, Any], name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise RequestError(INVALID_PARAMS, f"{where}.{name}: expected a text")
+    return value
+
+
+def _file(kind: type[File], data: str, where: str) -> File:
+    try:
+        return kind(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError) as error:  # InvalidFile is a ValueError
+        told = str(error) if isinstance(error, InvalidFile) else f"expected base64: {error}"
+        raise RequestError(INVALID_PARAMS, f"{where}: {told}") from None

@@ -1,0 +1,414 @@
+"""One session of an editor: an entity, prompts that become its intents, and what it does as updates.
+
+A session has no state that the loom does not have. Its id is the id of its entity, which is derived from a key; a fork
+of the session (`/undo`, `/fork`) begins with the next key of the session, so that the newest one is found again in any
+process (`Session.find_newest`). The folders of the session stand in the context of its first intent.
+"""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors import (
+    AlreadyDecided,
+    Cantrip,
+    CantripError,
+    Entity,
+    EntityEnded,
+    Episode,
+    Request,
+    Runtime,
+    UnknownRequest,
+)
+from cantrip_actors.acp.editor import Editor
+from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
+from cantrip_actors.acp.options import Choices, replace_parts, with_choices
+from cantrip_actors.acp.prompts import Prompt
+from cantrip_actors.acp.updates import (
+    Update,
+    chunk_of,
+    kind_of,
+    program_of,
+    replayed,
+    said,
+    stop_reason,
+    title_of,
+    tool_update,
+)
+from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.machine.project import Story, first_intent
+from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
+from cantrip_actors.observe.segments import Segments
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.messages import as_text
+
+__all__ = ["KEY", "Notify", "Session", "workspace_of"]
+
+KEY: Final = "acp:"
+"""What the keys of sessions begin with."""
+
+Notify = Callable[[str, Update], Awaitable[None]]
+
+_log = get_logger("cantrip_actors.acp")
+
+
+class Session:
+    """A session that is open. `notify` sends an update of it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        upserts: Upserts,
+        recipe: Cantrip,
+        editor: Editor,
+        key: str,
+        notify: Notify,
+        *,
+        by: str,
+        terminal: bool = False,
+    ) -> None:
+        self.runtime = runtime
+        self.key = key
+        self.id = runtime.id_of_key(key)
+        self.recipe = recipe
+        self.choices = Choices()
+        self.by = by
+        self.door = f"editor:{getpass.getuser()}"
+        self._upserts = upserts
+        self._editor = editor
+        self._notify = notify
+        self._terminal = terminal
+        self._turn = anyio.Lock()
+        """One prompt after the other, in the order in which they came."""
+        self._prompts = 0
+        self._cancels = 0
+        """How often the editor has cancelled: a prompt that came before is cancelled, too."""
+        self._forks = self._count_forks()
+        self._fork_at: str | None = None
+        """The turn that the next prompt continues from, where that is not the newest one; "" is before the first."""
+        self._folds = False
+        self._made: tuple[tuple[Choices, bool], Cantrip] | None = None
+        """The cantrip of the choices that it was made for."""
+        self._asked: set[str] = set()
+        """The requests that the editor's user is asked about."""
+
+    # Which entity
+
+    def _count_forks(self) -> int:
+        count = 0
+        while self.runtime.begun_with(self._fork_key(count + 1)) is not None:
+            count += 1
+        return count
+
+    def _fork_key(self, number: int) -> str:
+        return f"{self.key}/{number}" if number else self.key
+
+    @property
+    def entity_id(self) -> str:
+        """The entity that goes on with this session: that of its newest fork."""
+        return self.runtime.id_of_key(self._fork_key(self._forks))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its entity has been given an intent."""
+        return self.runtime.loom.has_begun(self.entity_id)
+
+    def cantrip(self) -> Cantrip:
+        """Return what the entity works with from its next intent on."""
+        wanted = self.choices, self._folds
+        if self._made is None or self._made[0] != wanted:
+            chosen = with_choices(self._editor.lend(self.recipe, terminal=self._terminal), self.choices)
+            if self._folds:
+                chosen = replace_parts(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
+            self._made = wanted, chosen
+        return self._made[1]
+
+    # Prompts
+
+    async def prompt(self, prompt: Prompt) -> str:
+        """Give the entity an intent, show what it does, and return why it stopped. Raises RequestError."""
+        self._prompts += 1
+        cancels = self._cancels
+        try:
+            async with self._turn:
+                if self._cancels > cancels:
+                    return "cancelled"
+                return await self._work(prompt, cancels)
+        finally:
+            self._prompts -= 1
+
+    async def _work(self, prompt: Prompt, cancels: int) -> str:
+        is_first = not self.has_begun
+        if self._fork_at is not None:
+            self._forks += 1
+        subscription = self._upserts.subscribe(self.entity_id, snapshot=False)
+        pump = _Pump(self, subscription)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pump.run)
+                if is_first:
+                    await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
+                episode = await self._give(prompt, cancels)
+                subscription.close()
+        except* CantripError as errors:
+            raise _told(errors) from errors
+        await pump.finish(episode)
+        await self._tell_usage()
+        return stop_reason(episode, self.runtime.loom.records(episode.entity_id))
+
+    async def _give(self, prompt: Prompt, cancels: int) -> Episode:
+        """Give the entity the prompt as its intent; return the episode."""
+        entity, wait = await self._begin(prompt)
+        if self._cancels > cancels:  # before there was anything to interrupt
+            await entity.interrupt("cancelled in the editor", now=True, by=self.by)
+        return await wait()
+
+    async def _begin(self, prompt: Prompt) -> tuple[Entity, Callable[[], Awaitable[Episode]]]:
+        context: dict[str, Any] = {"resources": dict(prompt.resources)} if prompt.resources else {}
+        cantrip, self._folds = self.cantrip(), False
+        if self._fork_at:
+            turn, self._fork_at = self._fork_at, None
+            entity = await self.runtime.start_fork(
+                turn,
+                intent=prompt.intent,
+                cantrip=cantrip,
+                context=context or None,
+                lasting=True,
+                key=self._fork_key(self._forks),
+                by=self.by,
+            )
+            return entity, entity.episode
+        if self._fork_at == "" or not self.has_begun:
+            self._fork_at = None
+            roots = [str(root) for root in self._editor.roots]
+            entity = await self.runtime.invoke(
+                cantrip,
+                prompt.intent,
+                context={"workspace": roots, **context},
+                key=self._fork_key(self._forks),
+                by=self.by,
+            )
+            return entity, entity.episode
+        entity = self.runtime.find(self.entity_id, cantrip=cantrip)
+        receipt = await entity.post(prompt.intent, context=context or None, by=self.by)
+        return entity, receipt.episode
+
+    async def cancel(self) -> None:
+        """Interrupt what is under way, and what waits for it."""
+        self._cancels += 1
+        if self._prompts and self.has_begun:
+            await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
+
+    def leave(self) -> None:
+        """Let the entity go, and with it the servers that the editor handed over, once it is idle."""
+        if self.has_begun:
+            self.runtime.find(self.entity_id).unload()
+
+    async def tell(self, update: Update) -> None:
+        """Send the editor an update."""
+        await self._notify(self.id, self.runtime.redact(update))
+
+    async def answer(self, text: str) -> None:
+        """Say something to the editor's user that the entity does not say."""
+        await self.tell(said("agent_message_chunk", text, uuid.uuid4().hex))
+
+    async def _tell_usage(self) -> None:
+        size = getattr(resolve(self.cantrip().crystal), "context_window", None)
+        turns = self.runtime.loom.turns(self.entity_id)
+        if not size or not turns:
+            return
+        last, cost = turns[-1].metadata, self.runtime.loom.subtree_usage(self.entity_id).cost
+        update: Update = {
+            "sessionUpdate": "usage_update",
+            "used": last.tokens_prompt + last.tokens_completion,
+            "size": size,
+        }
+        if cost:
+            update["cost"] = {"amount": round(cost, 6), "currency": "USD"}
+        await self.tell(update)
+
+    # What was
+
+    async def replay(self) -> None:
+        """Send all that was said and done before, as updates."""
+        if not self.has_begun:
+            return
+        loom = self.runtime.loom
+        line = [self.entity_id]
+        header = loom.header(self.entity_id)
+        while header.forked and header.parent_turn is not None:
+            line.append(loom.owner(header.parent_turn))
+            header = loom.header(line[-1])
+        turns = {turn.id for turn in self.thread()}
+        for entity_id in reversed(line):
+            story, waiting = Story(), list[Update]()
+            for event in story.add_all(loom.records(entity_id)):
+                if event.kind == "turn" and getattr(event.value, "id", None) not in turns:
+                    waiting.clear()  # the session went back to before this turn, and so to before its intent
+                    break
+                waiting += replayed(event)
+                if event.kind == "turn":
+                    await self._tell_all(waiting)
+                    waiting.clear()
+            await self._tell_all(waiting)
+
+    async def _tell_all(self, updates: Iterable[Update]) -> None:
+        for update in updates:
+            await self.tell(update)
+
+    def thread(self) -> list[Any]:
+        """Return the turns of the session, those before its forks included."""
+        loom = self.runtime.loom
+        turns = loom.turns(self.entity_id) if self.has_begun else []
+        return loom.thread(turns[-1].id) if turns else []
+
+    # Going back
+
+    def go_back(self, turn_id: str) -> None:
+        """Let the next prompt continue from a turn; "" is the beginning."""
+        self._fork_at = turn_id
+
+    def fold_next(self) -> None:
+        """Let older turns be folded away before the next query."""
+        self._folds = True
+
+    # Requests to people
+
+    def concerns(self, request: Request) -> bool:
+        """Return whether a request is of this session's entity, or of one below it."""
+        return request.entity is not None and self.has_begun and self._root_of(request.entity) == self.entity_id
+
+    def _root_of(self, entity_id: str) -> str:
+        header = self.runtime.loom.header(entity_id)
+        while header.parent_entity is not None:
+            header = self.runtime.loom.header(header.parent_entity)
+        return header.entity_id
+
+    async def put(self, request: Request) -> None:
+        """Put a request to the editor's user, and make the decision; without an answer the request stays open."""
+        if request.id in self._asked:
+            return
+        self._asked.add(request.id)
+        try:
+            if request.kind == "question":
+                await self._put_question(request)
+            else:
+                await self._put_approval(request)
+        except (AlreadyDecided, EntityEnded, UnknownRequest):
+            pass  # somebody else decided, or the prompt was cancelled
+        except RequestError as error:
+            _log.warning("a request stays open: the editor did not ask its user", error=error.message)
+        except PeerGone:
+            _log.info("a request stays open: the editor has gone", entity=request.entity)
+        finally:
+            self._asked.discard(request.id)
+
+    async def _put_approval(self, request: Request) -> None:
+        call: dict[str, Any] = {
+            "toolCallId": f"{request.turn}:{request.call}" if request.call else request.id,
+            "title": title_of(request.text or f"{request.gate}"),
+            "kind": kind_of(request.gate),
+            "status": "pending",
+            "rawInput": dict(request.args),
+        }
+        options = [
+            {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
+            {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
+            {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+        ]
+        asked = self.runtime.redact({"toolCall": call, "options": options})
+        outcome = await self._editor.ask("session/request_permission", asked)
+        chosen = outcome.get("outcome") if isinstance(outcome, Mapping) else None
+        option = chosen.get("optionId") if isinstance(chosen, Mapping) else None
+        if option in ("allow", "always"):
+            remember = "entity" if option == "always" else "once"
+            await self.runtime.decide(request.id, "allow", by=self.by, remember=remember, door=self.door)  # type: ignore[arg-type]
+        elif option == "reject":
+            await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+
+    async def _put_question(self, request: Request) -> None:
+        if not self._editor.capabilities.asks:
+            note = "this editor has no form for questions: put it in your answer, and the user will reply"
+            await self.runtime.decide(request.id, "deny", by=self.by, note=note, door=self.door)
+            return
+        schema = request.schema or {"type": "string"}
+        is_object = schema.get("type") == "object"
+        form = schema if is_object else {"type": "object", "properties": {"answer": schema}, "required": ["answer"]}
+        asked = {"mode": "form", "message": request.text, "requestedSchema": form}
+        told = await self._editor.ask("elicitation/create", self.runtime.redact(asked))
+        action = told.get("action") if isinstance(told, Mapping) else None
+        content = told.get("content") if isinstance(told, Mapping) else None
+        if action == "accept" and isinstance(content, Mapping):
+            answer = dict(content) if is_object else content.get("answer")
+            await self.runtime.decide(request.id, answer=answer, by=self.by, door=self.door)
+        elif action == "decline":
+            await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+
+
+class _Pump:
+    """Sends what an entity does while it does it."""
+
+    def __init__(self, session: Session, subscription: UpsertSubscription) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._segments = Segments()
+        self._prefix = uuid.uuid4().hex[:8]
+        self._calls: dict[str, ToolCallUpsert] = {}
+        """The calls that the editor knows, by their items: those that have not ended."""
+
+    async def run(self) -> None:
+        """Send updates until the subscription ends."""
+        try:
+            async for output in self._subscription:
+                await self._send(output)
+        except FellBehind:  # the editor reads slowly: the answer follows in any case
+            _log.warning("an editor reads too slowly: some updates were left out")
+
+    async def _send(self, output: Output) -> None:
+        for piece in self._segments.add(output):
+            chunk = chunk_of(piece, self._prefix)
+            if chunk is not None:
+                await self._session.tell(chunk)
+        if isinstance(output, ToolCallUpsert) and output.tool_name != "done":
+            update = tool_update(output, is_new=output.item_id not in self._calls)
+            await self._session.tell(update)
+            self._calls[output.item_id] = output
+            if output.terminal:
+                self._calls.pop(output.item_id, None)
+        elif isinstance(output, TurnComplete) and self._session.recipe.circle.medium != "tools":
+            for update in program_of(
+                self._session.runtime.loom.turn(output.turn_id), self._session.recipe.circle.medium
+            ):
+                await self._session.tell(update)
+
+    async def finish(self, episode: Episode) -> None:
+        """Send what is left: calls that have no end, and the answer."""
+        for upsert in self._calls.values():
+            await self._session.tell({**tool_update(upsert, is_new=False), "status": "failed"})
+        answer = as_text(episode.result) if episode.terminated else episode.summary
+        for piece in self._segments.finish(answer):
+            chunk = chunk_of(piece, self._prefix)
+            if chunk is not None:
+                await self._session.tell(chunk)
+
+
+def _told(errors: BaseExceptionGroup[CantripError]) -> RequestError:
+    """Return the error of a prompt as one sentence."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return RequestError(INTERNAL_ERROR, title_of(str(error)), {"error": type(error).__name__})
+
+
+def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
+    """Return the folders that a session began with."""
+    given = first_intent(runtime.loom.records(entity_id))
+    context = None if given is None else given.context
+    roots = context.get("workspace") if isinstance(context, Mapping) else None
+    return [str(root) for root in roots] if isinstance(roots, Sequence) else []

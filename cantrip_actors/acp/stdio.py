@@ -1,0 +1,126 @@
+"""Standard input and output as a connection: nothing but messages goes out, whatever user code prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import anyio
+from anyio import to_thread
+
+from cantrip_actors import Cantrip, Runtime
+from cantrip_actors.acp.agent import Agent
+from cantrip_actors.acp.jsonrpc import Connection
+from cantrip_actors.records.codec import dumps
+
+__all__ = ["Messages", "run_agent", "take_standard_streams"]
+
+LONGEST: Final = 64 << 20
+"""Bytes of a line."""
+CHUNK: Final = 1 << 16
+"""Bytes read at a time: what a pipe holds."""
+GRACE: Final = 1.5
+"""Seconds that an episode under way has when the editor goes."""
+
+
+def take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Return standard input and output for messages; from now on what anything prints goes to standard error."""
+    sys.stdout.flush()
+    messages, answers = os.dup(0), os.dup(1)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return os.fdopen(messages, "rb"), os.fdopen(answers, "wb", buffering=0)
+
+
+class Messages(AsyncIterator[bytes]):
+    """The lines of a file. No thread reads it: one that waits for input would outlive the event loop."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file  # to keep it open: it is read by its descriptor
+        self._part = bytearray()
+        self._ends = False
+
+    async def __anext__(self) -> bytes:
+        searched = 0
+        while (end := self._part.find(b"\n", searched)) < 0 and not self._ends and len(self._part) < LONGEST:
+            searched = len(self._part)
+            with suppress(PermissionError):  # a file on a disk cannot be waited for, and is always ready
+                await anyio.wait_readable(self._file.fileno())
+            data = os.read(self._file.fileno(), CHUNK)
+            self._part += data
+            self._ends = not data
+        if not self._part:
+            raise StopAsyncIteration
+        length = len(self._part) if end < 0 else end + 1
+        line = bytes(self._part[:length])
+        del self._part[:length]
+        return line
+
+
+async def run_agent(
+    runtime: Runtime,
+    recipe: Cantrip,
+    messages: BinaryIO,
+    answers: BinaryIO,
+    *,
+    debug: Path | None = None,
+    terminal: bool = False,
+) -> None:
+    """Serve one editor until it closes its end, or SIGTERM or SIGINT comes.
+
+    `debug` is a file that gets each message in either direction, without secrets.
+    """
+    agent = Agent(runtime, recipe, terminal=terminal)
+    trace, close = _tracer(runtime, debug)
+
+    async def write(line: bytes) -> None:
+        await to_thread.run_sync(_write_all, answers, line)
+
+    async def end() -> None:
+        await runtime.drain(GRACE)
+
+    agent.connection = Connection(agent, write, trace=trace)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
+            await tasks.start(agent.run)
+            await agent.connection.serve(Messages(messages), end)
+            tasks.cancel_scope.cancel()
+    finally:
+        close()
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+async def _stop_at_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+def _tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
+    if debug is None:
+        return (lambda _direction, _message: None), (lambda: None)
+    file = open(debug, "ab", buffering=0, opener=_private)  # noqa: SIM115  # open for as long as the agent runs
+
+    def trace(direction: str, message: Any) -> None:
+        with suppress(OSError):
+            file.write(f"{direction} ".encode() + dumps(runtime.redact(message), mark=False) + b"\n")
+
+    return trace, file.close
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,186 @@
+"""What an entity does, as the updates that an editor shows. Pure: from upserts while it runs, from turns afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cantrip_actors import Episode
+from cantrip_actors.machine.project import StoryEvent, last_metadata
+from cantrip_actors.observe import ToolCallUpsert
+from cantrip_actors.observe.segments import Piece
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.messages import as_text
+
+__all__ = [
+    "Update",
+    "chunk_of",
+    "kind_of",
+    "program_of",
+    "replayed",
+    "said",
+    "stop_reason",
+    "title_of",
+    "tool_call",
+    "tool_update",
+]
+
+Update = dict[str, Any]
+
+TITLE: Final = 80
+SHOWN: Final = 20_000
+"""Characters of a result that an editor is sent; the loom has all of it."""
+
+_KINDS: Final = {
+    **dict.fromkeys(("read", "list"), "read"),
+    **dict.fromkeys(("search",), "search"),
+    **dict.fromkeys(("write",), "edit"),
+    **dict.fromkeys(("fetch",), "fetch"),
+    **dict.fromkeys(("shell", "python", "javascript", "terminal"), "execute"),
+}
+
+
+def kind_of(gate: str) -> str:
+    """Return the kind of a gate as editors know kinds."""
+    return _KINDS.get(gate, "other")
+
+
+def title_of(text: str) -> str:
+    """Return a text as a title of one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
+def said(kind: str, text: str, message: str | None = None) -> Update:
+    """Return a chunk of what the user or the agent says or thinks."""
+    update: Update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+    return update if message is None else {**update, "messageId": message}
+
+
+def chunk_of(piece: Piece, prefix: str) -> Update | None:
+    """Return the chunk that a piece of the entity's text is; None for one that adds no text."""
+    if piece.step != "grow":
+        return None
+    kind = "agent_message_chunk" if piece.kind == "message" else "agent_thought_chunk"
+    return said(kind, piece.text, f"{prefix}:{piece.number}")
+
+
+def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> Update:
+    """Return a call of a gate as it begins."""
+    update: Update = {
+        "sessionUpdate": "tool_call",
+        "toolCallId": call_id,
+        "title": _title(gate, args),
+        "kind": kind_of(gate),
+        "status": status,
+        "rawInput": dict(args),
+    }
+    path = args.get("path")
+    if isinstance(path, str) and kind_of(gate) in ("read", "edit", "search"):
+        update["locations"] = [{"path": path}]
+    content = args.get("content")
+    if kind_of(gate) == "edit" and isinstance(path, str) and isinstance(content, str):
+        update["content"] = [{"type": "diff", "path": path, "oldText": None, "newText": content}]
+    elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
+        update["content"] = [_block(args["code"])]
+    return update
+
+
+def _title(gate: str, args: Mapping[str, Any]) -> str:
+    about = next(
+        (str(args[name]) for name in ("path", "pattern", "url", "command", "intent", "text") if name in args), ""
+    )
+    return title_of(f"{gate} {about}")
+
+
+def tool_update(upsert: ToolCallUpsert, *, is_new: bool) -> Update:
+    """Return the update for a step of a call. Its arguments may not be known at its beginning."""
+    if upsert.status == "error":
+        status = "failed"
+    elif not upsert.terminal:
+        status = "in_progress" if upsert.tool_arguments or upsert.tool_output else "pending"
+    else:
+        status = "failed" if upsert.tool_output_is_error else "completed"
+    update = tool_call(f"{upsert.turn_id}:{upsert.call_id}", upsert.tool_name, upsert.tool_arguments, status)
+    if not is_new:
+        update["sessionUpdate"] = "tool_call_update"
+        update.pop("content", None)  # a result is added to what is shown
+    if upsert.tool_output is not None:
+        _add_result(update, upsert.tool_output)
+    return update
+
+
+def _add_result(update: Update, output: str) -> None:
+    shown = output if len(output) <= SHOWN else f"{output[:SHOWN]}… [{len(output) - SHOWN:,} more characters]"
+    update["rawOutput"] = shown
+    if update["kind"] != "edit":
+        update["content"] = [_block(shown)]
+
+
+def _block(text: str) -> dict[str, Any]:
+    return {"type": "content", "content": {"type": "text", "text": text}}
+
+
+def replayed(event: StoryEvent) -> Iterator[Update]:
+    """Yield the updates that a durable event of a thread comes to."""
+    value: Any = event.value
+    match event.kind:
+        case "entity":
+            yield said("user_message_chunk", value.intent.intent, f"{event.number}")
+        case "intent":
+            yield said("user_message_chunk", value.intent, f"{event.number}")
+        case "steer":
+            yield said("user_message_chunk", value.text, f"{event.number}")
+        case "turn":
+            yield from _turn(value)
+        case _:
+            pass
+
+
+def _turn(turn: Turn) -> Iterator[Update]:
+    if turn.thinking:
+        yield said("agent_thought_chunk", turn.thinking, f"{turn.id}:thinking")
+    if turn.content:
+        yield said("agent_message_chunk", turn.content, f"{turn.id}:message")
+    if turn.code is not None:
+        yield from program_of(turn, "python")
+        return
+    seen = {one.tool_call_id: one for one in turn.gate_calls}
+    for call in turn.tool_calls:
+        found = seen.get(call.id)
+        text = "" if found is None else as_text(found.content)
+        if call.gate == "done" and turn.terminated:
+            answer = (call.args or {}).get("answer")
+            if answer is not None and as_text(answer) != turn.content:
+                yield said("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
+            continue
+        is_error = found is None or found.is_error
+        yield from _called(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
+
+
+def _called(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
+    yield tool_call(id, gate, args, "in_progress")
+    update = tool_call(id, gate, args, "failed" if is_error else "completed")
+    update["sessionUpdate"] = "tool_call_update"
+    update.pop("content", None)
+    _add_result(update, text)
+    yield update
+
+
+def program_of(turn: Turn, medium: str) -> Iterator[Update]:
+    """Yield the program of a turn in a code circle, as one call."""
+    if turn.code is not None:
+        yield from _called(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
+
+
+def stop_reason(episode: Episode, records: Sequence[Record]) -> str:
+    """Return why an episode stopped, in the protocol's words."""
+    if episode.reason in ("interrupted", "cancelled", "abandoned", "parent_ended"):
+        return "cancelled"
+    if episode.terminated:
+        why = last_metadata(records).get("stop_reason")
+        return "refusal" if why in ("refusal", "content_filter") else "end_turn"
+    if episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
+        return "max_tokens"
+    return "max_turn_requests"

@@ -1,0 +1,62 @@
+"""`cantrip acp`: an entity in an editor, over standard input and output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cantrip_actors.cli.command import LOOM, Backend, Loop, Url, examples, report_errors
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command("acp", epilog=examples("cantrip acp notes.yaml", "cantrip acp notes.yaml --check"))
+def acp(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, or module:attribute.")],
+    loom: Url = LOOM,
+    debug: Annotated[
+        Path | None, typer.Option("--debug", metavar="FILE", help="Append every message in either direction there.")
+    ] = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Let the entity run programs in the editor's terminals.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Try the protocol with a scripted model, without an editor, and end.")
+    ] = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Let an editor work with an entity, over the Agent Client Protocol on standard input and output.
+
+    An editor starts this command itself. Its sessions are long-lived entities in the loom: they continue after a crash.
+    """
+    from cantrip_actors.acp.stdio import take_standard_streams
+
+    messages, answers = (None, None) if check else take_standard_streams()  # before any code of the user's
+    with report_errors(json=False, loom=loom):
+        from functools import partial
+
+        import anyio
+
+        from cantrip_actors.acp.check import check_agent
+        from cantrip_actors.acp.stdio import run_agent
+        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.sealed import seal_key
+        from cantrip_actors.runtime import Runtime
+
+        (cantrip,) = offered_cantrips(loom, [recipe])
+        if messages is None or answers is None:
+            steps = anyio.run(check_agent, cantrip, backend=backend.value)
+            typer.echo("\n".join(steps))
+            return
+
+        async def serve() -> None:
+            async with Runtime.open(loom, cantrips=[cantrip], seal_key=seal_key()) as runtime:
+                await run_agent(runtime, cantrip, messages, answers, debug=debug, terminal=terminal)
+
+        anyio.run(partial(serve), backend=backend.value)
+        sys.stderr.flush()

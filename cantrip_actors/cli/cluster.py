@@ -1,0 +1,409 @@
+"""The commands for many machines: `cantrip worker`, `cantrip up` and `cantrip cluster`.
+
+A worker is a plain process: systemd, Kubernetes or `cantrip up` starts it again when it dies. The loom has the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import LOOM, Backend, Json, Loop, Url, examples, print_rows, report_errors, run
+from cantrip_actors.redact.urls import render_url
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors import Node, Runtime
+
+__all__ = ["app", "cluster"]
+
+app = typer.Typer(rich_markup_mode=None)
+cluster = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Look at the nodes of a loom, drain one, choose a release."
+)
+
+AGAIN = 1.0
+"""Seconds after which a worker that died is started again."""
+
+SNAPSHOT_KEY = "CANTRIP_SNAPSHOT_KEY"
+
+Recipes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+]
+Capacity = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
+Release = Annotated[str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")]
+Grace = Annotated[float, typer.Option("--grace", min=0, help="Seconds to hand entities over in, at a shutdown.")]
+Beat = Annotated[float, typer.Option("--beat", min=0.01, help="Seconds between two renewals.")]
+Ttl = Annotated[float, typer.Option("--ttl", min=0.04, help="Seconds of silence after which others take over.")]
+
+
+@app.command(
+    epilog=examples(
+        "cantrip worker desk.yaml --loom postgresql://loom@db/loom --name w1 --release 41",
+        "cantrip worker desk.yaml scout.yaml --capacity 50 --label disk=nfs1 --health 0.0.0.0:8080",
+    )
+)
+def worker(
+    recipes: Recipes = None,
+    loom: Url = LOOM,
+    name: Annotated[str | None, typer.Option("--name", help="For people; left out: this machine's.")] = None,
+    capacity: Capacity = 200,
+    release: Release = "",
+    zone: Annotated[str, typer.Option("--zone", help="Where it runs, for people.")] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="More about it; repeat for more.")
+    ] = None,
+    grace: Grace = 60.0,
+    beat: Beat = 2.0,
+    ttl: Ttl = 10.0,
+    health: Annotated[
+        str | None, typer.Option("--health", metavar="HOST:PORT", help="Answer /health/live and /health/ready there.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Run entities of these cantrips as a node of the loom, until SIGTERM or ctrl-C.
+
+    The first signal hands entities over to other nodes and exits with 0; a second one stops at once. Snapshots of
+    sandboxes are sealed with the key in the variable CANTRIP_SNAPSHOT_KEY.
+    """
+    early: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: early.append(number))  # until it serves; it must not raise
+    with report_errors(json=False, loom=loom):
+        import anyio
+
+        from cantrip_actors import Node
+        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+
+        try:
+            node = Node(
+                name or socket.gethostname(),
+                capacity=capacity,
+                release=release,
+                zone=zone,
+                labels=dict(_label(one) for one in label or ()),
+                grace=grace,
+                beat=beat,
+                ttl=ttl,
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        cantrips = offered_cantrips(loom, recipes or ())
+
+        async def serve() -> None:
+            await _work(loom, cantrips, node, health, early, quiet=quiet)
+
+        anyio.run(serve, backend=backend.value)
+
+
+async def _work(
+    loom: str, cantrips: list[Any], node: Node, health: str | None, early: list[int], *, quiet: bool
+) -> None:
+    import anyio
+
+    from cantrip_actors import LoomError, Runtime
+    from cantrip_actors.cli.errors import LoomUnusable
+    from cantrip_actors.cli.sealed import seal_key
+
+    key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
+    opening = Runtime.open(loom, cantrips=cantrips, node=node, snapshot_key=key, seal_key=seal_key())
+    async with AsyncExitStack() as stack:
+        try:
+            runtime = await stack.enter_async_context(opening)
+        except LoomError as error:
+            raise LoomUnusable(str(error)) from error
+        checks = stack.enter_context(ExitStack())
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        if health is not None:
+            _answer_checks(runtime, health, checks, tasks)
+        if not quiet:
+            output.print_note(f"{node.name} works on {render_url(loom)}")
+        sys.stderr.flush()
+        if not early:
+            await runtime.serve()
+        tasks.cancel_scope.cancel()
+
+
+def _answer_checks(runtime: Runtime, health: str, checks: ExitStack, tasks: Any) -> None:
+    from cantrip_actors import InvalidCantrip
+
+    try:
+        from cantrip_actors.http.health import Pulse, health_server
+    except ModuleNotFoundError as error:
+        raise InvalidCantrip("--health needs an extra: pip install 'cantrip-actors[serve]'") from error
+    host, _, port = health.rpartition(":")
+    if not (host and port.isdigit()):
+        raise typer.BadParameter(f"expected HOST:PORT, got {health}", param_hint="--health")
+
+    class NodePulse(Pulse):
+        def ready(self) -> tuple[bool, dict[str, object]]:
+            """Return whether the node takes work, and the checks."""
+            is_ready, told = super().ready()
+            return is_ready and runtime.cluster.is_ready, {**told, "node": runtime.cluster.is_ready}
+
+    pulse = NodePulse()
+    try:
+        checks.enter_context(health_server(pulse, host.strip("[]"), int(port)))
+    except OSError as error:
+        raise typer.BadParameter(f"{health}: cannot listen there: {error.strerror}", param_hint="--health") from error
+    tasks.start_soon(pulse.beat, runtime)
+
+
+def _label(given: str) -> tuple[str, str]:
+    key, sign, value = given.partition("=")
+    if not (key and sign):
+        raise typer.BadParameter(f"expected KEY=VALUE, got {given!r}", param_hint="--label")
+    return key, value
+
+
+_ADDRESS = re.compile(r"auto|local|ray://.+|[\w.-]+:\d+")
+
+
+class _Up(TyperCommand):
+    """A command whose `--ray` stands for `--ray=auto` where no address follows."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        after = zip(args, [*args[1:], ""], strict=True)
+        args = ["--ray=auto" if one == "--ray" and not _ADDRESS.fullmatch(two) else one for one, two in after]
+        return super().parse_args(ctx, args)
+
+
+@app.command(
+    cls=_Up,
+    epilog=examples(
+        "cantrip up desk.yaml --nodes 3",
+        "cantrip up desk.yaml --loom postgresql://localhost/loom",
+        "cantrip up desk.yaml --ray --nodes 3 --max-nodes 10",
+    ),
+)
+def up(
+    recipes: Recipes = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers.")] = 3,
+    loom: Url = LOOM,
+    capacity: Capacity = 200,
+    release: Release = "",
+    grace: Grace = 60.0,
+    beat: Beat = 2.0,
+    ttl: Ttl = 10.0,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="[ADDRESS]", help="Over a Ray cluster: auto, local, HOST:PORT or ray://…"),
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option("--max-nodes", min=1, help="With --ray: as many workers, if there is work for them.")
+    ] = None,
+) -> None:
+    """Run several workers on this machine, for trying out, until ctrl-C, which drains them.
+
+    A worker that dies is started again; the others resume its entities meanwhile. With --ray they run over a Ray
+    cluster, where Ray starts them again.
+    """
+    options = [f"--{name}={value}" for name, value in (("capacity", capacity), ("grace", grace), ("beat", beat))]
+    options += [f"--ttl={ttl}", f"--release={release}"]
+    with report_errors(json=False, loom=loom):
+        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+
+        offered_cantrips(loom, recipes or ())  # a mistake in a recipe is one message, and not one a worker
+        if ray is not None:
+            from cantrip_actors.cli.ray_cluster import run_over_ray
+
+            return run_over_ray(loom, recipes or [], options, ray, capacity, nodes, max(nodes, max_nodes or nodes))
+
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    workers = {name: _start(name, loom, recipes or [], options) for name in (f"w{n + 1}" for n in range(nodes))}
+    for name, process in workers.items():
+        output.print_note(f"{name} is process {process.pid}")
+    while not stopped:
+        time.sleep(0.1)
+        for name, process in workers.items():
+            code = process.poll()
+            if code == 0:
+                stopped.append(0)  # it was asked to drain
+            elif code is not None and not stopped:
+                output.print_note(f"{name} ended with {code}; it is started again")
+                time.sleep(AGAIN)
+                workers[name] = _start(name, loom, recipes or [], options)
+    for process in workers.values():
+        process.send_signal(signal.SIGTERM)
+    codes = [process.wait() for process in workers.values()]
+    raise typer.Exit(1 if any(codes) else 0)
+
+
+def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "worker", *recipes, f"--name={name}", *options]
+    environment = {**os.environ, "CANTRIP_LOOM": loom}  # not an option, which `ps` would show with its password
+    return subprocess.Popen(  # noqa: S603  # our own program
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # ctrl-C is for this process alone
+    )
+
+
+@cluster.command(epilog=examples("cantrip cluster ls", "cantrip cluster ls --json"))
+def ls(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for an hour."""
+
+    async def work(runtime: Runtime) -> tuple[list[dict[str, Any]], list[str]]:
+        return [_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()
+
+    rows, risks = _run(loom, work, as_json=as_json)
+    for risk in risks:
+        output.print_note(f"warning: {risk}")
+    print_rows(rows, _table(rows), f"{render_url(loom)} has no nodes: cantrip worker", as_json=as_json)
+
+
+@cluster.command(epilog=examples("cantrip cluster where desk-17"))
+def where(
+    name: Annotated[str, typer.Argument(metavar="ENTITY", help="A name or an id.")],
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Print the node that runs an entity."""
+
+    async def work(runtime: Runtime) -> Any:
+        return await runtime.cluster.where(name)
+
+    found = _run(loom, work, as_json=as_json)
+    if as_json:
+        output.print_json(None if found is None else _row(found))
+    else:
+        output.print_lines([f"no node runs {name}" if found is None else found.name])
+
+
+@cluster.command(epilog=examples("cantrip cluster stranded --json"))
+def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the entities that have work and that no living node can run, and those in quarantine."""
+
+    async def work(runtime: Runtime) -> list[dict[str, Any]]:
+        return [one._asdict() for one in await runtime.cluster.stranded()]
+
+    rows = _run(loom, work, as_json=as_json)
+    print_rows(rows, _stranded_table(rows), "nothing is stranded", as_json=as_json)
+
+
+@cluster.command(epilog=examples("cantrip cluster free desk-17"))
+def free(
+    name: Annotated[str, typer.Argument(metavar="ENTITY", help="A name or an id, as `cluster stranded` shows it.")],
+    loom: Url = LOOM,
+) -> None:
+    """Lift the quarantine of an entity, so that a node runs it again."""
+
+    async def work(runtime: Runtime) -> None:
+        await runtime.cluster.free(name)
+
+    _run(loom, work, as_json=False)
+    output.print_lines([f"{name} is free"])
+
+
+@cluster.command(epilog=examples("cantrip cluster drain w1"))
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A name or an id.")],
+    loom: Url = LOOM,
+) -> None:
+    """Ask a worker to hand its entities over and to exit."""
+
+    async def work(runtime: Runtime) -> int:
+        return await runtime.cluster.drain(node)
+
+    asked = _run(loom, work, as_json=False)
+    if not asked:
+        output.print_note(f"error: no living node is called {node}")
+        raise typer.Exit(2)
+    output.print_lines([f"{node} drains"])
+
+
+@cluster.command(epilog=examples("cantrip cluster manifest kubernetes desk.yaml", "cantrip cluster manifest systemd"))
+def manifest(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="kubernetes, systemd, compose or ray.")],
+    recipes: Recipes = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers, at least.")] = 3,
+    max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, help="How many workers, at most.")] = 10,
+    capacity: Capacity = 200,
+    release: Release = "1",
+    grace: Grace = 60.0,
+    image: Annotated[str, typer.Option("--image", help="The container image that has cantrip.")] = "cantrip:latest",
+) -> None:
+    """Print a file to start from, for whatever runs your processes."""
+    from cantrip_actors.cluster.manifests import manifest as text_of
+
+    try:
+        text = text_of(
+            engine,
+            recipes or ["recipe.yaml"],
+            nodes=nodes,
+            most=max_nodes,
+            capacity=capacity,
+            release=release,
+            grace=grace,
+            image=image,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    output.print_lines(text.rstrip("\n").split("\n"))
+
+
+@cluster.command("release", epilog=examples("cantrip cluster release 40"))
+def release_(
+    release: Annotated[str, typer.Argument(metavar="RELEASE", help="The release to prefer from now on.")],
+    loom: Url = LOOM,
+) -> None:
+    """Make a release the newest one: idle entities move to it with their next intents. This is how to roll back."""
+
+    async def work(runtime: Runtime) -> None:
+        await runtime.cluster.use_release(release)
+
+    _run(loom, work, as_json=False)
+    output.print_lines([f"{release} is the newest release"])
+
+
+def _run(loom: str, work: Callable[[Runtime], Awaitable[Any]], *, as_json: bool) -> Any:
+    with report_errors(json=as_json, loom=loom):
+        return run(loom, work, backend=Backend.asyncio, quiet=True)
+
+
+def _row(node: Any) -> dict[str, Any]:
+    state = "dead" if not node.is_living else "draining" if node.is_draining else "living"
+    return {"name": node.name, "state": state, **node._asdict()}
+
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.cli.output import one_line
+
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(f"{'NODE':<20}{'STATE':<10}{'BUSY':<12}{'RELEASE':<16}{'ZONE':<10}SERVES", "dim")
+        style = {"dead": "red", "draining": "yellow"}.get(row["state"], "green")
+        line = Text(end="").append(f"{one_line(row['name'], 19):<20}", "bold").append(f"{row['state']:<10}", style)
+        busy = f"{row['busy']}/{row['capacity']}"
+        line.append(f"{busy:<12}{one_line(row['release'], 15):<16}{one_line(row['zone'], 9):<10}")
+        line.append(one_line(", ".join(row["serves"]), 60))
+        yield line
+
+
+def _stranded_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+    from rich.text import Text
+
+    for row in rows:
+        line = Text(end="").append(row["entity_id"], "bold")
+        line.append(f" {row['name'] or ''} of {row['cantrip_name'] or row['cantrip_id']}: {row['why']}")
+        yield line

@@ -1,0 +1,90 @@
+"""The command `cantrip crashes`: crash reports of a service that runs, or of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["app", "ask_service"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    "crashes",
+    epilog=examples("cantrip crashes --crash-dir crashes", "cantrip crashes 01987f3a --url http://127.0.0.1:8000"),
+)
+def crashes(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A report, by the beginning of its id.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="A service that runs.")] = None,
+    token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="Its token: scope observe.")] = "",
+    crash_dir: Annotated[Path | None, typer.Option("--crash-dir", metavar="DIR", help="A folder of reports.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List crash reports, the newest first; with an ID, print one whole."""
+    with report_errors(json=as_json, loom=LOOM):
+        if (url is None) == (crash_dir is None):
+            raise typer.BadParameter("expected one of --url and --crash-dir")
+        found = _of_folder(crash_dir) if crash_dir is not None else ask_service(str(url), token, "crashes")["items"]
+        if id is None:
+            print_rows(found, map(_line, found), "there are none", as_json=as_json)
+            return
+        chosen = [one for one in found if one["id"].startswith(id) or one["id"].endswith(id)]
+        if len(chosen) != 1:
+            raise typer.BadParameter(f"{len(chosen)} crash reports have this id", param_hint="ID")
+        if as_json:
+            output.print_json(chosen[0])
+        else:
+            output.print_lines(_whole(chosen[0]))
+
+
+def _of_folder(folder: Path) -> list[dict[str, Any]]:
+    from cantrip_actors.observe.crashes import read_crashes
+
+    try:
+        return list(read_crashes(folder))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"cannot read {folder}: {error}", param_hint="--crash-dir") from error
+
+
+def ask_service(url: str, token: str, path: str) -> Any:
+    """Return what a service answers to a GET of its API. Raises typer.BadParameter if it does not."""
+    import httpx
+
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        answered = httpx.get(f"{url.rstrip('/')}/api/v1/{path}", headers=headers, timeout=10)
+    except httpx.HTTPError as error:
+        raise typer.BadParameter(f"the service does not answer: {error}", param_hint="--url") from error
+    if answered.status_code != httpx.codes.OK:
+        raise typer.BadParameter(f"the service answered {answered.status_code}: {answered.text}", param_hint="--url")
+    return answered.json()
+
+
+def _line(report: dict[str, Any]) -> Text:
+    from rich.text import Text
+
+    line = Text(end="").append(f"{report['id'][-8:]} ", "bold").append(f"{report['at']} ", "dim")
+    line.append(report["path"]).append(f"  {report['reason']}", "red")
+    return line
+
+
+def _whole(report: dict[str, Any]) -> Iterator[str]:
+    long = ("events", "traceback", "leaves", "versions")
+    for name, value in report.items():
+        if name not in long:
+            yield f"{name:<11} {value}"
+    yield f"{'versions':<11} " + ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    yield "events"
+    yield from (f"  {event}" for event in report["events"])
+    if report.get("traceback"):
+        yield from report["traceback"].splitlines()

@@ -1,0 +1,74 @@
+"""The commands of `cantrip crystals`: prove that a provider does what entities rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import FAILED, LOOM, Backend, Json, Loop, examples, print_rows, report_errors
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cantrip_actors.crystal.check import Found
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Crystals: prove them against their providers.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `check` a command of its own while it is the only one."""
+
+
+@app.command(
+    "check",
+    epilog=examples("cantrip crystals check anthropic:claude-sonnet-4-5", "cantrip crystals check openai:gpt-5 --json"),
+)
+def check(
+    crystal: Annotated[str, typer.Argument(metavar="CRYSTAL", help="For example anthropic:MODEL; its key is needed.")],
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PROBE", help="Only this probe; repeat for more.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for each probe.")] = 90.0,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Put 25 short queries to a provider, and say which of them do what entities rely on. They cost a few cents."""
+    with report_errors(json=as_json, loom=LOOM):
+        from dataclasses import asdict
+
+        from cantrip_actors.crystal import resolve
+        from cantrip_actors.crystal.check import check as check_crystal
+
+        asked = resolve(crystal)
+
+        async def run() -> list[Found]:
+            return await check_crystal(asked, only or (), timeout=timeout)
+
+        found = anyio.run(run, backend=backend.value)
+    print_rows([asdict(one) for one in found], _lines(found), as_json=as_json)
+    failed = sum(one.state == "failed" for one in found)
+    if not as_json:
+        cost = sum(one.usage.cost for one in found)
+        tokens = sum(one.usage.total_tokens for one in found)
+        output.print_note(f"{len(found) - failed} of {len(found)} do what they should; {tokens:,} tokens, ${cost:.4f}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _lines(found: list[Found]) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.cli.terminal import printable
+
+    styles = {"passed": "green", "failed": "red", "left out": "yellow"}
+    for one in found:
+        why = one.why or (f"not sent: {', '.join(one.left_out)}" if one.left_out else "")
+        line = Text(end="").append(f"{one.state:<10}", styles[one.state]).append(f"{one.probe:<22}", "bold")
+        yield line.append(f"{one.seconds:6.1f} s  ").append(printable(why)[:160], "dim")

@@ -1,0 +1,103 @@
+"""Log lines of the command line: `--log-level`, `--log-format`, and what is redacted in them."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import warnings
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TextIO
+
+__all__ = ["LogFormat", "LogLevel", "configure_logs", "logs", "secrets_of_environment"]
+
+_SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    console = "console"
+    json = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on lines are logged."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+@dataclass
+class Logs:
+    """What the options before the command say about log lines."""
+
+    level: LogLevel | None = None
+    form: LogFormat | None = None
+
+
+logs: Final = Logs()
+
+
+def configure_logs(*, whole: bool = False) -> None:
+    """Send log lines to standard error, so that standard output has only the answer.
+
+    With `whole`, or if an option asks for it, lines have the entity, the turn and the gate, and no secrets; that
+    imports the runtime.
+    """
+    import structlog
+
+    from cantrip_actors.cli.terminal import bare
+    from cantrip_actors.terms.risk import LethalTrifecta
+
+    warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
+    out = bare(sys.stderr)
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_plain_traceback
+    )
+    if whole or logs.form is not None or logs.level is not None:
+        from cantrip_actors.observe.lines import configure
+        from cantrip_actors.redact.redactor import Redactor
+
+        form = logs.form or LogFormat.console
+        redactor = Redactor(secrets_of_environment())
+        configure(form.value, (logs.level or LogLevel.info).value, out, redactor, console, _printable_values)
+        return
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            _printable_values,
+            console,
+        ],
+        logger_factory=lambda *_: structlog.PrintLogger(out),
+    )
+
+
+def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make the texts of a report printable: its colours go to the terminal as they are."""
+    from cantrip_actors.cli.terminal import printable
+
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _plain_traceback(to: TextIO, error: Any) -> None:
+    """Write a traceback without the values of variables: secrets may be among them."""
+    import structlog
+
+    from cantrip_actors.cli.terminal import printable
+
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    to.write(printable(text.getvalue()))
+
+
+def secrets_of_environment() -> dict[str, str]:
+    """Return the environment's variables that are named like a secret."""
+    # a shorter value is a setting (`true`, a number) more often than a secret
+    return {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}

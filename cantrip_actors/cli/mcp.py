@@ -1,0 +1,132 @@
+"""`cantrip mcp`: cantrips as tools of an MCP server. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cantrip_actors.cli import mcp_client
+from cantrip_actors.cli.command import LOOM, Backend, IfUnattended, Loop, Unattended, Url, examples, report_errors
+from cantrip_actors.cli.logs import configure_logs
+
+__all__ = ["app"]
+
+
+class _Mcp(TyperGroup):
+    """A group whose first word may be left out: it is `serve` then."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word `serve` if it was left out."""  # newer typers bring their own click: no common type
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Mcp,
+    help="Offer cantrips as tools to any program that speaks the Model Context Protocol.\n\n"
+    "`cantrip mcp RECIPE...` is `cantrip mcp serve RECIPE...`, which has the options.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip mcp notes.yaml                         on standard input and output\n"
+    "  cantrip mcp notes.yaml review.toml --http      on http://127.0.0.1:8000/mcp, with a token for this run\n"
+    "  cantrip mcp ls 'mcp-server-files /data'        the tools of somebody else's server, and their digest",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def mcp() -> None:
+    """Keep the group a group, also while it has one command."""
+
+
+@app.command("serve", epilog=examples("cantrip mcp notes.yaml --loom sqlite:loom.db", "cantrip mcp notes.yaml --http"))
+def serve(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+    ] = None,
+    loom: Url = LOOM,
+    http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, at /mcp, and not on standard input.")] = False,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="HOST:PORT", help="With --http: where to listen.")
+    ] = "127.0.0.1:8000",
+    tokens: Annotated[
+        Path | None,
+        typer.Option("--tokens", metavar="FILE", help="With --http: who may do what, as for cantrip serve."),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="With --http: let every user of this machine do everything.")
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="With --http: a further name of this service; repeat for more."),
+    ] = None,
+    unattended: IfUnattended = Unattended.wait,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Offer each cantrip as a tool of an MCP server, until the client goes or a signal comes.
+
+    Entities of these cantrips that a crash interrupted are resumed, and so are their tasks.
+    """
+    from cantrip_actors.acp.stdio import Messages, take_standard_streams
+
+    streams = None if http else take_standard_streams()  # before any code of the user's
+    with report_errors(json=False, loom=loom):
+        from functools import partial
+
+        import anyio
+
+        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.sealed import seal_key
+        from cantrip_actors.runtime import Runtime
+
+        configure_logs(whole=True)
+        server = _mcp_server()
+        cantrips = offered_cantrips(loom, recipes or ())
+        options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
+        if streams is None:
+            from cantrip_actors.cli.serve import http_package, show_mcp
+
+            package = http_package()
+            settings = package.Settings(
+                loom=loom,
+                cantrips=tuple(cantrips),
+                bind=bind,
+                tokens=tokens,
+                no_auth=no_auth,
+                hosts=tuple(host or ()),
+                page=False,
+                only_mcp=True,
+                runtime=options,
+            )
+            anyio.run(partial(package.serve, settings, show_mcp), backend=backend.value)
+            return
+
+        messages, answers = streams
+
+        async def run() -> None:
+            async with Runtime.open(loom, cantrips=cantrips, **options) as runtime:
+                await server.serve_stdio(runtime, server.by_name(cantrips), Messages(messages), answers)
+
+        anyio.run(run, backend=backend.value)
+
+
+for _name, _command in mcp_client.COMMANDS.items():
+    app.command(_name, epilog=examples(*mcp_client.EXAMPLES[_name]))(_command)
+
+
+def _mcp_server() -> Any:
+    """Return the package behind the extra `mcp`."""
+    from cantrip_actors import InvalidCantrip
+
+    try:
+        from cantrip_actors import mcp_server
+    except ModuleNotFoundError as error:
+        if error.name not in ("mcp", "mcp_types"):
+            raise
+        raise InvalidCantrip("cantrip mcp needs an extra: pip install 'cantrip-actors[mcp]'") from error
+    return mcp_server

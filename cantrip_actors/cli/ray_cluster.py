@@ -1,0 +1,74 @@
+"""`cantrip up --ray`: keep workers running over a Ray cluster, as many as there is work for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cantrip_actors.cli import output
+
+if TYPE_CHECKING:
+    from cantrip_actors import Runtime
+    from cantrip_actors.cluster.ray import Deployment
+
+__all__ = ["run_over_ray"]
+
+LOOK = 5.0
+"""Seconds between two looks at the backlog."""
+
+
+def run_over_ray(
+    loom: str, recipes: Sequence[str], options: Sequence[str], address: str, capacity: int, nodes: int, most: int
+) -> None:
+    """Run workers until ctrl-C or SIGTERM, which drains them. Raises InvalidCantrip without the extra `ray`."""
+    import anyio
+
+    from cantrip_actors import InvalidCantrip, Runtime
+    from cantrip_actors.cluster.ray import deploy
+
+    where = None if address == "local" else address
+    try:
+        deployment = deploy(loom, recipes, nodes=nodes, address=where, options=options)
+    except ImportError as error:
+        raise InvalidCantrip(str(error)) from error
+    except ConnectionError as error:
+        raise InvalidCantrip(f"--ray {address}: no Ray cluster answers there: {error}") from error
+
+    async def work() -> None:
+        async with Runtime.open(loom) as runtime, anyio.create_task_group() as tasks:
+            tasks.start_soon(_follow, runtime, deployment, capacity, nodes, most)
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+                    break
+
+    with deployment:
+        anyio.run(work)
+
+
+async def _follow(runtime: Runtime, deployment: Deployment, capacity: int, nodes: int, most: int) -> None:
+    """Look at the backlog again and again, and have as many workers as it needs."""
+    import anyio
+
+    from cantrip_actors import LoomError
+    from cantrip_actors.cluster.scaling import Size, advance
+    from cantrip_actors.redact.logs import get_logger
+
+    log, size, known = get_logger("cantrip_actors.cluster"), Size(nodes), set[tuple[str, int]]()
+    while True:
+        places = await anyio.to_thread.run_sync(deployment.places)
+        for place in places:
+            if (place.name, place.process) not in known:
+                known.add((place.name, place.process))
+                output.print_note(f"{place.name} is process {place.process} on {place.host}")
+        try:
+            work = await runtime.cluster.backlog()
+        except LoomError as error:  # a server that is away comes back
+            log.warning("the backlog cannot be read", error=str(error))
+        else:
+            size = advance(size, work, capacity, nodes, most)
+            if size.workers != deployment.size:
+                output.print_note(f"{work} entities have work: {size.workers} workers")
+                await anyio.to_thread.run_sync(deployment.scale, size.workers)
+        await anyio.sleep(LOOK)

@@ -1,0 +1,183 @@
+"""The commands `cantrip serve` and `cantrip serve token`. What they need is imported when they run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import (
+    LOOM,
+    Backend,
+    IfUnattended,
+    Loop,
+    Unattended,
+    Url,
+    examples,
+    report_errors,
+)
+from cantrip_actors.cli.logs import configure_logs
+
+__all__ = ["app", "http_package", "show_mcp"]
+
+TOKENS = Path(".cantrip/tokens.toml")
+
+
+class _Serve(TyperGroup):
+    """A group whose first word may be left out: it is `run` then."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word `run` if it was left out."""  # newer typers bring their own click: no common type
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Serve,
+    help="Serve entities over HTTP: an API of our own, server-sent events, OpenAI's API, and a page to chat on.\n\n"
+    "`cantrip serve RECIPE...` is `cantrip serve run RECIPE...`, which has the options.\n\n"
+    "\b\nExamples:\n"
+    "  cantrip serve notes.yaml                       for this machine, with a token for this run\n"
+    "  cantrip serve token ci --scope cast --scope read\n"
+    "  cantrip serve notes.yaml --bind 0.0.0.0:8000 --tokens .cantrip/tokens.toml --host notes.example",
+    rich_markup_mode=None,
+)
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "cantrip serve notes.yaml",
+        "cantrip serve notes.yaml review.toml --loom sqlite:loom.db --health 127.0.0.1:8001",
+    ),
+)
+def run(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+    ] = None,
+    loom: Url = LOOM,
+    bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8000",
+    health: Annotated[
+        str | None, typer.Option("--health", metavar="HOST:PORT", help="Answer /health/live and /health/ready there.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", metavar="FILE", help="Who may do what: `cantrip serve token` makes it.")
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Let every user of this machine do everything (loopback only).")
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A further name of this service; repeat for more."),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", metavar="URL", help="A site whose pages may use the service; repeat for more."),
+    ] = None,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the page to chat on, at /.")] = True,
+    refuse_system: Annotated[
+        bool,
+        typer.Option("--refuse-system", help="OpenAI's API: refuse system messages instead of giving them as data."),
+    ] = False,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0, help="Seconds for episodes under way at a shutdown.")
+    ] = 30.0,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1, metavar="MIB", help="The largest body of a request; files are in it.")
+    ] = 1,
+    crash_dir: Annotated[
+        Path | None, typer.Option("--crash-dir", metavar="DIR", help="Keep crash reports there: see cantrip crashes.")
+    ] = None,
+    debug_dump: Annotated[
+        bool, typer.Option("--debug-dump", help="Write the actors and the tasks to standard error at SIGUSR2.")
+    ] = False,
+    unattended: IfUnattended = Unattended.wait,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Serve cantrips until SIGTERM or ctrl-C, which let what is under way end first.
+
+    Entities of these cantrips that a crash interrupted are resumed.
+    """
+    with report_errors(json=False, loom=loom):
+        from functools import partial
+
+        import anyio
+
+        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.sealed import seal_key
+
+        configure_logs(whole=True)
+        http = http_package()
+        settings = http.Settings(
+            loom=loom,
+            cantrips=tuple(offered_cantrips(loom, recipes or ())),
+            bind=bind,
+            health=health,
+            tokens=tokens,
+            no_auth=no_auth,
+            hosts=tuple(host or ()),
+            origins=tuple(origin or ()),
+            page=page,
+            system_messages="refuse" if refuse_system else "data",
+            grace=grace,
+            limits=http.Limits(body=max_body << 20),
+            crash_dir=crash_dir,
+            debug_dump=debug_dump,
+            access_log=True,
+            runtime={"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()},
+        )
+        anyio.run(partial(http.serve, settings, _show), backend=backend.value)
+
+
+def show_mcp(ready: Any) -> None:
+    """Print where MCP clients find the service."""
+    output.print_note(f"serving MCP at {ready.url}/mcp")
+    if ready.token is not None:
+        output.print_note(f"authorization: Bearer {ready.token}")
+    sys.stderr.flush()
+
+
+def _show(ready: Any) -> None:
+    output.print_note(f"serving at {ready.url}/api/v1, OpenAI's API at {ready.url}/v1")
+    if ready.token is not None:
+        output.print_note(f"authorization: Bearer {ready.token}")
+        output.print_note(f"{ready.url}/#token={ready.token}")
+    if ready.health is not None:
+        output.print_note(f"health checks at {ready.health}/health/ready")
+    sys.stderr.flush()
+
+
+@app.command("token", epilog=examples("cantrip serve token ci --scope cast --scope read --tenant acme"))
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What records call whoever holds the token.")],
+    scope: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="What it allows; repeat for more.")],
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose entities it sees; left out: all.")] = None,
+    tokens: Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file to add it to.")] = TOKENS,
+) -> None:
+    """Make a token, add its hash to the file, and print the token, this once.
+
+    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, admin.
+    """
+    with report_errors(json=False, loom=LOOM):
+        made = http_package().add_token(tokens, name, scope, tenant)
+        output.print_lines([made])
+        output.print_note(f"its hash is in {tokens}; a service that runs reads it again at SIGHUP")
+
+
+def http_package() -> Any:
+    """Return the package behind the extra `serve`."""
+    from cantrip_actors import InvalidCantrip
+
+    try:
+        from cantrip_actors import http
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "hypercorn"):
+            raise
+        raise InvalidCantrip("cantrip serve needs an extra: pip install 'cantrip-actors[serve]'") from error
+    return http

@@ -1,0 +1,395 @@
+"""The command `cantrip top`: what entities do now, on a screen that is drawn again and again.
+
+It looks at a service through its API, or reads a loom. It is read in a thread, so that keys are answered at once; the
+terminal is put back as it was however the command ends.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
+
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, report_errors
+from cantrip_actors.cli.output import one_line, short
+
+if TYPE_CHECKING:
+    from cantrip_actors import Loom
+    from cantrip_actors.cli.top_screen import View
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
+LONGEST: Final = 0.25
+"""Seconds until the size of the terminal is looked at again."""
+
+SLOWEST: Final = 10.0
+"""Seconds that a service may take."""
+
+
+class Source(Protocol):
+    """Where an overview comes from. Methods are called in a thread, and raise `Unreachable`."""
+
+    name: str
+    can_act: bool
+
+    def look(self) -> Mapping[str, Any]:
+        """Return an overview."""
+
+    def turns(self, entity_id: str) -> list[str]:
+        """Return the turns of an entity as lines."""
+
+    def act(self, what: str, entity_id: str, text: str) -> str:
+        """Do something about an entity, and return what became of it."""
+
+
+class Unreachable(Exception):
+    """The source does not answer; the text says why."""
+
+
+class LoomSource:
+    """A loom, read from its store."""
+
+    can_act = False
+
+    def __init__(self, loom: Loom, name: str) -> None:
+        from cantrip_actors.observe.overview import Overview
+
+        self.name = name
+        self._loom = loom
+        self._overview = Overview(loom)
+
+    def look(self) -> Mapping[str, Any]:
+        """Return an overview."""
+        from cantrip_actors import LoomError
+
+        try:
+            return self._overview.look()
+        except LoomError as error:
+            raise Unreachable(str(error)) from error
+
+    def turns(self, entity_id: str) -> list[str]:
+        """Return the turns of an entity as lines."""
+        return [
+            line
+            for turn in self._loom.turns(entity_id)
+            for line in _turn_lines(turn.sequence, turn.utterance, turn.observation)
+        ]
+
+    def act(self, what: str, entity_id: str, text: str) -> str:  # noqa: ARG002
+        """Refuse: nothing listens."""
+        raise Unreachable("this is a loom: give --url to act on a service")
+
+
+class ServiceSource:
+    """A service, through its API."""
+
+    can_act = True
+
+    def __init__(self, url: str, token: str) -> None:
+        import httpx
+
+        self.name = url
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(base_url=f"{url.rstrip('/')}/api/v1/", headers=headers, timeout=SLOWEST)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def look(self) -> Mapping[str, Any]:
+        """Return an overview."""
+        told: Mapping[str, Any] = self._ask("GET", "overview")
+        return told
+
+    def turns(self, entity_id: str) -> list[str]:
+        """Return the turns of an entity as lines."""
+        items = self._ask("GET", f"entities/{entity_id}/turns")["items"]
+        return [
+            line
+            for turn in items
+            for line in _turn_lines(turn["sequence"], turn.get("utterance") or "", turn.get("observation") or "")
+        ]
+
+    def act(self, what: str, entity_id: str, text: str) -> str:
+        """Do something about an entity, and return what became of it."""
+        match what:
+            case "interrupt":
+                self._ask("POST", f"entities/{entity_id}/interrupt", {"why": "cantrip top"})
+            case "steer":
+                self._ask("POST", f"entities/{entity_id}/steer", {"text": text})
+            case "stop":
+                self._ask("DELETE", f"entities/{entity_id}?reason=cantrip+top")
+            case _:
+                asked = self._ask("GET", f"requests?entity={entity_id}")["items"]
+                if not asked:
+                    return f"{short(entity_id)} asks nothing"
+                self._ask("POST", f"requests/{asked[0]['id']}", {"decision": what, "note": text})
+        return f"{short(entity_id)}: {what} is done"
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        import httpx
+
+        try:
+            answered = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{self.name} does not answer: {error}") from error
+        if answered.is_error:
+            raise Unreachable(f"{self.name} answered {answered.status_code}: {one_line(answered.text, 200)}")
+        return answered.json() if answered.content else None
+
+
+def _turn_lines(sequence: int, said: str, observed: str) -> Iterator[str]:
+    yield f"turn {sequence}  {one_line(said, 2000)}"
+    if observed:
+        yield f"        {one_line(observed, 2000)}"
+
+
+@app.command(
+    "top",
+    epilog=examples("cantrip top --url http://127.0.0.1:8000 --token $TOKEN", "cantrip top --once --json"),
+)
+def top(
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="A service; left out: the loom.")] = None,
+    token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="The service's token.")] = "",
+    loom: Url = LOOM,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text. Without a terminal always.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what entities do now: running, waiting for people, turns, tokens, cost, restarts.
+
+    Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d decide, k stops (asks first), s sorts,
+    f filters, p pauses, q ends.
+    """
+    with _source(url, token, loom, json=as_json) as source:
+        try:
+            if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+                _print_once(source, as_json=as_json)
+            else:
+                from cantrip_actors.cli.top_screen import View
+
+                _Screen(source, View(source.name, can_act=source.can_act), interval).run()
+        except Unreachable as error:
+            output.print_note(f"error: {error}")
+            raise typer.Exit(1) from None
+
+
+@contextmanager
+def _source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
+    if url is not None:
+        with report_errors(json=json, loom=loom), closing(ServiceSource(url, token)) as service:
+            yield service
+    else:
+        with open_for_reading(loom, json=json) as (opened, _):
+            from cantrip_actors.redact.urls import render_url
+
+            yield LoomSource(opened, render_url(loom))
+
+
+def _print_once(source: Source, *, as_json: bool) -> None:
+    from cantrip_actors.cli.top_screen import View, whole
+
+    overview = source.look()
+    if as_json:
+        output.print_json(overview)
+    else:
+        output.print_lines([line.plain.rstrip() for line in whole(overview, View(source.name))])
+
+
+class _Screen:
+    """The loop: look, draw, take keys."""
+
+    def __init__(self, source: Source, view: View, interval: float) -> None:
+        self._source = source
+        self._view = view
+        self._interval = interval
+        self._overview: Mapping[str, Any] | None = None
+        self._answer: Callable[[str], None] | None = None
+        """What takes the text that is being typed."""
+        self._question = ""
+        self._typed = ""
+        self._is_over = False
+        self._threads = ThreadPoolExecutor(1, "cantrip-top")
+        self._looking: Future[Mapping[str, Any]] | None = None
+        self._next_look = 0.0
+
+    def run(self) -> None:
+        """Show the screen until q or ctrl-C. The terminal is as it was afterwards, also after an error."""
+        from rich.live import Live
+
+        from cantrip_actors.cli.terminal import console
+
+        self._overview = self._source.look()
+        self._next_look = time.monotonic() + self._interval
+        shown = console(sys.stdout)
+        try:
+            with _keys_at_once() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
+                while not self._is_over:
+                    width, height = os.get_terminal_size(descriptor)
+                    live.update(self._drawn(width, height), refresh=True)
+                    self._wait(descriptor)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _drawn(self, width: int, height: int) -> Any:
+        from rich.text import Text
+
+        from cantrip_actors.cli.top_screen import screen
+
+        assert self._overview is not None
+        self._view.prompt = None if self._answer is None else f"{self._question} {self._typed}"
+        return Text("\n").join(screen(self._overview, self._view, width, height))
+
+    def _wait(self, descriptor: int) -> None:
+        """Wait for a key or the next look."""
+        if self._looking is not None and self._looking.done():
+            self._take(self._looking)
+        now = time.monotonic()
+        if self._looking is None and not self._view.is_paused and now >= self._next_look:
+            self._looking = self._threads.submit(self._source.look)
+        until = LONGEST if self._view.is_paused else self._next_look - now
+        patience = 0.05 if self._looking is not None else min(LONGEST, max(0.0, until))
+        ready, _, _ = select.select([descriptor], [], [], patience)
+        if ready:
+            for key in _keys(os.read(descriptor, 1024).decode(errors="replace")):
+                self._press(key)
+
+    def _take(self, looked: Future[Mapping[str, Any]]) -> None:
+        self._looking, self._next_look = None, time.monotonic() + self._interval
+        try:
+            self._overview = looked.result()
+        except Unreachable as error:
+            self._view.note = str(error)
+
+    def _press(self, key: str) -> None:
+        if self._answer is not None:
+            self._type(key)
+            return
+        view = self._view
+        view.note = ""
+        match key:
+            case "q":
+                self._is_over = True
+            case "\x1b" | "\x7f":
+                view.detail, view.scroll = None, 0
+            case "up" | "down":
+                self._move(-1 if key == "up" else 1)
+            case "\r" | "\n":
+                self._do(lambda: self._show_turns(view.selected))
+            case "p":
+                view.is_paused = not view.is_paused
+            case "s":
+                from cantrip_actors.cli.top_screen import SORTS
+
+                view.sort = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
+            case "f":
+                self._ask("filter:", self._filter)
+            case "i" | "t" | "a" | "d" | "k":
+                self._begin_action(key)
+            case _:
+                pass
+
+    def _move(self, step: int) -> None:
+        view = self._view
+        if view.detail is not None:
+            view.scroll = min(max(0, view.scroll + step), max(0, len(view.detail) - 1))
+        elif view.shown:
+            at = view.shown.index(view.selected) + step if view.selected in view.shown else 0
+            view.selected = view.shown[min(max(0, at), len(view.shown) - 1)]
+
+    def _begin_action(self, key: str) -> None:
+        view, entity = self._view, self._view.selected
+        if not view.can_act:
+            view.note = "this is a loom: give --url to act on a service"
+        elif not entity:
+            view.note = "select an entity first: ↑ ↓"
+        elif key == "t":
+            self._ask(f"tell {short(entity)}:", lambda text: self._act("steer", entity, text))
+        elif key == "k":
+            self._ask(f"stop {short(entity)} and everything below it? y/n", lambda text: self._stop(entity, text))
+        elif key == "d":
+            self._ask("deny, because:", lambda text: self._act("deny", entity, text))
+        else:
+            self._act({"i": "interrupt", "a": "allow"}[key], entity, "")
+
+    def _stop(self, entity: str, text: str) -> None:
+        if text.strip().lower() in ("y", "yes"):
+            self._act("stop", entity, "")
+
+    def _act(self, what: str, entity: str, text: str) -> None:
+        def act() -> None:
+            self._view.note = self._source.act(what, entity, text)
+
+        self._do(act)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Unreachable as error:
+            self._view.note = str(error)
+
+    def _show_turns(self, entity: str) -> None:
+        if entity:
+            self._view.detail, self._view.scroll = self._source.turns(entity) or ["no turn yet"], 0
+
+    def _filter(self, text: str) -> None:
+        self._view.filter = text
+
+    def _ask(self, question: str, answer: Callable[[str], None]) -> None:
+        self._question, self._typed, self._answer = question, "", answer
+
+    def _type(self, key: str) -> None:
+        answer = self._answer
+        if key in ("\r", "\n"):
+            self._answer = None
+            if answer is not None:
+                answer(self._typed)
+        elif key == "\x1b":
+            self._answer = None
+        elif key in ("\x7f", "\x08"):
+            self._typed = self._typed[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self._typed += key
+
+
+def _keys(text: str) -> Iterator[str]:
+    """Yield the keys in what a terminal sent: arrows by their names, others as they are."""
+    while text:
+        found = next((code for code in ARROWS if text.startswith(code)), None)
+        if found is not None:
+            yield ARROWS[found]
+            text = text[len(found) :]
+        else:
+            yield text[0]
+            text = text[1:]
+
+
+@contextmanager
+def _keys_at_once() -> Iterator[int]:
+    """Have the terminal give each key at once and unseen, and ctrl-C raise KeyboardInterrupt, while the block runs."""
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,187 @@
+"""The screen of `cantrip top`: an overview and what is selected become lines that fit. Pure; `top.py` draws them.
+
+Every text of an entity is made printable before it is measured, so no name or question moves the cursor or a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from rich.text import Text
+
+from cantrip_actors.cli.output import short, tokens
+from cantrip_actors.cli.terminal import printable
+
+__all__ = ["SORTS", "View", "screen", "selected_rows", "whole"]
+
+SORTS: Final = ("age", "state", "turns", "tokens", "cost")
+STYLES: Final = {"active": "cyan", "waiting": "magenta", "idle": "dim", "terminated": "green", "failed": "red"}
+SIGNS: Final = {"active": "●", "waiting": "?", "idle": "○", "terminated": "✓", "failed": "✗", "crashed": "✗"}
+KEYS: Final = "↑↓ Enter turns  i interrupt  t steer  a/d decide  k stop  s sort  f filter  p pause  q quit"
+OFFLINE_KEYS: Final = "↑↓ Enter turns  s sort  f filter  p pause  q quit"
+BREAKERS: Final = {0: "", 1: "half open", 2: "open"}
+
+Overview = Mapping[str, Any]
+
+
+@dataclass
+class View:
+    """What the keys have chosen."""
+
+    source: str
+    sort: str = "age"
+    filter: str = ""
+    selected: str = ""
+    """The id of an entity."""
+    is_paused: bool = False
+    can_act: bool = False
+    detail: Sequence[str] | None = None
+    """The lines of the selected entity's turns."""
+    prompt: str | None = None
+    """A question that the next keys answer, with what was typed."""
+    note: str = ""
+    scroll: int = 0
+    shown: list[str] = field(default_factory=list)
+    """The ids of the entities, in the order of the last screen."""
+
+
+def selected_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
+    """Return the entities that pass the filter, sorted."""
+    wanted = view.filter.lower()
+    rows = [
+        row
+        for row in overview["entities"]
+        if not wanted or any(wanted in str(row[name] or "").lower() for name in ("id", "name", "cantrip", "state"))
+    ]
+    match view.sort:
+        case "state":
+            rows.sort(key=lambda row: (row["state"] != "waiting", row["state"] != "active", row["state"]))
+        case "turns" | "tokens" | "cost":
+            rows.sort(key=lambda row: -row[view.sort])
+        case _:
+            rows.sort(key=lambda row: row["began"], reverse=True)
+    return rows
+
+
+def screen(overview: Overview, view: View, width: int, height: int) -> list[Text]:
+    """Return exactly `height` lines of at most `width` columns."""
+    head = [*_header(overview, view)]
+    if view.detail is not None:
+        body = [Text(_clean(line)) for line in view.detail[view.scroll :]]
+    else:
+        body = [*_live(overview, height), *_requests(overview, height), *_entities(overview, view, height - len(head))]
+    foot = _footer(view)
+    room = max(0, height - len(head) - 1)
+    lines = [*head, *body[:room], *[Text("")] * (room - len(body)), foot]
+    return [_fitted(line, width) for line in lines[:height]]
+
+
+def whole(overview: Overview, view: View) -> list[Text]:
+    """Return all of an overview as lines, for where there is no terminal."""
+    every = len(overview["entities"]) + 100
+    return [
+        *_header(overview, view),
+        *_live(overview, every),
+        *_requests(overview, every),
+        *_entities(overview, view, every),
+    ]
+
+
+def _fitted(line: Text, width: int) -> Text:
+    line = line.copy()
+    line.truncate(width, overflow="ellipsis")
+    line.no_wrap = True
+    return line
+
+
+def _clean(value: object) -> str:
+    return printable(str(value or "")).replace("\n", " ").replace("\t", " ")
+
+
+def _header(overview: Overview, view: View) -> Iterable[Text]:
+    totals, live = overview["totals"], overview.get("live")
+    states = totals["states"]
+    first = Text("cantrip top", "bold").append("  paused" if view.is_paused else "", "bold yellow")
+    yield first.append(f"  {overview['at']}  {_clean(view.source)}", "dim")
+    second = Text(
+        f"{states.get('active', 0)} running  {states.get('waiting', 0)} waiting  {totals['entities']} entities  "
+        f"{totals['turns_per_minute']} turns/min  {tokens(totals['tokens_per_minute'])}/min  "
+        f"${totals['cost_today']:.4f} today"
+    )
+    if live is not None:
+        second.append(f"  {live['restarts']:g} restarts  lag {live['lag'] * 1e3:.1f} ms  backlog {live['backlog']:g}")
+    yield second
+
+
+def _live(overview: Overview, height: int) -> Iterable[Text]:
+    live = overview.get("live")
+    if live is None:
+        return
+    lines: list[Text] = []
+    for kind, one in sorted(live["actors"].items(), key=lambda item: -item[1].get("restarts", 0)):
+        count = sum(n for name, n in one.items() if not name.startswith(("mailbox", "restarts")))
+        told = f"  {_clean(kind):<11} {count:>5g}  mailbox {one.get('mailbox_max', 0):g}"
+        restarts = one.get("restarts", 0)
+        lines.append(Text(told).append(f"  {restarts:g} restarts" if restarts else "", "yellow"))
+    for name, one in live["crystals"].items():
+        line = Text(f"  {_clean(name)}  {one.get('running', 0):g} running, {one.get('waiting', 0):g} waiting")
+        paused, breaker = one.get("paused", 0), BREAKERS.get(int(one.get("breaker", 0)), "")
+        line.append(f"  paused {paused:.0f} s" if paused else "", "yellow")
+        lines.append(line.append(f"  breaker {breaker}" if breaker else "", "red"))
+    room = max(2, height // 4)
+    yield Text("supervision", "bold")
+    yield from lines[:room]
+
+
+def _requests(overview: Overview, height: int) -> Iterable[Text]:
+    asked = overview["requests"]
+    if not asked:
+        return
+    yield Text(f"waiting for a person: {len(asked)}", "bold magenta")
+    for one in asked[: max(1, height // 5)]:
+        yield Text(f"  {short(one['entity'])}  {_clean(one['gate'])}  {_clean(one['text'])}")
+
+
+def _entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
+    rows = selected_rows(overview, view)
+    view.shown = [row["id"] for row in rows]
+    told = f"{len(rows)} entities by {view.sort}" + (f", filter {_clean(view.filter)!r}" if view.filter else "")
+    yield Text(told, "bold")
+    yield Text(f"  {'id':<8} {'state':<12} {'age':>6} {'turns':>6} {'tokens':>8} {'cost':>9}  name", "dim")
+    first = 0
+    if view.selected in view.shown:
+        first = max(0, view.shown.index(view.selected) - max(1, height // 2))
+    for row in rows[first:]:
+        yield _entity(row, overview["at"], is_selected=row["id"] == view.selected)
+
+
+def _entity(row: Mapping[str, Any], now: str, *, is_selected: bool) -> Text:
+    state = row["state"]
+    line = Text(f"{'>' if is_selected else ' '} {short(row['id']):<8} ", "reverse" if is_selected else "")
+    line.append(f"{SIGNS.get(state, '!')} {state:<10} ", STYLES.get(state, "yellow"))
+    line.append(f"{_age(row['began'], now):>6} {row['turns']:>6} {row['tokens']:>8} {row['cost']:>9.4f}  ")
+    return line.append("  " * row["depth"] + _clean(row["name"] or row["cantrip"] or row["crystal"]))
+
+
+def _age(since: str, now: str) -> str:
+    try:
+        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    except ValueError:
+        return "-"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0, seconds):.0f}s"
+
+
+def _footer(view: View) -> Text:
+    if view.prompt is not None:
+        return Text(_clean(view.prompt), "bold yellow")
+    if view.note:
+        return Text(_clean(view.note), "yellow")
+    if view.detail is not None:
+        return Text("↑↓ scroll  Esc back  q quit", "dim")
+    return Text(KEYS if view.can_act else OFFLINE_KEYS, "dim")

@@ -1,0 +1,25 @@
+"""`cantrip serve`: entities over HTTP, with server-sent events, and OpenAI's API over the same entities.
+
+`serve` runs a service until a signal comes; `Service` and `make_app` put it into an application of your own, on any
+ASGI server, around a runtime that you have opened.
+"""
+
+from cantrip_actors.http.app import make_app
+from cantrip_actors.http.limits import Limits
+from cantrip_actors.http.server import CannotServe, Ready, Settings, serve
+from cantrip_actors.http.service import Service
+from cantrip_actors.http.tokens import InvalidTokens, Token, Tokens, add_token
+
+__all__ = [
+    "CannotServe",
+    "InvalidTokens",
+    "Limits",
+    "Ready",
+    "Service",
+    "Settings",
+    "Token",
+    "Tokens",
+    "add_token",
+    "make_app",
+    "serve",
+]

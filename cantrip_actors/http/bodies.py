@@ -1,0 +1,112 @@
+"""Request bodies: read within a limit, parsed as strict JSON, validated by a pydantic model.
+
+JSON here is what RFC 8259 calls interoperable: UTF-8, no name twice in an object, no lone surrogates, no NaN, numbers
+that a float or a bounded integer can hold, and at most `DEEPEST` levels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from cantrip_actors.http.problems import Problem
+
+__all__ = ["DEEPEST", "Strict", "read_body", "read_json", "validated"]
+
+M = TypeVar("M", bound=BaseModel)
+
+DEEPEST: Final = 100
+"""Levels of a JSON value."""
+
+_JSON: Final = "application/json"
+
+
+class Strict(BaseModel):
+    """Base of the bodies: unknown names are mistakes, and a text is not a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """Return the body. Raises Problem 413 for one of more than `most` bytes, 400 for one that ends too early."""
+    told = request.headers.get("content-length", "0")
+    size = int(told) if told.isascii() and told.isdecimal() and len(told) <= 18 else 0
+    parts: list[bytes] = []
+    total = 0
+    try:
+        if size <= most:
+            async for part in request.stream():
+                total += len(part)
+                if total > most:
+                    break
+                parts.append(part)
+    except ClientDisconnect:
+        raise Problem(400, "incomplete", "the body ended too early") from None
+    if max(size, total) > most:
+        raise Problem(413, "too-large", f"expected a body of at most {most} bytes", limit="body_size")
+    return b"".join(parts)
+
+
+def read_json(request: Request, body: bytes) -> Any:
+    """Return the JSON value of a body. Raises Problem 415 for another content type, 400 if it is not strict JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON:
+        raise Problem(415, "content-type", f"expected content-type: {_JSON}, got {kind[:60] or 'none'}")
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(
+            text, object_pairs_hook=_no_name_twice, parse_constant=_no_constant, parse_float=_finite_float
+        )
+        _check_value(value, DEEPEST)
+    except RecursionError:
+        raise Problem(400, "invalid-json", f"expected JSON of at most {DEEPEST} levels") from None
+    except (UnicodeError, ValueError) as error:
+        raise Problem(400, "invalid-json", f"expected JSON: {str(error)[:200]}") from None
+    return value
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _check_value(value: Any, levels: int) -> None:
+    if isinstance(value, str):
+        value.encode("utf-8")  # a lone surrogate raises
+    elif isinstance(value, (dict, list)):
+        if not levels:
+            raise ValueError(f"more than {DEEPEST} levels")
+        inside: Iterable[Any] = value if isinstance(value, list) else [*value, *value.values()]
+        for one in inside:
+            _check_value(one, levels - 1)
+
+
+def validated(model: type[M], value: Any, *, strict: bool = True) -> M:
+    """Return the value as a model. Raises Problem 422 with all `mistakes`; without `strict` texts may be numbers."""
+    try:
+        return model.model_validate(value, strict=strict)
+    except ValidationError as error:
+        found = [_mistake(one) for one in error.errors(include_url=False, include_context=False, include_input=False)]
+        first = f"{found[0]['path'] or 'the body'}: {found[0]['message']}"
+        raise Problem(422, "invalid", first, mistakes=found) from None
+
+
+def _mistake(error: Mapping[str, Any]) -> dict[str, str]:
+    return {"path": ".".join(map(str, error["loc"])), "message": str(error["msg"])}

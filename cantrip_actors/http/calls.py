@@ -1,0 +1,121 @@
+"""One request on its way through a door: who asks, what for, and how long they stay on the line."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from cantrip_actors import CantripError, Loom, Runtime
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.tokens import Token
+from cantrip_actors.records.codec import dumps
+
+if TYPE_CHECKING:
+    from cantrip_actors.http.service import Service
+
+__all__ = ["Answer", "Call", "Waited", "json_response", "wait_for"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer in JSON; a `value` of None has no body."""
+
+    value: Any = None
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+
+    def response(self) -> Response:
+        """Return it as a response."""
+        if self.value is None:
+            return Response(status_code=self.status, headers=self.headers)
+        return json_response(self.value, self.status, self.headers)
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response, also of numbers that only the standard library can write."""
+    return Response(dumps(value, mark=False), status, headers, media_type="application/json")
+
+
+@dataclass(slots=True)
+class Call:
+    """What a handler gets: the runtime as the token's tenant sees it, and the request, validated."""
+
+    service: Service
+    token: Token
+    runtime: Runtime
+    request: Request
+    path: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+    key: str | None = None
+    """The Idempotency-Key."""
+    receive: Receive | None = None
+    """What says that the client has hung up; the body has been read."""
+
+    @property
+    def loom(self) -> Loom:
+        """The loom as this token may see it: without secrets, unless it has the scope for them."""
+        return self.runtime.loom if self.token.allows("secrets") else self.runtime.shown_loom
+
+    def shown(self, value: Any) -> Any:
+        """Return a JSON value as this token may see it."""
+        return value if self.token.allows("secrets") else self.runtime.redact(value)
+
+    def entity_id(self, name: str) -> str:
+        """Return the id of an entity by its id or its name. Raises Problem 404."""
+        loom = self.runtime.loom
+        entity_id = name if loom.has(name) else loom.named(name)
+        if entity_id is None:
+            raise Problem(404, "unknown-entity", "no entity has this id or name")
+        return entity_id
+
+    def turn_id(self, turn_id: str) -> str:
+        """Return the id of a turn that is there. Raises Problem 404."""
+        if turn_id not in self.runtime.loom:
+            raise Problem(404, "unknown-turn", "no turn has this id")
+        return turn_id
+
+
+@dataclass(slots=True)
+class Waited(Generic[T]):
+    """How a wait ended: with a value or an error, too late, or because the client hung up."""
+
+    how: Literal["done", "late", "gone"] = "late"
+    value: T | None = None
+    error: CantripError | None = None
+
+
+async def wait_for(
+    work: Callable[[], Awaitable[T]], receive: Receive | None, seconds: float | None = None
+) -> Waited[T]:
+    """Do `work` until it is done, so many seconds have passed, or the client has hung up.
+
+    A handler that only awaits is not cancelled when the client hangs up: so this asks for it (traps 1 and 2).
+    """
+    waited: Waited[T] = Waited()
+
+    async def watch(line: Receive) -> None:
+        while (await line())["type"] != "http.disconnect":
+            pass
+        waited.how = "gone"
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        if receive is not None:
+            tasks.start_soon(watch, receive)
+        with anyio.move_on_after(seconds):
+            try:
+                waited.value = await work()
+            except CantripError as error:
+                waited.error = error
+            waited.how = "done"
+        tasks.cancel_scope.cancel()
+    return waited

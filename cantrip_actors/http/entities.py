@@ -1,0 +1,287 @@
+"""What may be asked about entities: begin, list, look at, send to, steer, interrupt, stop, resume, fork.
+
+Each handler turns a request into one call of `Runtime` or `Entity`. What only reads a lot of the loom does so in a
+thread, so that the event loop goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from cantrip_actors import Cantrip, Entity, LoomError, Receipt
+from cantrip_actors.http import models
+from cantrip_actors.http.calls import Answer, Call, wait_for
+from cantrip_actors.http.files import intent_of
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
+from cantrip_actors.machine.project import episode_in
+from cantrip_actors.records.records import Header
+
+__all__ = [
+    "abandon",
+    "begin_entity",
+    "cast",
+    "find_cantrip",
+    "fork",
+    "get_entity",
+    "get_receipt",
+    "interrupt",
+    "list_cantrips",
+    "list_entities",
+    "resume",
+    "send",
+    "steer",
+    "stop",
+]
+
+ENTITIES = "/api/v1/entities"
+HUNG_UP = "the client hung up"
+REPLAYED = {"idempotency-replayed": "true"}
+
+
+async def list_cantrips(call: Call) -> Answer:
+    """Return the cantrips that the service offers to this token."""
+    offered = call.service.cantrips.items()
+    return Answer({"items": [cantrip_shape(name, one) for name, one in offered if call.token.may_cast(name)]})
+
+
+def find_cantrip(call: Call, name: str) -> Cantrip:
+    """Return the offered cantrip of that name. Raises Problem 404."""
+    cantrip = call.service.cantrips.get(name) if call.token.may_cast(name) else None
+    if cantrip is None:
+        known = ", ".join(one for one in call.service.cantrips if call.token.may_cast(one))
+        raise Problem(404, "unknown-cantrip", f"no cantrip of this name is offered; offered: {known or 'none'}")
+    return cantrip
+
+
+# Begin
+
+
+async def cast(call: Call) -> Answer:
+    """Cast a cantrip on an intent: a one-shot entity."""
+    said: models.Cast = call.body
+    cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
+    return await _begin(
+        call,
+        lambda: call.runtime.start(cantrip, intent, context=said.context, key=call.key, by=call.token.sender),
+    )
+
+
+async def begin_entity(call: Call) -> Answer:
+    """Make a long-lived entity with a name."""
+    said: models.Begin = call.body
+    cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
+    return await _begin(
+        call,
+        lambda: call.runtime.invoke(
+            cantrip, intent, name=said.name, context=said.context, key=call.key, by=call.token.sender
+        ),
+    )
+
+
+async def fork(call: Call) -> Answer:
+    """Continue from a turn with a new entity."""
+    said: models.Fork = call.body
+    turn_id = call.turn_id(call.path["id"])
+    if said.crystal is not None and not call.token.allows("admin"):
+        raise Problem(403, "crystal", "a crystal may be chosen with the scope admin only")
+    name = said.cantrip
+    cantrip = None if name is None else find_cantrip(call, name)
+    if name is None and not call.token.may_cast(call.runtime.loom.header_at(turn_id).cantrip_name or ""):
+        raise Problem(404, "unknown-cantrip", "the cantrip of that turn is not offered to this token")
+    intent = intent_of(said)
+    return await _begin(
+        call,
+        lambda: call.runtime.start_fork(
+            turn_id,
+            intent=intent,
+            cantrip=cantrip,
+            crystal=said.crystal,
+            context=said.context,
+            key=call.key,
+            by=call.token.sender,
+        ),
+    )
+
+
+async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tuple[Entity, bool]:
+    """Begin an entity; return it, and whether an earlier request with this key has begun it. Raises Problem 429.
+
+    Requests with one key come one after the other until the entity has begun: so each but the first is a replay.
+    """
+    service, token = call.service, call.token
+    async with AsyncExitStack() as stack:
+        if call.key is not None:
+            await stack.enter_async_context(service.key_lock(f"{token.tenant or ''}\0{call.key}"))
+            if call.runtime.begun_with(call.key) is not None:
+                return await begin(), True
+        service.limiter.check_cast(token)
+        entity = await begin()
+        service.limiter.count_cast(token, entity.id)
+        return entity, False
+
+
+async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
+    """Begin an entity, and wait for its episode if the request says so."""
+    said = call.body
+    _check_wait(call, said.wait)
+    entity, is_replay = await begin_once(call, begin)
+    headers = {"location": f"{ENTITIES}/{entity.id}", **(REPLAYED if is_replay else {})}
+    begun = {"entity_id": entity.id, "name": entity.name, "state": "active"}
+    if said.wait is None:
+        return Answer({**begun, "state": call.runtime.loom.state(entity.id)}, 201, headers)
+    waited = await wait_for(entity.episode, call.receive, said.wait)
+    if waited.error is not None:
+        raise waited.error
+    if waited.value is not None:
+        return Answer(call.shown(episode_shape(waited.value)), 200, headers)
+    if waited.how == "gone" and _cancels(call):
+        with anyio.CancelScope(shield=True):
+            await entity.stop(HUNG_UP, by=call.token.sender)
+    return Answer(begun, 202, headers)
+
+
+def _cancels(call: Call) -> bool:
+    """Return whether a client that hangs up takes its work back: by default if it could not ask for it again."""
+    return (call.body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel"
+
+
+def _check_wait(call: Call, seconds: float | None) -> None:
+    longest = call.service.limiter.limits.longest_wait
+    if seconds is not None and seconds > longest:
+        raise Problem(422, "invalid", f"wait: expected at most {longest:g} seconds, got {seconds:g}")
+
+
+# Look
+
+
+async def list_entities(call: Call) -> Answer:
+    """List entities, newest first."""
+    return Answer(await to_thread.run_sync(_page, call))
+
+
+def _page(call: Call) -> dict[str, Any]:
+    wanted: models.EntitiesQuery = call.query
+    loom = call.loom
+    found: list[dict[str, Any]] = []
+    for header in _after(reversed(list(loom.headers())), wanted.cursor):
+        if wanted.name not in (None, header.name) or wanted.parent not in (None, header.parent_entity):
+            continue
+        if wanted.state not in (None, loom.state(header.entity_id)):
+            continue
+        if len(found) == wanted.limit:
+            return {"items": found, "next_cursor": found[-1]["id"]}
+        found.append(entity_shape(loom, header))
+    return {"items": found, "next_cursor": None}
+
+
+def _after(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
+    """Yield the headers that follow the entity with the id `cursor`. Raises Problem 422 for an unknown one."""
+    if cursor is not None and not any(header.entity_id == cursor for header in headers):
+        raise Problem(422, "invalid", "cursor: expected the next_cursor of an earlier answer")
+    yield from headers
+
+
+async def get_entity(call: Call) -> Answer:
+    """Return how an entity stands."""
+    entity_id = call.entity_id(call.path["id"])
+    requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+    loom = call.loom
+    return Answer(call.shown(entity_shape(loom, loom.header(entity_id), requests)))
+
+
+# Send
+
+
+async def send(call: Call) -> Answer:
+    """Give a long-lived entity a further intent."""
+    said: models.Send = call.body
+    _check_wait(call, said.wait)
+    entity = call.runtime.find(call.entity_id(call.path["id"]))
+    intent = intent_of(said)
+    is_replay = call.key is not None and _has_receipt(call, entity.id, call.key)
+    receipt = await entity.post(intent, context=said.context, key=call.key, by=call.token.sender)
+    headers = {"location": f"{ENTITIES}/{entity.id}/receipts/{receipt.key}", **(REPLAYED if is_replay else {})}
+    if said.wait is not None:
+        waited = await wait_for(receipt.episode, call.receive, said.wait)
+        if waited.error is not None:
+            raise waited.error
+        if waited.value is not None:
+            return Answer(call.shown(episode_shape(waited.value)), 200, headers)
+        if waited.how == "gone" and _cancels(call) and receipt.state == "working":
+            with anyio.CancelScope(shield=True):
+                await entity.interrupt(HUNG_UP, by=call.token.sender)
+    return Answer(_receipt_shape(call, receipt), 202, headers)
+
+
+def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
+    try:
+        call.runtime.receipt(entity_id, key)
+    except LoomError:
+        return False
+    return True
+
+
+def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
+    entity_id, loom = receipt.entity_id, call.loom
+    ended = episode_in(loom.records(entity_id), receipt.key, loom.subtree_usage)
+    episode = None if ended is None else call.shown(outcome_shape(entity_id, ended))
+    return {"entity_id": entity_id, "key": receipt.key, "state": receipt.state, "episode": episode}
+
+
+async def get_receipt(call: Call) -> Answer:
+    """Return how it stands with one intent that was sent."""
+    entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
+    if not _has_receipt(call, entity_id, key):
+        raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")
+    return Answer(_receipt_shape(call, call.runtime.receipt(entity_id, key)))
+
+
+async def steer(call: Call) -> Answer:
+    """Put a message before the entity's next query."""
+    entity_id = call.entity_id(call.path["id"])
+    headers = _control_headers(call, entity_id)
+    await call.runtime.find(entity_id).steer(call.body.text, key=call.key, by=call.token.sender)
+    return Answer(None, 202, headers)
+
+
+async def interrupt(call: Call) -> Answer:
+    """End the entity's present episode."""
+    said: models.Interrupt = call.body
+    entity_id = call.entity_id(call.path["id"])
+    headers = _control_headers(call, entity_id)
+    entity = call.runtime.find(entity_id)
+    await entity.interrupt(said.why, now=said.now, key=call.key, by=call.token.sender)
+    return Answer(None, 202, headers)
+
+
+def _control_headers(call: Call, entity_id: str) -> dict[str, str]:
+    return dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity_id, call.key) else {}
+
+
+async def stop(call: Call) -> Answer:
+    """End an entity and everything below it; answer when all of it has ended."""
+    entity = call.runtime.find(call.entity_id(call.path["id"]))
+    await entity.stop(call.query.reason, by=call.token.sender)
+    return Answer(status=204)
+
+
+async def resume(call: Call) -> Answer:
+    """Resume an entity that a crash interrupted."""
+    entity = await call.runtime.resume(call.entity_id(call.path["id"]))
+    told = {"entity_id": entity.id, "name": entity.name, "state": call.runtime.loom.state(entity.id)}
+    return Answer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
+
+
+async def abandon(call: Call) -> Answer:
+    """End an interrupted entity and everything below it."""
+    entity_id = call.entity_id(call.path["id"])
+    if call.runtime.find(entity_id).loaded:
+        raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity_id)
+    await call.runtime.abandon(entity_id, by=call.token.sender)
+    return Answer(status=204)

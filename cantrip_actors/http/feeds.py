@@ -1,0 +1,434 @@
+"""Feeds: the event streams of entities, encoded once for all of their readers.
+
+A feed follows one entity, or all of them. What is durable it reads from the loom, whenever the runtime says that there
+is more (or, where another process runs the entity, twice a second); upserts come from the runtime's canonical stream.
+Each event is encoded once, into a ring of frames from which every reader reads at its own pace. A frame of an item is
+emptied when a newer one of the same item comes, so a slow reader gets fewer steps and the same states.
+
+A reader that falls out of the ring reads the loom again from its last durable event: nothing durable is lost, whoever
+is slow. So the memory of a feed is bounded by its ring, and the entity never waits for a reader (U-55, U-56).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from cantrip_actors import (
+    DecidedEvent,
+    EntityEndedEvent,
+    EntityStartedEvent,
+    MissedEvent,
+    RequestedEvent,
+    Runtime,
+    StepCompleteEvent,
+    Subscription,
+)
+from cantrip_actors.http.shapes import outcome_shape
+from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, RETRY, Position, encode_event
+from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.machine.project import Story, StoryEvent
+from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.wire import as_wire
+
+__all__ = ["Feed", "Filter", "Frame", "replay", "standing_upserts", "story_data"]
+
+QUIET: Final = 15.0
+"""Seconds after which a comment keeps a quiet connection alive."""
+LOOK: Final = 0.5
+"""Seconds between two looks into the loom for what another process has recorded."""
+FRAMES: Final = 4096
+BYTES: Final = 8 << 20
+"""What a ring holds at most."""
+REMEMBERED: Final = 10_000
+AT_A_TIME: Final = 16
+PAUSE: Final = 0.005
+"""Readers that are woken together, and seconds until the next ones are."""
+AT_ONCE: Final = 512
+"""Records that are read without a pause."""
+
+_DURABLE: Final = (
+    *(StepCompleteEvent, RequestedEvent, DecidedEvent, EntityStartedEvent, EntityEndedEvent, MissedEvent),
+)
+"""The runtime's events after which the loom has more to tell."""
+
+Filter = Callable[["Frame"], bool]
+
+_log = get_logger("cantrip_actors.http")
+
+
+class Frame(NamedTuple):
+    """One encoded event. `position` is that of a durable one."""
+
+    entity_id: str
+    kind: str
+    data: bytes
+    position: Position | None = None
+
+
+class _Group:
+    """Readers that are woken together."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._wake = anyio.Event()
+
+    def wake(self) -> None:
+        self._wake.set()
+        self._wake = anyio.Event()
+
+    async def wait(self) -> bool:
+        """Wait to be woken; return False if that takes long."""
+        wake = self._wake
+        with anyio.move_on_after(QUIET):
+            await wake.wait()
+        return wake.is_set()
+
+
+class Feed:
+    """The events of one entity, or with `entity_id` None of all. `run` fills it, in a task of its own."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        upserts: Upserts,
+        entity_id: str | None,
+        count_dropped: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._runtime = runtime
+        self._count_dropped = count_dropped
+        self._source = upserts
+        self._entity_id = entity_id
+        self._frames: deque[Frame | None] = deque()
+        self._first = 0
+        """The number of the first frame in the ring."""
+        self._bytes = 0
+        self._newest: dict[tuple[str, str, str], int] = {}
+        """For each open item the number of its newest frame."""
+        self._stories: dict[str, Story] = {}
+        self._positions: dict[str, int] = {}
+        """For each of these entities the place in the store up to which its log was read."""
+        self._over: dict[str, None] = {}
+        """The entities that ended last, of which nothing more is told."""
+        self._opened_at = "" if entity_id is not None else instant(time.time())
+        self._news = anyio.Event()
+        self._groups: list[_Group] = []
+        self._scope = anyio.CancelScope()
+        self.readers = 0
+        self.encoded = 0
+        """Events that were encoded."""
+        self.is_finished = False
+        """Whether nothing more will come."""
+        self._drains = False
+        self._upserts = upserts.subscribe(entity_id, snapshot=False)
+        self._events = self._subscribe()
+        if entity_id is not None:
+            self.read(entity_id, is_first=True)
+
+    @property
+    def end(self) -> int:
+        """The number of the next frame."""
+        return self._first + len(self._frames)
+
+    @property
+    def number(self) -> int:
+        """How many records of its one entity the feed has read."""
+        story = self._stories.get(self._entity_id or "")
+        return 0 if story is None else story.number
+
+    def _subscribe(self) -> Subscription:
+        if self._entity_id is None:
+            return self._runtime.events(lambda event: isinstance(event, _DURABLE))
+        return self._runtime.find(self._entity_id).events()
+
+    # Filling
+
+    async def run(self) -> None:
+        """Fill the ring until the feed is closed, or its entity has ended."""
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._follow_upserts)
+                    tasks.start_soon(self._wake_readers)
+                    await self._follow_log()
+                    tasks.cancel_scope.cancel()
+        except Exception:  # the readers of this feed come again, all others do not notice
+            _log.exception("a feed of events has crashed")
+        finally:
+            self.finish()
+            self._upserts.close()
+            self._events.close()
+
+    def close(self) -> None:
+        """End the feed: it has no readers any more."""
+        self._scope.cancel()
+
+    async def _follow_log(self) -> None:
+        own = self._entity_id
+        while not self.is_finished:
+            is_here = own is None or self._runtime.find(own).loaded
+            event = None
+            with anyio.move_on_after(QUIET if is_here else LOOK):
+                try:
+                    event = await anext(self._events)
+                except StopAsyncIteration:  # an episode of a long-lived entity was ended, or the runtime closes
+                    await anyio.sleep(0.01)
+                    self._events = self._subscribe()
+            if own is not None and (event is None or isinstance(event, _DURABLE)):
+                self.read(own)
+            elif own is None and event is not None:
+                self.read(event.entity_id)
+
+    def read(self, entity_id: str, *, is_first: bool = False) -> None:
+        """Read what the loom has more of an entity, and encode it; the first time only count it.
+
+        The feed of all entities tells of one that it has not met before what happened since the feed was opened.
+        """
+        loom = self._runtime.shown_loom
+        if entity_id in self._over or not loom.has(entity_id):
+            return
+        story = self._stories.get(entity_id)
+        since = self._opened_at if story is None else ""
+        if story is None:
+            story = self._stories[entity_id] = Story()
+        records, self._positions[entity_id] = loom.records_since(entity_id, self._positions.get(entity_id, -1))
+        for told in story.add_all(records):
+            if not is_first and told.at >= since:
+                position = Position(told.number, told.part)
+                id = str(position) if self._entity_id is not None else f"{entity_id}:{position}"
+                data = self._encode(told.kind, story_data(entity_id, told), id)
+                self._add(Frame(entity_id, told.kind, data, position))
+        if story.is_over and entity_id == self._entity_id:
+            self.finish()
+        elif story.is_over:
+            del self._stories[entity_id], self._positions[entity_id]
+            self._over[entity_id] = None
+            if len(self._over) > REMEMBERED:
+                del self._over[next(iter(self._over))]
+
+    async def _follow_upserts(self) -> None:
+        while True:
+            try:
+                async for output in self._upserts:
+                    self._add_output(output)
+            except FellBehind:  # the loop was busy for long: what stands now replaces what is lost
+                self._upserts = self._source.subscribe(self._entity_id)
+            else:
+                return
+
+    def _add_output(self, output: Output) -> None:
+        if isinstance(output, Upsert):
+            frame = Frame(output.session_id, "upsert", self._encode("upsert", as_message(output)))
+            older = self._newest.pop(output.key, -1)
+            if older >= self._first:
+                self._empty(older)
+            if not output.terminal:
+                self._newest[output.key] = self.end
+            self._add(frame)
+        elif isinstance(output, TurnComplete) and output.usage is not None:
+            data = {"entity_id": output.session_id, "turn_id": output.turn_id, "usage": as_wire(output.usage)}
+            self._add(Frame(output.session_id, "usage", self._encode("usage", data)))
+
+    def add_actors(self, data: dict[str, Any]) -> None:
+        """Add what has changed in the supervision tree."""
+        self._add(Frame("", "actor", self._encode("actor", data)))
+
+    def _encode(self, kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
+        self.encoded += 1
+        return encode_event(kind, data, id)
+
+    def _add(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        self._bytes += len(frame.data)
+        while len(self._frames) > FRAMES or (self._bytes > BYTES and len(self._frames) > 1):
+            old = self._frames.popleft()
+            self._first += 1
+            self._bytes -= 0 if old is None else len(old.data)
+        self._news.set()
+
+    def _empty(self, number: int) -> None:
+        frame = self._frames[number - self._first]
+        if frame is not None:
+            self._bytes -= len(frame.data)
+            self._frames[number - self._first] = None
+
+    def finish(self) -> None:
+        """Say that nothing more will come."""
+        self.is_finished = True
+        self.signal()
+
+    def drain(self) -> None:
+        """End the readers with `drain`, after what they have not read yet: the service ends."""
+        self._drains = True
+        self.signal()
+
+    def signal(self) -> None:
+        """Wake all readers at once."""
+        for group in self._groups:
+            group.wake()
+
+    async def _wake_readers(self) -> None:
+        """Wake the readers whenever there is more, some at a time, so that entities get their turns in between."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            for number, group in enumerate(list(self._groups)):
+                if number:
+                    await anyio.sleep(PAUSE)
+                group.wake()
+
+    # Reading
+
+    async def stream(
+        self, after: Position | None, wanted: Filter, snapshot: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the events for one reader: those after a position, or a snapshot; then what comes."""
+        group = self._join()
+        try:
+            async with aclosing(self._stream(group, after, wanted, snapshot)) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            self._leave(group)
+
+    def _join(self) -> _Group:
+        group = next((one for one in self._groups if one.size < AT_A_TIME), None)
+        if group is None:
+            group = _Group()
+            self._groups.append(group)
+        group.size += 1
+        return group
+
+    def _leave(self, group: _Group) -> None:
+        group.size -= 1
+        if not group.size:
+            self._groups.remove(group)
+
+    async def _stream(
+        self, group: _Group, after: Position | None, wanted: Filter, snapshot: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes]:
+        yield RETRY
+        cursor, number, last = self.end, self.number, after
+        first = snapshot() if after is None or self._entity_id is None else self._standing()
+        while True:
+            for part in () if last is None else self._history(last, number, wanted):
+                if part:
+                    yield part
+                else:
+                    await checkpoint()
+            if first:
+                yield first
+            last = Position(number, END_OF_RECORD)
+            while cursor >= self._first:
+                parts = []
+                for at in range(cursor - self._first, len(self._frames)):
+                    frame = self._frames[at]
+                    if frame is not None and wanted(frame):
+                        parts.append(frame.data)
+                        last = frame.position or last
+                cursor = self.end
+                if parts:
+                    yield b"".join(parts)
+                elif self.is_finished:
+                    return
+                elif self._drains:
+                    yield encode_event("drain", {"retry": 2000})
+                    return
+                elif not await group.wait():
+                    yield COMMENT
+            self._count_dropped()
+            yield encode_event("fell-behind", {"dropped": self._first - cursor})
+            cursor, number, first = self.end, self.number, snapshot()
+
+    def _standing(self) -> bytes:
+        """Return the newest upserts of the turns that are under way: what a reader that comes back has missed."""
+        items = standing_upserts(self._source.snapshot(self._entity_id))
+        return b"".join(encode_event("upsert", as_message(one)) for one in items)
+
+    def _history(self, after: Position, number: int, wanted: Filter) -> Iterator[bytes]:
+        """Yield the entity's durable events after a position, up to its record `number`; b"" is a pause."""
+        if self._entity_id is None:
+            return
+        story = Story()
+        records = self._runtime.shown_loom.records(self._entity_id)[:number]
+        for start in range(0, number, AT_ONCE):
+            for told in story.add_all(records[start : start + AT_ONCE]):
+                yield from replay(self._entity_id, told, after, wanted)
+            yield b""
+
+
+def replay(entity_id: str, told: StoryEvent, after: Position, wanted: Filter) -> Iterator[bytes]:
+    """Yield a durable event, encoded, if it comes after a position."""
+    position = Position(told.number, told.part)
+    if position > after:
+        frame = Frame(entity_id, told.kind, encode_event(told.kind, story_data(entity_id, told), str(position)))
+        if wanted(frame):
+            yield frame.data
+
+
+def standing_upserts(outputs: Iterable[Output]) -> list[Upsert]:
+    """Return the newest upserts of the turns that are under way."""
+    known = list(outputs)
+    ended = {(one.session_id, one.turn_id) for one in known if isinstance(one, (TurnComplete, TurnError))}
+    return [one for one in standing(known) if (one.session_id, one.turn_id) not in ended]
+
+
+def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
+    """Return what a durable event tells."""
+    by = {"by": told.by} if told.by else {}
+    value: Any = told.value
+    match told.kind:
+        case "entity":
+            header, intent = value
+            return {
+                "id": entity_id,
+                "parent": header.parent_entity,
+                "parent_turn": header.parent_turn,
+                "cantrip": header.cantrip_name,
+                "name": header.name,
+                "crystal": header.crystal,
+                "lasting": header.lasting,
+                "forked": header.forked,
+                "intent": intent.intent,
+                "began": header.at,
+                **by,
+            }
+        case "intent":
+            return {"id": entity_id, "intent": value.intent, "at": value.at, "key": value.key, **by}
+        case "steer":
+            return {"id": entity_id, "text": value.text, "at": value.at, **by}
+        case "turn":
+            return {**turn_fields(value), "content": value.content}
+        case "request":
+            return {
+                "id": value.id,
+                "kind": "approval" if value.question is None else "question",
+                "entity": entity_id,
+                "turn": value.turn_id,
+                "call": value.tool_call_id,
+                "gate": value.gate,
+                "args": value.args or {},
+                "text": value.why if value.question is None else value.question,
+                "schema": value.answer_schema,
+                "asked_at": value.at,
+                "expires_at": value.expires_at,
+            }
+        case "decision":
+            return {
+                "id": value.request_id,
+                "entity": entity_id,
+                "decision": value.decision,
+                "by": value.by,
+                "note": value.note,
+                "at": value.at,
+            }
+        case _:
+            return {"id": entity_id, "state": value.reason, **outcome_shape(entity_id, value), **by}

@@ -1,0 +1,53 @@
+"""Images and files of requests: what clients write as addresses and in base64, as what entities are given."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from cantrip_actors import File, Image
+from cantrip_actors.http import models
+from cantrip_actors.http.problems import Problem
+
+__all__ = ["data_of", "file_of", "image_of", "intent_of"]
+
+
+def intent_of(said: models.Cast | models.Begin | models.Send | models.Fork) -> Any:
+    """Return an intent with its images and files. Raises Problem 422, InvalidFile."""
+    shown = [*map(image_of, said.images), *(file_of(one.url, one.filename) for one in said.files)]
+    return [said.intent, *shown] if shown else said.intent
+
+
+def image_of(url: str) -> Image:
+    """Return the image of a data: URL, or at an address. Raises Problem 422, InvalidImage."""
+    if not url.startswith("data:"):
+        return Image.at(url)
+    return Image(_told(url, "images", "data:image/png;base64,…")[1])
+
+
+def file_of(url: str, filename: str | None = None) -> File:
+    """Return the file of a data: URL, or at an address; a picture is an `Image`. Raises Problem 422, InvalidFile."""
+    if not url.startswith("data:"):
+        return File.at(url, filename=filename)
+    media_type, data = _told(url, "files", "data:application/pdf;base64,…")
+    if media_type.startswith("image/"):
+        return Image(data)
+    is_known = media_type not in ("", "application/octet-stream")
+    return File(data, filename=filename, media_type=media_type if is_known else None)
+
+
+def data_of(text: str, where: str) -> bytes:
+    """Return the bytes of a text in base64. Raises Problem 422."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Problem(422, "invalid-file", f"{where}: expected base64: {error}") from None
+
+
+def _told(url: str, where: str, expected: str) -> tuple[str, bytes]:
+    """Return the media type and the bytes of a data: URL."""
+    head, comma, data = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise Problem(422, "invalid-file", f"{where}: expected {expected}")
+    return head.removeprefix("data:").partition(";")[0].strip().lower(), data_of(data, where)

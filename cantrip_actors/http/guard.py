@@ -1,0 +1,105 @@
+"""The first thing that sees a request: which host it names, from whose page it comes, and CORS for allowed sites.
+
+A page of another site that has its own name resolve to this machine (DNS rebinding) names its own host: 421. A page of
+another site whose origin is not allowed gets 403, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.service import Service
+
+__all__ = ["Guard", "is_same_origin"]
+
+ALLOWED: Final = {
+    "access-control-allow-methods": "GET, POST, DELETE",
+    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "
+    "MCP-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name",
+    "access-control-max-age": "600",
+}
+EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id"
+
+
+class Guard:
+    """Checks `Host` and `Origin` before the application sees a request, and adds the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is allowed."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no route takes websockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = origin if origin in self._service.origins else None
+        answer = self._refusal(headers, origin, allowed)
+        is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        if answer is None and is_preflight and allowed is not None:
+            answer = Response(status_code=204, headers=ALLOWED)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                found["x-content-type-options"] = "nosniff"
+                found.setdefault("cache-control", "no-store")
+                if allowed is not None:
+                    found["access-control-allow-origin"] = allowed
+                    found["access-control-expose-headers"] = EXPOSED
+                    found.add_vary_header("origin")
+            await send(message)
+
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, headers: Headers, origin: str | None, allowed: str | None) -> Response | None:
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return Problem(421, "host", "this service has another name: expected one of --host").response()
+        if origin is not None and allowed is None and not is_same_origin(origin, host):
+            return Problem(
+                403, "origin", "pages of this origin may not use the service: --origin allows one"
+            ).response()
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = host_name(host)
+        hosts = self._service.hosts
+        if name in hosts:
+            return True
+        return bool(hosts & {"0.0.0.0", "::"}) and _is_address(name)  # noqa: S104  # bound to all addresses of the machine
+
+
+def host_name(host: str) -> str:
+    """Return the name in a `Host` header, without its port."""
+    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
+
+
+def is_same_origin(origin: str, host: str) -> bool:
+    """Return whether an `Origin` is that of the service itself, reached by this `Host`."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""What the loom holds: turns, threads, trees, search, numbers, exports, rewards. Read in a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice, takewhile
+from typing import Any
+
+from anyio import to_thread
+from starlette.responses import StreamingResponse
+
+from cantrip_actors import Loom, LoomError
+from cantrip_actors.http import models
+from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.feeds import story_data
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.shapes import tree_shape
+from cantrip_actors.http.sse import Position
+from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.loom.search import Query, search
+from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.machine.project import Story
+
+__all__ = [
+    "export",
+    "get_story",
+    "get_thread",
+    "get_tree",
+    "get_turn",
+    "get_turns",
+    "reward",
+    "search_loom",
+    "stats",
+]
+
+
+async def get_turn(call: Call) -> Answer:
+    """Return a turn."""
+    turn_id, loom = call.turn_id(call.path["id"]), call.loom
+    return Answer(await to_thread.run_sync(lambda: turn_fields(loom.turn(turn_id))))
+
+
+async def get_thread(call: Call) -> Answer:
+    """Return the path from the root to a turn, oldest first."""
+    turn_id, loom = call.turn_id(call.path["id"]), call.loom
+    return Answer({"items": await to_thread.run_sync(lambda: list(map(turn_fields, loom.thread(turn_id))))})
+
+
+async def get_turns(call: Call) -> Answer:
+    """List the turns of an entity."""
+    wanted: models.TurnsQuery = call.query
+    entity_id, loom = call.entity_id(call.path["id"]), call.loom
+
+    def read() -> list[dict[str, Any]]:
+        found = (turn for turn in loom.turns(entity_id) if turn.sequence > wanted.after)
+        return list(map(turn_fields, islice(found, wanted.limit)))
+
+    return Answer({"items": await to_thread.run_sync(read)})
+
+
+async def get_story(call: Call) -> Answer:
+    """List the newest durable events of an entity, or those before one, oldest first."""
+    wanted: models.StoryQuery = call.query
+    entity_id, loom = call.entity_id(call.path["id"]), call.loom
+    before = None if wanted.before is None else Position.parse(wanted.before)
+    if before is None and wanted.before is not None:
+        raise Problem(422, "invalid", "before: expected an id of the entity's event stream")
+
+    def read() -> dict[str, Any]:
+        earlier = takewhile(
+            lambda told: before is None or Position(told.number, told.part) < before,
+            Story().add_all(loom.records(entity_id)),
+        )
+        found = deque(enumerate(earlier), wanted.limit)
+        items = [
+            {"id": str(Position(told.number, told.part)), "event": told.kind, "data": story_data(entity_id, told)}
+            for _, told in found
+        ]
+        return {"items": items, "earlier": found[0][0] if found else 0}
+
+    return Answer(await to_thread.run_sync(read))
+
+
+async def get_tree(call: Call) -> Answer:
+    """Return an entity and everything below it."""
+    entity_id, loom = call.entity_id(call.path["id"]), call.loom
+    return Answer(await to_thread.run_sync(tree_shape, loom, entity_id))
+
+
+async def reward(call: Call) -> Answer:
+    """Reward a turn."""
+    said: models.Reward = call.body
+    turn_id = call.turn_id(call.path["id"])
+    by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
+    await call.runtime.loom.reward(turn_id, said.reward, by=by)
+    return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201)
+
+
+async def search_loom(call: Call) -> Answer:
+    """Find turns by what they say, call and observe."""
+    wanted: models.SearchQuery = call.query
+    entity = None if wanted.entity is None else call.entity_id(wanted.entity)
+    try:
+        query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
+        found = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)))
+    except LoomError as error:
+        if wanted.regex is None:
+            raise
+        raise Problem(422, "invalid", str(error)) from None
+    return Answer({"items": [asdict(hit) for hit in found]})
+
+
+async def stats(call: Call) -> Answer:
+    """Count turns, tokens, cost, durations and errors."""
+    wanted = call.query.entity
+    entity = None if wanted is None else call.entity_id(wanted)
+    counted = await to_thread.run_sync(statistics, call.loom, entity)
+    return Answer(counted.as_json())
+
+
+async def export(call: Call) -> StreamingResponse:
+    """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
+    wanted: models.ExportQuery = call.query
+    entity = None if wanted.entity is None else call.entity_id(wanted.entity)
+    if wanted.format == "pairs" and entity is not None:
+        raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
+    return StreamingResponse(_lines(call.loom, wanted.format, entity), media_type="application/x-ndjson")
+
+
+def _lines(loom: Loom, form: str, entity: str | None) -> Iterator[bytes]:
+    """Yield the lines of an export; Starlette asks for each in a thread."""
+    from cantrip_actors.loom import thread_jsonl
+    from cantrip_actors.loom.export.atif import atif_json, trajectory
+    from cantrip_actors.loom.export.chat import chat_jsonl
+    from cantrip_actors.loom.export.conversation import conversation_of
+    from cantrip_actors.loom.export.pairs import pairs_jsonl
+
+    wanted = loom.entities() if entity is None else loom.subtree(entity)
+    match form:
+        case "jsonl":
+            for one in wanted:
+                yield from (thread_jsonl([turn]) for turn in loom.turns(one))
+        case "chat":
+            yield from chat_jsonl(conversation_of(loom, one) for one in wanted)
+        case "pairs":
+            yield from pairs_jsonl(loom)
+        case _:
+            roots = wanted if entity is None else [entity]
+            for one in roots:
+                if entity is not None or loom.header(one).parent_entity is None:
+                    yield atif_json(trajectory(loom, one))

@@ -1,0 +1,98 @@
+"""Limits of each token: requests a second, casts at a time, open event streams. Each 429 says which one was met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import anyio
+
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.tokens import Token
+
+__all__ = ["Limiter", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one token, and of one request.
+
+    `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. `casts` entities that a token
+    began may be at work; `streams` event streams may be open; `patience` is how many seconds a client may leave an
+    event stream unread; `longest_wait` is the largest `wait`, in seconds.
+    """
+
+    body: int = 1 << 20
+    rate: float = 50.0
+    burst: float = 100.0
+    casts: int = 16
+    streams: int = 32
+    patience: float = 30.0
+    longest_wait: float = 300.0
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one token uses."""
+
+    left: float
+    at: float
+    streams: int = 0
+    casts: dict[str, None] = field(default_factory=dict)
+
+
+class Limiter:
+    """Counts what each token uses."""
+
+    def __init__(self, limits: Limits, is_busy: Callable[[str], bool]) -> None:
+        self.limits = limits
+        self._is_busy = is_busy
+        self._uses: dict[str, _Use] = {}
+
+    def _of(self, token: Token) -> _Use:
+        use = self._uses.get(token.name)
+        if use is None:
+            use = self._uses[token.name] = _Use(self.limits.burst, anyio.current_time())
+        return use
+
+    def count_request(self, token: Token) -> None:
+        """Count a request. Raises Problem 429."""
+        use, now = self._of(token), anyio.current_time()
+        use.left = min(self.limits.burst, use.left + (now - use.at) * self.limits.rate)
+        use.at = now
+        if use.left < 1:
+            _refuse("rate", f"{self.limits.rate:g} requests a second", math.ceil((1 - use.left) / self.limits.rate))
+        use.left -= 1
+
+    def check_cast(self, token: Token) -> None:
+        """Raise Problem 429 if as many entities of this token are at work as may be."""
+        use = self._of(token)
+        most = token.max_concurrent or self.limits.casts
+        if len(use.casts) >= most:
+            use.casts = {one: None for one in use.casts if self._is_busy(one)}
+        if len(use.casts) >= most:
+            _refuse("concurrent_casts", f"{most} casts at a time", 1)
+
+    def count_cast(self, token: Token, entity_id: str) -> None:
+        """Count an entity that this token began."""
+        self._of(token).casts[entity_id] = None
+
+    @contextmanager
+    def stream(self, token: Token) -> Iterator[None]:
+        """Count an event stream while the block runs. Raises Problem 429."""
+        use = self._of(token)
+        if use.streams >= self.limits.streams:
+            _refuse("event_streams", f"{self.limits.streams} open event streams", 5)
+        use.streams += 1
+        try:
+            yield
+        finally:
+            use.streams -= 1
+
+
+def _refuse(limit: str, what: str, after: int) -> NoReturn:
+    headers = {"retry-after": str(max(1, after))}
+    raise Problem(429, "too-many", f"this token may have {what}", headers=headers, limit=limit)

@@ -1,0 +1,53 @@
+"""The live page: HTML, modules and a style, files of the wheel that ask no other host for anything.
+
+The page names its assets by a hash of them all, so a browser keeps them for a year and a new version is seen at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+__all__ = ["PAGE_HEADERS", "assets", "page_routes"]
+
+PAGE_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+_KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_FOR_A_YEAR: Final = "public, max-age=31536000, immutable"
+
+
+@cache
+def assets() -> dict[str, str]:
+    """Return the texts of the page by the paths that they are served at."""
+    folder = files("cantrip_actors.http").joinpath("page")
+    texts = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.is_file()}
+    digest = hashlib.sha256("\0".join(text for _, text in sorted(texts.items())).encode()).hexdigest()[:12]
+    page = texts.pop("page.html").replace("{assets}", f"/page/{digest}")
+    return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}
+
+
+def page_routes() -> list[Route]:
+    """Return the routes of the page; they need no token, since they say nothing of what is served."""
+    return [Route(path, _serve, methods=["GET"]) for path in assets()]
+
+
+async def _serve(request: Request) -> Response:
+    path = request.url.path
+    headers = PAGE_HEADERS if path == "/" else {**PAGE_HEADERS, "cache-control": _FOR_A_YEAR}
+    kind = "html" if path == "/" else path.rpartition(".")[2]
+    return Response(assets()[path], headers=headers, media_type=_KINDS[kind])

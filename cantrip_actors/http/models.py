@@ -1,0 +1,464 @@
+"""The bodies, queries and answers of the native API, as pydantic models: requests are validated by them, and the
+OpenAPI document is made of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from cantrip_actors.http.bodies import Strict
+
+__all__ = [
+    "Actor",
+    "Begin",
+    "CantripInfo",
+    "Cast",
+    "Decide",
+    "Decided",
+    "EntitiesQuery",
+    "Entity",
+    "EntityPage",
+    "Episode",
+    "EpisodeQuery",
+    "EventsQuery",
+    "ExportQuery",
+    "FirehoseQuery",
+    "Fork",
+    "GivenFile",
+    "Hit",
+    "Interrupt",
+    "Items",
+    "NoBody",
+    "NoQuery",
+    "OpenRequest",
+    "Receipt",
+    "RequestsQuery",
+    "Reward",
+    "Rewarded",
+    "SearchQuery",
+    "Send",
+    "Started",
+    "Stats",
+    "StatsQuery",
+    "Steer",
+    "StopQuery",
+    "StoryItem",
+    "StoryPage",
+    "StoryQuery",
+    "Tree",
+    "Turn",
+    "TurnsQuery",
+    "Usage",
+]
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Wait = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
+Disconnect = Annotated[
+    Literal["cancel", "continue"] | None,
+    Field(description="What a client that hangs up while it waits does to the entity. Default: cancel without a key."),
+]
+
+
+class NoBody(Strict):
+    """An empty object, or no body."""
+
+
+class NoQuery(Strict):
+    """No parameters."""
+
+
+class GivenFile(Strict):
+    """A document, a text, a recording or a film for an entity."""
+
+    url: Text = Field(description="A data: URL in base64, or an https:// address, which the provider fetches.")
+    filename: Text | None = Field(default=None, description="What the entity is told that it is called.")
+
+
+class _Intent(Strict):
+    intent: Text
+    context: Any = Field(default=None, description="Data for the entity, any JSON value.")
+    images: list[str] = Field(default_factory=list, description="Images, as data: URLs or https:// addresses.")
+    files: list[GivenFile] = Field(default_factory=list, description="PDFs, texts, audio and video.")
+    wait: Wait = None
+    on_disconnect: Disconnect = None
+
+
+class Cast(_Intent):
+    """Cast a cantrip on an intent."""
+
+    cantrip: Text
+
+
+class Begin(_Intent):
+    """Make a long-lived entity."""
+
+    cantrip: Text
+    name: Text
+
+
+class Send(_Intent):
+    """A further intent for a long-lived entity."""
+
+
+class Fork(_Intent):
+    """Continue from a turn with a new entity."""
+
+    cantrip: Text | None = None
+    crystal: Text | None = None
+
+
+class Steer(Strict):
+    """A message before the entity's next query."""
+
+    text: Text
+
+
+class Interrupt(Strict):
+    """End the present episode."""
+
+    why: Text = "interrupted"
+    now: bool = Field(default=False, description="Cancel the query or the gate under way, too.")
+
+
+class Decide(Strict):
+    """Decide a request: a decision about a call, or the answer to a question."""
+
+    decision: Literal["allow", "deny"] | None = None
+    answer: Any = None
+    note: str = ""
+    args: dict[str, Any] | None = Field(default=None, description="With allow: other arguments for the call.")
+    remember: Literal["once", "entity"] = "once"
+
+
+class Reward(Strict):
+    """A reward for a turn."""
+
+    reward: float | int
+    by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
+
+
+class EntitiesQuery(Strict):
+    """Which entities to list."""
+
+    state: str | None = None
+    name: str | None = None
+    parent: str | None = None
+    cursor: str | None = None
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class EpisodeQuery(Strict):
+    """How long to wait."""
+
+    wait: Wait = None
+
+
+class TurnsQuery(Strict):
+    """Which turns to list: those with a sequence after a number."""
+
+    after: int = Field(default=0, ge=0)
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class StoryQuery(Strict):
+    """Which events: those before one, or the newest."""
+
+    before: str | None = Field(default=None, description="An id of the entity's event stream.")
+    limit: int = Field(default=100, ge=1, le=500)
+
+
+class StopQuery(Strict):
+    """Why it is stopped."""
+
+    reason: Text = "stopped"
+
+
+class RequestsQuery(Strict):
+    """Of which entity."""
+
+    entity: str | None = None
+
+
+class SearchQuery(Strict):
+    """What to look for."""
+
+    q: str | None = None
+    regex: str | None = None
+    gate: str | None = None
+    errors: bool = False
+    entity: str | None = None
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class StatsQuery(Strict):
+    """Of which entity, with everything below it."""
+
+    entity: str | None = None
+
+
+class ExportQuery(Strict):
+    """In which format, and of which entity."""
+
+    format: Literal["jsonl", "chat", "pairs", "atif"] = "jsonl"
+    entity: str | None = None
+
+
+class EventsQuery(Strict):
+    """From where on: an id of this stream, or 0 for its beginning. `Last-Event-ID` comes first."""
+
+    after: str | None = None
+
+
+class FirehoseQuery(EventsQuery):
+    """Which events."""
+
+    subtree: str | None = Field(default=None, description="An entity: only its events, and those of all below it.")
+    kinds: str | None = Field(default=None, description="Kinds of events, separated by commas.")
+
+
+# Answers
+
+
+class Usage(BaseModel):
+    """Tokens, and their cost in US dollars."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    cost: float
+
+
+class CantripInfo(BaseModel):
+    """A cantrip that this service offers."""
+
+    name: str
+    id: str
+    description: str
+    gates: list[str]
+    medium: str
+    wards: list[str]
+
+
+class Started(BaseModel):
+    """An entity has begun, or works on."""
+
+    entity_id: str
+    name: str | None
+    state: str
+
+
+class Episode(BaseModel):
+    """How an episode ended."""
+
+    entity_id: str
+    result: Any
+    terminated: bool
+    truncated: bool
+    reason: str
+    ward: str | None
+    summary: str | None
+    error: str | None
+    last_turn: str | None
+    usage: Usage
+    subtree_usage: Usage
+
+
+class Receipt(BaseModel):
+    """One intent that was sent. `episode` is there once it is settled."""
+
+    entity_id: str
+    key: str
+    state: Literal["waiting", "working", "settled", "refused"]
+    episode: Episode | None
+
+
+class OpenRequest(BaseModel):
+    """A request that waits for a person."""
+
+    id: str
+    kind: Literal["approval", "question", "dispatch"]
+    entity: str | None
+    turn: str | None
+    call: str | None
+    gate: str
+    args: dict[str, Any]
+    text: str
+    schema_: dict[str, Any] | None = Field(alias="schema")
+    asked_at: str
+    expires_at: str | None
+
+
+class Entity(BaseModel):
+    """An entity: how it began, and how it stands."""
+
+    id: str
+    name: str | None
+    tenant: str
+    cantrip: str | None
+    cantrip_id: str
+    crystal: str
+    lasting: bool
+    parent: str | None
+    parent_turn: str | None
+    forked: bool
+    depth: int
+    began: str
+    state: str
+    over: bool
+    origin: str | None = Field(default=None, description="The entity that a fork continues.")
+    intent: str | None = None
+    turns: int = 0
+    by: str | None = None
+    requests: list[OpenRequest] | None = None
+    usage: Usage | None = None
+    subtree_usage: Usage | None = None
+    episode: Episode | None = None
+
+
+class EntityPage(BaseModel):
+    """A part of a list, newest first; `next_cursor` gets the next part."""
+
+    items: list[Entity]
+    next_cursor: str | None
+
+
+class Turn(BaseModel):
+    """A turn, with the field names of SPEC 6.1."""
+
+    id: str
+    parent_id: str | None
+    cantrip_id: str
+    entity_id: str
+    sequence: int
+    utterance: str
+    observation: str
+    gate_calls: list[dict[str, Any]]
+    decisions: list[dict[str, Any]] | None = None
+    metadata: dict[str, Any]
+    reward: float | None
+    terminated: bool
+    truncated: bool
+
+
+class Tree(BaseModel):
+    """An entity, and what its turns spawned."""
+
+    id: str
+    name: str | None
+    cantrip: str | None
+    state: str
+    turns: int
+    children: list[Tree]
+    forks: list[str]
+
+
+class StoryItem(BaseModel):
+    """An event as in the entity's event stream."""
+
+    id: str
+    event: str
+    data: dict[str, Any]
+
+
+class StoryPage(BaseModel):
+    """Durable events, oldest first, and how many came before them."""
+
+    items: list[StoryItem]
+    earlier: int
+
+
+class Actor(BaseModel):
+    """An actor of the supervision tree; `since` is in seconds since the epoch."""
+
+    path: str
+    kind: str | None
+    state: str
+    since: float | None
+    mailbox: int
+    in_hand: int
+    restarts: int
+    exit: str | None
+    report: str | None = None
+
+
+class Hit(BaseModel):
+    """Something that was found."""
+
+    entity_id: str
+    turn_id: str | None
+    sequence: int
+    place: str
+    excerpt: str
+    start: int
+    end: int
+
+
+class Decided(BaseModel):
+    """A decision that was made."""
+
+    id: str
+    decision: Literal["allow", "deny", "answer"]
+    by: str
+
+
+class Rewarded(BaseModel):
+    """A reward that was given."""
+
+    turn_id: str
+    reward: float
+    by: str
+
+
+class Stats(BaseModel):
+    """Sums over entities."""
+
+    entities: int
+    turns: int
+    utterances: int
+    tokens_prompt: int
+    tokens_completion: int
+    tokens_cached: int
+    cost: float
+    folds: int
+    turn_durations: dict[str, Any]
+    crystal_durations: dict[str, Any]
+    gate_calls: int
+    errors: int
+    gates: dict[str, Any]
+    states: dict[str, int]
+    rewarded: int
+    mean_reward: float | None
+
+
+class OverviewShape(BaseModel):
+    """The entities, what waits for a person, and with the scope `observe` how the service is."""
+
+    at: str
+    totals: dict[str, Any]
+    entities: list[dict[str, Any]]
+    requests: list[dict[str, Any]]
+    live: dict[str, Any] | None = None
+
+
+class CrashReport(BaseModel):
+    """An end of an actor that nobody wanted."""
+
+    id: str
+    at: str
+    what: str
+    path: str
+    reason: str
+    events: list[str]
+    versions: dict[str, str]
+    exception: str | None = None
+    traceback: str | None = None
+    entity: str | None = None
+
+
+class Items(BaseModel):
+    """A list."""
+
+    items: list[Any]

@@ -1,0 +1,461 @@
+"""OpenAI's API over the same entities: models, chat completions and responses.
+
+A model is a cantrip, or `entity:NAME`. A chat completion casts a one-shot entity; a response begins a long-lived one,
+or goes on where an earlier response ended: with `send` at the end of an entity's thread, else with `fork`. The id
+of a response names its entity and the mail that gave the intent, so it is known at once, and found after a restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File
+from cantrip_actors.http import openai_models as models
+from cantrip_actors.http.calls import Answer, Call, json_response, wait_for
+from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
+from cantrip_actors.http.files import data_of, file_of, image_of
+from cantrip_actors.http.openai_encoders import (
+    ChatEncoder,
+    ResponseEncoder,
+    answer_text,
+    chat_completion,
+    message_item,
+    response_object,
+    response_status,
+)
+from cantrip_actors.http.problems import Problem, problem_of
+from cantrip_actors.http.sessions import check_scope
+from cantrip_actors.http.sse import HEADERS
+from cantrip_actors.http.table import Row
+from cantrip_actors.machine.project import episode_in, intents_in
+from cantrip_actors.observe import FellBehind, UpsertSubscription
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = ["OPENAI_ROUTES", "as_openai_error"]
+
+ENTITY: Final = "entity:"
+ID: Final = "resp_"
+PARTS: Final = frozenset({"text", "input_text", "output_text"})
+IMAGES: Final = frozenset({"image_url", "input_image"})
+FILES: Final = frozenset({"file", "input_file"})
+
+
+def as_openai_error(answer: Response) -> Response:
+    """Return a problem in OpenAI's shape, and any other answer as it is."""
+    if answer.media_type != "application/problem+json":
+        return answer
+    told = orjson.loads(bytes(answer.body))
+    status = 400 if answer.status_code == 422 else answer.status_code  # OpenAI has no 422
+    headers = {name: value for name, value in answer.headers.items() if name in ("retry-after", "www-authenticate")}
+    return json_response({"error": _error(status, told)}, status, headers)
+
+
+def _error(status: int, told: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = told["type"].rpartition(":")[2]
+    mistakes = told.get("mistakes") or [{"path": told.get("param")}]
+    shown = "model_not_found" if code == "unknown-cantrip" else code
+    return {"message": told["detail"], "type": kind, "param": mistakes[0]["path"], "code": shown}
+
+
+# Models
+
+
+async def list_models(call: Call) -> Answer:
+    """List what may be named as a model: cantrips, and long-lived entities with a name."""
+    names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
+    loom = call.runtime.loom
+    for entity_id in loom.unfinished():
+        header = loom.header(entity_id)
+        if header.name is not None and header.lasting:
+            names.append((f"{ENTITY}{header.name}", _seconds(header.at)))
+    return Answer({"object": "list", "data": [_model(*one) for one in names]})
+
+
+async def get_model(call: Call) -> Answer:
+    """Return one model."""
+    name = call.path["id"]
+    if name.startswith(ENTITY):
+        header = call.runtime.loom.header(_named(call, name).id)
+        return Answer(_model(name, _seconds(header.at)))
+    find_cantrip(call, name)
+    return Answer(_model(name, 0))
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "cantrip"}
+
+
+def _named(call: Call, model: str) -> Entity:
+    entity = call.runtime.entity(model.removeprefix(ENTITY))
+    if entity is None:
+        raise Problem(404, "model_not_found", f"no long-lived entity is called {model.removeprefix(ENTITY)!r}")
+    return entity
+
+
+def _seconds(at: str) -> int:
+    return int(datetime.fromisoformat(at).timestamp())
+
+
+# What is asked
+
+
+class _Asked(NamedTuple):
+    """What an entity is given: the intent of the last user message, and what came before as data."""
+
+    intent: Any
+    before: list[dict[str, Any]]
+
+    @property
+    def context(self) -> Any:
+        return {"conversation": self.before} if self.before else None
+
+
+def _asked(call: Call, messages: list[dict[str, Any]], param: str) -> _Asked:
+    """Return what messages ask for. Raises Problem 400."""
+    if any(one.get("role") in ("system", "developer") for one in messages) and call.service.system_messages == "refuse":
+        raise Problem(
+            400, "unsupported_value", "this service refuses system messages: cantrips have their own", param=param
+        )
+    last = max((n for n, one in enumerate(messages) if one.get("role") == "user"), default=None)
+    if last is None:
+        raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
+    texts, shown = _parts(messages[last].get("content"), param)
+    text = "\n".join(texts)
+    if not text.strip():
+        raise Problem(400, "invalid", f"{param}: the last message of the user has no text", param=param)
+    before = [
+        {"role": str(one.get("role", "")), "content": "\n".join(_parts(one.get("content"), param)[0])}
+        for one in messages[:last]
+    ]
+    return _Asked([text, *shown] if shown else text, before)
+
+
+def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
+    """Return the texts, and the images and files, of a message. Raises Problem 400."""
+    if content is None or isinstance(content, str):
+        return [content or ""], []
+    texts: list[str] = []
+    shown: list[File] = []
+    for given in content if isinstance(content, list) else [None]:
+        part: dict[str, Any] = given if isinstance(given, dict) else {}
+        kind = part.get("type")
+        if kind in PARTS and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in IMAGES:
+            address = part.get("image_url")
+            url = address.get("url") if isinstance(address, dict) else address
+            if not isinstance(url, str):
+                raise Problem(400, "invalid", f"{param}: expected the URL of an image", param=param)
+            shown.append(image_of(url))
+        elif kind in FILES:
+            shown.append(_file(part if kind == "input_file" else part.get("file"), param))
+        elif kind == "input_audio":
+            shown.append(_sound(part.get("input_audio"), param))
+        else:
+            told = f"{param}: expected texts, images, files and audio, got {kind!r}"
+            raise Problem(400, "unsupported_value", told, param=param)
+    return texts, shown
+
+
+def _file(part: Any, param: str) -> File:
+    """Return a file that a part has in it, or the address of."""
+    given = part if isinstance(part, dict) else {}
+    url, name = given.get("file_data") or given.get("file_url"), given.get("filename")
+    if not isinstance(url, str) or not isinstance(name, str | None):
+        told = f"{param}: expected a file as file_data or file_url; this service keeps no files of its own"
+        raise Problem(400, "unsupported_value", told, param=param)
+    is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI takes base64 alone, too
+    return file_of(f"data:;base64,{url}" if is_bare else url, name)
+
+
+def _sound(part: Any, param: str) -> File:
+    given = part if isinstance(part, dict) else {}
+    data, form = given.get("data"), given.get("format")
+    if not isinstance(data, str) or form not in ("wav", "mp3"):
+        raise Problem(400, "invalid", f"{param}: expected audio as data in base64 and format wav or mp3", param=param)
+    return File(data_of(data, param), filename=f"audio.{form}")
+
+
+def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
+    """Raise Problem 400 for a parameter that would change what is asked for, and that cannot be honoured."""
+    refused = next((name for name in ("tools", "functions", "logprobs", "top_logprobs") if given.get(name)), None)
+    if refused is None and (given.get("n") or 1) > 1:
+        refused = "n"
+    for name in ("response_format", "text"):
+        wanted = given.get(name)
+        wanted = wanted.get("format") if name == "text" and wanted else wanted
+        if refused is None and wanted and wanted.get("type") != "text" and not _has_schema(cantrip, wanted):
+            refused = name
+    if refused is not None:
+        raise Problem(
+            400,
+            "unsupported_parameter",
+            f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
+            param=refused,
+        )
+
+
+def _has_schema(cantrip: Cantrip | None, wanted: Mapping[str, Any]) -> bool:
+    """Return whether the cantrip's `done` asks for this JSON Schema already."""
+    schema = (wanted.get("json_schema") or wanted).get("schema")
+    done = None if cantrip is None else cantrip.circle.open_gates.get("done")
+    if done is None or schema is None:
+        return False
+    parameters = done.definition.parameters
+    return schema in (parameters, *parameters.get("properties", {}).values())
+
+
+# Episodes
+
+
+class _Run(NamedTuple):
+    """An episode under way: its entity, how to wait for it, and what is streamed of it."""
+
+    id: str
+    entity: Entity
+    episode: Callable[[], Awaitable[Episode]]
+    outputs: UpsertSubscription
+    is_new: bool
+
+    def outcome(self, call: Call) -> Outcome:
+        """Return how it ended, from the loom."""
+        loom = call.runtime.shown_loom
+        _, _, key = self.id.partition(".")
+        found = episode_in(loom.records(self.entity.id), key, loom.subtree_usage)
+        if found is None:
+            raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
+        return found
+
+
+async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
+    check_scope(call.token, "send")
+    outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
+    context = asked.context if with_context else None
+    receipt = await entity.post(asked.intent, context=context, key=call.key, by=call.token.sender)
+    return _Run(f"{entity.id}.{receipt.key}", entity, receipt.episode, outputs, is_new=False)
+
+
+async def _start(call: Call, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+    check_scope(call.token, "cast")
+    entity, _ = await begin_once(call, begin)
+    return _Run(entity.id, entity, entity.episode, call.service.upserts.subscribe(entity.id), is_new=True)
+
+
+async def _leave(call: Call, run: _Run) -> None:
+    """Take back what nobody waits for any more, unless it can be asked for again."""
+    if call.key is None:
+        with anyio.CancelScope(shield=True):
+            if run.is_new:
+                await run.entity.stop(HUNG_UP, by=call.token.sender)
+            else:
+                await run.entity.interrupt(HUNG_UP, by=call.token.sender)
+
+
+async def _outcome(call: Call, run: _Run) -> Outcome | None:
+    """Wait for an episode; return None if the client hung up. Raises what ended it."""
+    waited = await wait_for(run.episode, call.receive)
+    run.outputs.close()
+    if waited.error is not None:
+        raise waited.error
+    if waited.how == "gone":
+        await _leave(call, run)
+        return None
+    return run.outcome(call)
+
+
+class _Stream(Response):
+    """An episode as a stream of one dialect."""
+
+    def __init__(self, call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> None:
+        super().__init__(status_code=200, headers=HEADERS)
+        del self.headers["content-length"]
+        self._call, self._run, self._encoder = call, run, encoder
+        self._error: CantripError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
+        """Send the stream."""
+        is_done = False
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch, receive, tasks.cancel_scope)
+                tasks.start_soon(self._wait)
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self._send_all(send)
+                is_done = True
+                tasks.cancel_scope.cancel()
+        finally:
+            self._run.outputs.close()
+            if not is_done:
+                await _leave(self._call, self._run)
+
+    async def _send_all(self, send: Send) -> None:
+        encoder = self._encoder
+        await _send_parts(send, encoder.begin())
+        try:
+            async for output in self._run.outputs:
+                await _send_parts(send, encoder.add(output))
+        except FellBehind:  # the answer comes whole, then
+            await self._run.episode()
+        if self._error is None:
+            await _send_parts(send, encoder.end(self._run.outcome(self._call)))
+        else:
+            told = problem_of(self._error)
+            shown = self._call.runtime.redact({"type": told.kind, "detail": told.detail})
+            await _send_parts(send, encoder.fail(_error(told.status, shown)))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _wait(self) -> None:
+        try:
+            await self._run.episode()
+        except CantripError as error:
+            self._error = error
+        self._run.outputs.close()
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+async def _send_parts(send: Send, parts: Any) -> None:
+    body = b"".join(parts)
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+# Chat completions
+
+
+async def chat_completions(call: Call) -> Answer | Response:
+    """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
+    said: models.ChatBody = call.body
+    is_entity = said.model.startswith(ENTITY)
+    cantrip = None if is_entity else find_cantrip(call, said.model)
+    _check_supported(said.model_dump(), cantrip)
+    asked = _asked(call, said.messages, "messages")
+    created = int(time.time())
+    if cantrip is None:
+        run = await _send(call, _named(call, said.model), asked, with_context=False)
+    else:
+        start = partial(call.runtime.start, cantrip, asked.intent, context=asked.context)
+        run = await _start(call, partial(start, key=call.key, by=call.token.sender))
+    id = f"chatcmpl-{run.id}"
+    if said.stream:
+        with_usage = bool((said.stream_options or {}).get("include_usage"))
+        return _Stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
+    outcome = await _outcome(call, run)
+    return (
+        Answer(status=499) if outcome is None else Answer(call.shown(chat_completion(id, said.model, created, outcome)))
+    )
+
+
+# Responses
+
+
+async def create_response(call: Call) -> Answer | Response:
+    """Begin a long-lived entity, or go on where an earlier response ended."""
+    said: models.ResponseBody = call.body
+    is_entity = said.model.startswith(ENTITY)
+    cantrip = None if is_entity else find_cantrip(call, said.model)
+    _check_supported(said.model_dump(), cantrip)
+    messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
+    if said.instructions:
+        messages.insert(0, {"role": "system", "content": said.instructions})
+    asked = _asked(call, messages, "input")
+    run = await _continue(call, said, cantrip, asked)
+    id, created = ID + run.id, int(time.time())
+    if said.stream:
+        return _Stream(call, run, ResponseEncoder(id, said.model, created, said.previous_response_id))
+    if said.background:
+        run.outputs.close()
+        return Answer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))
+    outcome = await _outcome(call, run)
+    if outcome is None:
+        return Answer(status=499)
+    return Answer(call.shown(_whole(id, said.model, created, outcome, said.previous_response_id)))
+
+
+async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
+    who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
+    if cantrip is None and said.previous_response_id is None:
+        return await _send(call, _named(call, said.model), asked, with_context=False)
+    if said.previous_response_id is None:
+        assert cantrip is not None, "the model is a cantrip"
+        return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))
+    entity_id, key = _found(call, said.previous_response_id)
+    loom = call.runtime.loom
+    ended = episode_in(loom.records(entity_id), key)
+    if ended is None or ended.last_turn is None:
+        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
+    turns = loom.turns(entity_id)
+    if turns[-1].id == ended.last_turn and loom.header(entity_id).lasting and not loom.is_over(entity_id):
+        return await _send(call, call.runtime.find(entity_id), asked, with_context=True)
+    fork = partial(
+        call.runtime.start_fork, ended.last_turn, intent=asked.intent, context=asked.context, cantrip=cantrip
+    )
+    return await _start(call, partial(fork, **who))
+
+
+def _found(call: Call, id: str) -> tuple[str, str]:
+    """Return the entity of a response and the key of its intent. Raises Problem 404."""
+    entity_id, _, key = id.removeprefix(ID).partition(".")
+    loom = call.runtime.loom
+    if not (id.startswith(ID) and loom.has(entity_id)):
+        raise Problem(404, "not_found", "no response has this id")
+    if not any((one.key or "") == key for one in intents_in(loom.records(entity_id))) and not (
+        key and call.runtime.has_mail(entity_id, key)
+    ):
+        raise Problem(404, "not_found", "no response has this id")
+    return entity_id, key
+
+
+def _whole(id: str, model: str, created: int, outcome: Outcome, previous: str | None = None) -> dict[str, Any]:
+    text = answer_text(outcome)
+    output = [] if text is None else [message_item(f"msg_{id}", text)]
+    return response_object(id, model, created, response_status(outcome), output, outcome, previous)
+
+
+async def get_response(call: Call) -> Answer:
+    """Return a response, from the loom."""
+    id = call.path["id"]
+    entity_id, key = _found(call, id)
+    loom = call.runtime.shown_loom
+    header, records = loom.header(entity_id), loom.records(entity_id)
+    model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
+    outcome = episode_in(records, key, loom.subtree_usage)
+    if outcome is not None:
+        return Answer(call.shown(_whole(id, model, created, outcome)))
+    is_taken = any((one.key or "") == key for one in intents_in(records))
+    return Answer(response_object(id, model, created, "in_progress" if is_taken else "queued", []))
+
+
+async def cancel_response(call: Call) -> Answer:
+    """Interrupt the episode of a response."""
+    entity_id, key = _found(call, call.path["id"])
+    if episode_in(call.runtime.loom.records(entity_id), key) is None:
+        await call.runtime.find(entity_id).interrupt("cancelled", now=True, by=call.token.sender)
+    return await get_response(call)
+
+
+_OBJECT = {200: models.Opaque}
+
+OPENAI_ROUTES: tuple[Row, ...] = (
+    Row("GET", "/v1/models", "read", list_models, {200: models.ModelList}, style="openai"),
+    Row("GET", "/v1/models/{id:path}", "read", get_model, _OBJECT, style="openai"),
+    Row("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
+    Row("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),
+    Row("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, style="openai"),
+    Row("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
+)
+"""OpenAI's API. Chat and responses check the scopes `cast` and `send` themselves, by what they do."""

@@ -1,0 +1,261 @@
+"""Encoders of the canonical stream into OpenAI's two dialects: chunks of a chat completion, events of a response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cantrip_actors.observe import Output
+from cantrip_actors.observe.segments import Piece, Segments
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.terms.messages import Usage, as_text
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = [
+    "ChatEncoder",
+    "ResponseEncoder",
+    "answer_text",
+    "chat_completion",
+    "chat_usage",
+    "finish_reason",
+    "message_item",
+    "response_object",
+    "response_status",
+    "response_usage",
+]
+
+DONE: Final = b"data: [DONE]\n\n"
+BETWEEN: Final = "\n\n"
+"""What stands between two messages of one chat completion."""
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """Return tokens as chat completions count them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def response_usage(usage: Usage) -> dict[str, Any]:
+    """Return tokens as responses count them."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def answer_text(outcome: Outcome) -> str | None:
+    """Return the answer as text; None if there is none."""
+    return None if outcome.result is None else as_text(outcome.result)
+
+
+def finish_reason(outcome: Outcome) -> str:
+    """Return why a chat completion ended."""
+    return "stop" if outcome.terminated else "length"
+
+
+def chat_completion(id: str, model: str, created: int, outcome: Outcome) -> dict[str, Any]:
+    """Return a whole chat completion."""
+    message = {"role": "assistant", "content": answer_text(outcome) or outcome.summary or "", "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(outcome), "logprobs": None}
+    return {
+        "id": id,
+        "object": "chat.completion",
+        "created": created,
+        "model": model,
+        "choices": [choice],
+        "usage": chat_usage(outcome.subtree_usage),
+    }
+
+
+class ChatEncoder:
+    """Chunks of one chat completion."""
+
+    def __init__(self, id: str, model: str, created: int, *, with_usage: bool) -> None:
+        self._frame = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._with_usage = with_usage
+        self._segments = Segments()
+        self._has_said = False
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield the chunk that names the role."""
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def add(self, output: Output) -> Iterator[bytes]:
+        """Yield the chunks of an output."""
+        for piece in self._segments.add(output):
+            yield from self._piece(piece)
+
+    def end(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the chunks of the end."""
+        for piece in self._segments.finish(answer_text(outcome)):
+            yield from self._piece(piece)
+        yield self._chunk({}, finish_reason(outcome))
+        if self._with_usage:
+            yield _data({**self._frame, "choices": [], "usage": chat_usage(outcome.subtree_usage)})
+        yield DONE
+
+    def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
+        """Yield the end of an episode that failed."""
+        yield _data({"error": error})
+        yield DONE
+
+    def _piece(self, piece: Piece) -> Iterator[bytes]:
+        if piece.kind != "message":
+            return
+        if piece.step == "begin" and self._has_said:
+            yield self._chunk({"content": BETWEEN})
+        elif piece.step == "grow":
+            yield self._chunk({"content": piece.text})
+        elif piece.step == "end":
+            self._has_said = True
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+        usage = {"usage": None} if self._with_usage else {}
+        return _data({**self._frame, "choices": [choice], **usage})
+
+
+def response_object(
+    id: str,
+    model: str,
+    created: int,
+    status: str,
+    output: list[dict[str, Any]],
+    outcome: Outcome | None = None,
+    previous: str | None = None,
+) -> dict[str, Any]:
+    """Return a response."""
+    error = incomplete = None
+    if status == "failed":
+        error = {"code": "server_error", "message": "the entity failed" if outcome is None else str(outcome.error)}
+    if status == "incomplete":
+        incomplete = {"reason": "max_output_tokens"}
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created,
+        "status": status,
+        "model": model,
+        "output": output,
+        "error": error,
+        "incomplete_details": incomplete,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": False,
+        "previous_response_id": previous,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": None if outcome is None else response_usage(outcome.subtree_usage),
+    }
+
+
+def response_status(outcome: Outcome) -> str:
+    """Return the status of a response whose episode has ended."""
+    if outcome.terminated:
+        return "completed"
+    if outcome.reason in ("failed", "crashed"):
+        return "failed"
+    return "incomplete" if outcome.reason in ("truncated", "timeout", "budget") else "cancelled"
+
+
+def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any]:
+    """Return a message of a response."""
+    return {"id": id, "type": "message", "role": "assistant", "status": status, "content": [text_part(text)]}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    """Return a text of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class ResponseEncoder:
+    """Events of one response."""
+
+    def __init__(self, id: str, model: str, created: int, previous: str | None = None) -> None:
+        self._id, self._model, self._created, self._previous = id, model, created, previous
+        self._segments = Segments()
+        self._sequence = -1
+        self._output: list[dict[str, Any]] = []
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield the events before anything is said."""
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response("in_progress"))
+
+    def add(self, output: Output) -> Iterator[bytes]:
+        """Yield the events of an output."""
+        for piece in self._segments.add(output):
+            yield from self._piece(piece)
+
+    def end(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the events of the end."""
+        for piece in self._segments.finish(answer_text(outcome)):
+            yield from self._piece(piece)
+        status = response_status(outcome)
+        kind = status if status in ("completed", "incomplete") else "failed"
+        yield self._event(f"response.{kind}", response=self._response(status, outcome))
+
+    def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
+        """Yield the end of an episode that failed."""
+        told = self._response("failed")
+        told["error"] = {"code": "server_error", "message": error["message"]}
+        yield self._event("response.failed", response=told)
+
+    def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
+        return response_object(
+            self._id, self._model, self._created, status, list(self._output), outcome, self._previous
+        )
+
+    def _piece(self, piece: Piece) -> Iterator[bytes]:
+        yield from self._message(piece) if piece.kind == "message" else self._reasoning(piece)
+
+    def _message(self, piece: Piece) -> Iterator[bytes]:
+        at, item_id = piece.number, f"msg_{self._id}_{piece.number}"
+        where = {"item_id": item_id, "output_index": at, "content_index": 0}
+        match piece.step:
+            case "begin":
+                item = {**message_item(item_id, "", "in_progress"), "content": []}
+                yield self._event("response.output_item.added", output_index=at, item=item)
+                yield self._event("response.content_part.added", **where, part=text_part(""))
+            case "grow":
+                yield self._event("response.output_text.delta", **where, delta=piece.text, logprobs=[])
+            case "end":
+                item = message_item(item_id, piece.text)
+                self._output.append(item)
+                yield self._event("response.output_text.done", **where, text=piece.text, logprobs=[])
+                yield self._event("response.content_part.done", **where, part=text_part(piece.text))
+                yield self._event("response.output_item.done", output_index=at, item=item)
+
+    def _reasoning(self, piece: Piece) -> Iterator[bytes]:
+        at, item_id = piece.number, f"rs_{self._id}_{piece.number}"
+        where = {"item_id": item_id, "output_index": at, "summary_index": 0}
+        match piece.step:
+            case "begin":
+                item = {"id": item_id, "type": "reasoning", "summary": [], "status": "in_progress"}
+                yield self._event("response.output_item.added", output_index=at, item=item)
+                part = {"type": "summary_text", "text": ""}
+                yield self._event("response.reasoning_summary_part.added", **where, part=part)
+            case "grow":
+                yield self._event("response.reasoning_summary_text.delta", **where, delta=piece.text)
+            case "end":
+                part = {"type": "summary_text", "text": piece.text}
+                done = {"id": item_id, "type": "reasoning", "summary": [part], "status": "completed"}
+                self._output.append(done)
+                yield self._event("response.reasoning_summary_text.done", **where, text=piece.text)
+                yield self._event("response.reasoning_summary_part.done", **where, part=part)
+                yield self._event("response.output_item.done", output_index=at, item=done)
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        self._sequence += 1
+        return f"event: {kind}\n".encode() + _data({"type": kind, "sequence_number": self._sequence, **data})
+
+
+def _data(value: dict[str, Any]) -> bytes:
+    return b"data: " + dumps(value, mark=False) + b"\n\n"

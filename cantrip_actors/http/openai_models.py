@@ -1,0 +1,61 @@
+"""The bodies of OpenAI's API, as far as they are read here. What is not named is ignored, as their client expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["ChatBody", "Ignored", "ModelList", "Opaque", "ResponseBody"]
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Shared(_Lenient):
+    model: str = Field(description="The name of a cantrip, or entity:NAME.")
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    n: int | None = None
+
+
+class ChatBody(_Shared):
+    """A chat completion."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    stream_options: dict[str, Any] | None = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+
+
+class ResponseBody(_Shared):
+    """A response."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    background: bool | None = None
+    text: dict[str, Any] | None = None
+    top_logprobs: int | None = None
+
+
+class Ignored(_Lenient):
+    """Nothing that is read."""
+
+
+class Opaque(BaseModel):
+    """An object of OpenAI's API."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: str
+
+
+class ModelList(BaseModel):
+    """The models: cantrips, and long-lived entities with a name."""
+
+    object: str
+    data: list[Opaque]

@@ -1,0 +1,111 @@
+"""The OpenAPI 3.1 document, made from the table of routes and its models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from cantrip_actors.http.table import Row
+
+__all__ = ["document"]
+
+_REF = "#/components/schemas/{model}"
+
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "description": "What went wrong (RFC 9457).",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+    "required": ["type", "title", "status", "detail"],
+    "additionalProperties": True,
+}
+
+
+def document(rows: Iterable[Row]) -> dict[str, Any]:
+    """Return the document of these routes."""
+    rows = list(rows)
+    refs, schemas = models_json_schema(list(_models(rows)), ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        paths.setdefault(plain_path(row.path), {})[row.method.lower()] = _operation(row, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cantrip", "version": version("cantrip-actors")},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas.get("$defs", {}), "Problem": _PROBLEM},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def plain_path(path: str) -> str:
+    """Return a path without the converters of its parameters."""
+    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
+
+
+def _models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
+    found: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
+    for row in rows:
+        for model in row.answers.values():
+            if isinstance(model, type):
+                found[model, "serialization"] = None
+        if row.body is not None:
+            found[row.body, "validation"] = None
+    yield from found
+
+
+def _operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, model in row.answers.items():
+        told: dict[str, Any] = {"description": "Success."}
+        if isinstance(model, str):
+            told["content"] = {model: {"schema": {"type": "string"}}}
+        elif model is not None:
+            told["content"] = {"application/json": {"schema": refs[model, "serialization"]}}
+        responses[str(status)] = told
+    kind, schema = ("application/problem+json", {"$ref": _REF.format(model="Problem")})
+    if row.style == "openai":
+        kind, schema = "application/json", {"type": "object"}
+    responses["default"] = {"description": "What went wrong.", "content": {kind: {"schema": schema}}}
+    operation: dict[str, Any] = {
+        "operationId": row.work.__name__,
+        "summary": row.summary,
+        "parameters": [*_path_parameters(row.path), *_query_parameters(row.query)],
+        "responses": responses,
+        "security": [] if row.scope is None else [{"bearer": [row.scope]}],
+    }
+    if row.method == "POST":
+        operation["parameters"].append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }
+        )
+    if row.body is not None:
+        content = {"application/json": {"schema": refs[row.body, "validation"]}}
+        has_required = any(field.is_required() for field in row.body.model_fields.values())
+        operation["requestBody"] = {"required": has_required, "content": content}
+    return operation
+
+
+def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)(?::\w+)?\}", path):
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _query_parameters(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
+    schema = query.model_json_schema(ref_template=_REF)
+    for name, one in schema.get("properties", {}).items():
+        yield {"name": name, "in": "query", "required": False, "schema": one}

@@ -1,0 +1,104 @@
+"""What those who operate the service read: crash reports, and the dump of a process that is stuck."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TextIO
+
+import anyio
+from anyio import to_thread
+
+from cantrip_actors import Runtime
+from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.observe import Telemetry
+
+__all__ = ["dump_at_signal", "get_crash", "get_overview", "list_crashes"]
+
+
+async def get_overview(call: Call) -> Answer:
+    """Return the entities, what waits for a person, and how the service is: what `cantrip top` shows."""
+    told = await to_thread.run_sync(call.service.overview(call.runtime).look)
+    telemetry = call.service.telemetry
+    if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
+        told = {**told, "live": _live(telemetry)}
+    return Answer(told)
+
+
+def _live(telemetry: Telemetry) -> dict[str, Any]:
+    """Return what the metrics say of the process: actors, restarts, the writer, crystals."""
+    values = telemetry.counters.values()
+    lag = telemetry.counters.histograms()["cantrip.loop.lag"].get(())
+    actors: dict[str, dict[str, float]] = {}
+    for (kind, state), count in values["cantrip.actors"].items():
+        actors.setdefault(kind, {})[state] = count
+    for (kind, stat), depth in values["cantrip.mailbox.depth"].items():
+        actors.setdefault(kind, {})[f"mailbox_{stat}"] = depth
+    for (kind,), count in values["cantrip.supervisor.restarts"].items():
+        actors.setdefault(kind, {})["restarts"] = count
+    crystals: dict[str, dict[str, float]] = {}
+    for what in ("running", "waiting", "paused", "breaker"):
+        for (name,), value in values.get(f"cantrip.crystal.{what}", {}).items():
+            crystals.setdefault(name, {})[what] = value
+    return {
+        "restarts": sum(values["cantrip.supervisor.restarts"].values()),
+        "crashes": sum(values["cantrip.supervisor.crashes"].values()),
+        "backlog": sum(values["cantrip.loom.backlog"].values()),
+        "lag": 0.0 if lag is None or not lag.count else round(lag.sum / lag.count, 4),
+        "actors": actors,
+        "crystals": crystals,
+    }
+
+
+async def list_crashes(call: Call) -> Answer:
+    """List the newest crash reports of the service."""
+    _check(call)
+    telemetry = call.service.telemetry
+    return Answer({"items": [] if telemetry is None else list(telemetry.crashes)})
+
+
+async def get_crash(call: Call) -> Answer:
+    """Return a crash report."""
+    _check(call)
+    telemetry, wanted = call.service.telemetry, call.path["id"]
+    for report in () if telemetry is None else telemetry.crashes:
+        if report["id"] == wanted:
+            return Answer(report)
+    raise Problem(404, "crash", "no crash report has this id, or it is too old")
+
+
+def _check(call: Call) -> None:
+    if call.token.tenant is not None:
+        raise Problem(403, "tenant", "crash reports are about all tenants: use a token without one")
+
+
+@contextmanager
+def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None]:
+    """Write the tree of actors, the tasks and the stack of the event loop to standard error at SIGUSR2.
+
+    The handler runs between two steps of the interpreter, so it answers while a gate blocks the loop.
+    """
+
+    def handle(_number: int, frame: FrameType | None) -> None:
+        to = out or sys.stderr
+        print("-- actors", runtime.dump(), "-- tasks", *_tasks(), "-- the event loop is at", sep="\n", file=to)
+        traceback.print_stack(frame, file=to)
+        to.flush()
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def _tasks() -> list[str]:
+    try:
+        return [f"{task.name or task.id}: {task.coro!r}" for task in anyio.get_running_tasks()]
+    except RuntimeError:  # the signal came where no event loop runs
+        return []

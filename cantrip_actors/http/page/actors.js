@@ -1,0 +1,136 @@
+// The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
+
+import { api } from "./api.js";
+import { clock, code, h, number, pill, plain, setAttr, setText, sign, span, standing } from "./dom.js";
+import { title } from "./model.js";
+import { Tree } from "./tree.js";
+
+const FEW = 60; // rows up to which everything is open
+const FLASH = 4000;
+
+const parts = (path) => path.split("/");
+export const entityOf = (path, model) => parts(path).findLast((part) => model.entities.has(part)) ?? null;
+
+export class ActorsPane {
+  #open = new Map(); // path -> whether somebody opened or closed it
+  #shape = 0;
+  #below = new Map();
+
+  constructor(node, model, { onSelect }) {
+    this.model = model;
+    this.onSelect = onSelect;
+    this.detail = h("div", { class: "detail", hidden: true });
+    this.tree = new Tree({
+      label: "Supervision tree", rowHeight: 30, empty: "This token does not see the supervision tree.",
+      make: (row) => this.#make(row), update: (row, path) => this.#update(row, path),
+      onSelect: (path) => this.select(path),
+      onToggle: (path) => { this.#open.set(path, !this.#isOpen(path)); this.rebuild(); },
+    });
+    this.count = h("span", { class: "count" });
+    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count), this.tree.box, this.detail);
+  }
+  #isOpen(path) {
+    const depth = parts(path).length;
+    return this.#open.get(path) ?? (depth < 3 || this.model.actors.size <= FEW || (depth === 3 && path.endsWith("/entities")));
+  }
+  rebuild() {
+    const { model } = this, below = this.#below = new Map(), rows = [];
+    for (const path of model.actors.keys()) {
+      const above = path.slice(0, Math.max(0, path.lastIndexOf("/")));
+      below.has(above) ? below.get(above).push(path) : below.set(above, [path]);
+    }
+    const walk = (list, depth) => list.forEach((path, at) => {
+      const children = below.get(path) ?? [], isOpen = this.#isOpen(path);
+      rows.push({ id: path, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length });
+      if (children.length && isOpen) walk(children, depth + 1);
+    });
+    walk(below.get("") ?? [], 0);
+    this.#shape = model.actorShape;
+    this.tree.setRows(rows);
+    setText(this.count, model.actors.size ? number(model.actors.size) : "");
+  }
+  show(model) {
+    if (this.#shape !== model.actorShape) this.rebuild();
+    else if (model.dirtyActors.size || model.dirty.size) {
+      const dirty = new Set();
+      for (const path of model.dirtyActors) for (let up = path; up; up = up.slice(0, Math.max(0, up.lastIndexOf("/")))) dirty.add(up);
+      if (dirty.size) this.tree.draw(dirty);
+    }
+    if (this.shown && model.dirtyActors.has(this.shown)) this.#detail(this.shown);
+  }
+  // Select the actor of an entity, without opening anything.
+  mark(entityId) {
+    const path = entityId && [...this.model.actors.keys()].find((one) => one.endsWith(`/${entityId}`));
+    this.tree.select(path ?? null);
+  }
+  select(path) {
+    this.tree.select(path);
+    this.#detail(path);
+    const entity = entityOf(path, this.model);
+    if (entity) this.onSelect(entity);
+  }
+  async #detail(path) {
+    const row = this.model.actors.get(path);
+    this.shown = row ? path : null;
+    this.detail.hidden = !row;
+    if (!row) return;
+    const facts = [["kind", row.kind ?? "none"], ["up for", row.since ? span(Math.max(1, Math.floor(Date.now() / 1000 - row.since))) : "not running"], ["mailbox", number(row.mailbox)],
+      ["in hand", number(row.in_hand)], ["restarts", number(row.restarts)], ["last exit", row.exit ?? "none"]];
+    const report = h("div", { class: "report" });
+    this.detail.replaceChildren(
+      h("div", { class: "top" }, pill(standing(row.state)), h("b", { dir: "auto" }, plain(this.#label(path))),
+        h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
+      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, plain(value))))), report);
+    if (row.exit?.startsWith("crash")) {
+      const told = await api("GET", `system/actors/${path.split("/").map(encodeURIComponent).join("/")}`).catch(() => null);
+      if (told?.report && this.shown === path) report.replaceChildren(h("h3", null, "Report of the last crash"), ...code(told.report));
+    }
+  }
+  #label(path) {
+    const last = parts(path).at(-1), entity = this.model.entities.get(last);
+    return entity ? title(entity) : /^\d+$/.test(last) ? "crystal" : last;
+  }
+  #make(row) {
+    row.parts = { sign: h("span", { class: "stand" }), name: h("span", { class: "name", dir: "auto" }), kind: h("span", { class: "kind" }), badges: h("span", { class: "badges" }) };
+    row.append(row.parts.sign, row.parts.name, row.parts.kind, row.parts.badges);
+  }
+  #update(row, path) {
+    const one = this.model.actors.get(path);
+    if (!one) return;
+    const [shape, word, tone] = standing(one.state), isCell = this.model.entities.has(parts(path).at(-1));
+    if (row.shape !== shape + tone) {
+      row.parts.sign.className = `stand ${tone}`;
+      row.parts.sign.replaceChildren(sign(shape), h("span", { class: "unseen" }, word));
+      row.shape = shape + tone;
+    }
+    setText(row.parts.name, plain(this.#label(path)));
+    row.classList.toggle("cell", isCell);
+    setText(row.parts.kind, isCell ? "" : one.kind ?? "");
+    let { restarts, mailbox } = one, flash = one.flash ?? 0;
+    if (row.getAttribute("aria-expanded") === "false") for (const below of this.#under(path)) {
+      restarts += below.restarts;
+      mailbox += below.mailbox;
+      flash = Math.max(flash, below.flash ?? 0);
+    }
+    const told = `${restarts} ${mailbox} ${one.state}`;
+    if (row.told !== told) {
+      row.told = told;
+      row.parts.badges.replaceChildren(
+        ...(mailbox ? [h("span", { class: "badge", title: "messages that wait" }, sign("mail"), number(mailbox), h("span", { class: "unseen" }, " waiting"))] : []),
+        ...(restarts ? [h("span", { class: "badge warn", title: "restarts" }, sign("again"), number(restarts), h("span", { class: "unseen" }, restarts === 1 ? " restart" : " restarts"))] : []),
+        ...(one.state === "up" ? [] : [h("span", { class: `badge ${tone}` }, word)]));
+    }
+    if (Date.now() - flash < FLASH && row.flash !== flash) {
+      row.flash = flash;
+      row.classList.remove("flash");
+      requestAnimationFrame(() => row.classList.add("flash"));
+    }
+  }
+  *#under(path) {
+    for (const child of this.#below.get(path) ?? []) {
+      const row = this.model.actors.get(child);
+      if (row) yield row;
+      yield* this.#under(child);
+    }
+  }
+}

@@ -1,0 +1,247 @@
+// The live page: it signs in, follows one event stream, and lets people act. Each action is a request; the page shows it when
+// the stream reports it, and not before.
+
+import { ActorsPane } from "./actors.js";
+import { api, signIn } from "./api.js";
+import { $, clock, h, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
+import { LoomPane } from "./loom.js";
+import { Connection, Model, title } from "./model.js";
+import { NeedsPane } from "./needs.js";
+import { Timeline } from "./timeline.js";
+
+const model = new Model();
+const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
+let session = { scopes: [] };
+const can = (scope) => session.scopes.includes(scope);
+const go = (id) => { location.hash = `#/e/${encodeURIComponent(id)}`; };
+
+// -------------------------------------------------------------------------------------------------------------- dialogs
+
+const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "filter entities"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
+  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["x", "stop (asks again)"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
+
+function ask({ heading, text, fields = [], action, tone = "main", work }) {
+  const dialog = $("dialog"), back = document.activeElement;
+  const error = h("p", { class: "error", role: "alert", hidden: true });
+  const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
+  const form = h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.value]))); dialog.close(); }
+    catch (problem) { error.hidden = false; setText(error, problem.message); }
+  } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "",
+    fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
+    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", h("button", { type: "button", onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
+  for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
+  });
+  dialog.replaceChildren(form);
+  dialog.onclose = () => { if (back?.isConnected) back.focus(); };
+  dialog.showModal();
+  (fields[0]?.node ?? form.querySelector(".row2 button:last-child")).focus();
+  return form;
+}
+const area = (hint, value = "") => { const node = h("textarea", { rows: "3", placeholder: hint }); node.value = value; return node; };
+const field = (hint) => h("input", { type: "text", placeholder: hint, autocomplete: "off", spellcheck: "false" });
+const showKeys = () => {
+  const form = ask({ heading: "Keys" });
+  form.insertBefore(h("dl", { class: "keys" }, KEYS.map(([key, what]) => h("div", null, h("dt", null, key.split(" ").map((one) => h("kbd", null, one))), h("dd", null, what)))), form.lastElementChild);
+};
+
+const act = {
+  decide: (request, body) => api("POST", `requests/${encodeURIComponent(request.id)}`, body),
+  decideAll: (requests, decision) => ask({
+    heading: `${decision === "allow" ? "Approve" : "Deny"} ${plural(requests.length, "call")}?`, action: decision === "allow" ? "Approve" : "Deny", tone: decision === "allow" ? "main" : "danger",
+    text: [...new Set(requests.map((one) => one.gate))].map(plain).join(", "), fields: [{ name: "note", label: "Note", node: field("for the entities and the loom") }],
+    work: async ({ note }) => { for (const one of requests) await act.decide(one, { decision, note }); },
+  }),
+  send: (one, text) => api("POST", where(one, "/send"), { intent: text }),
+  steer: (one, text) => api("POST", where(one, "/steer"), { text }),
+  interrupt: (one) => ask({
+    heading: `Interrupt ${title(one)}?`, text: "Its present episode ends after what is under way.", action: "Interrupt", fields: [{ name: "why", label: "Why", node: field("interrupted") }, { name: "now", label: "now, also in the middle of a query or a gate", node: h("input", { type: "checkbox" }) }],
+    work: ({ why, now }) => api("POST", where(one, "/interrupt"), { now, ...(why ? { why } : {}) }),
+  }),
+  stop: (one) => {
+    const below = model.unfinishedBelow(one.id);
+    ask({ heading: `Stop ${title(one)}?`, text: below ? `This ends it for good, and ${plural(below, "entity", "entities")} below it.` : "This ends it for good.", action: below ? `Stop ${number(below + 1)} entities` : "Stop it", tone: "danger",
+      fields: [{ name: "reason", label: "Reason", node: field("stopped") }], work: ({ reason }) => api("DELETE", where(one, reason ? `?reason=${encodeURIComponent(reason)}` : "")) });
+  },
+  resume: (one) => api("POST", where(one, "/resume"), {}).catch((problem) => ask({ heading: "It was not resumed", text: problem.message })),
+  abandon: (one) => ask({ heading: `Abandon ${title(one)}?`, text: "This ends it for good, with everything below it.", action: "Abandon", tone: "danger", work: () => api("POST", where(one, "/abandon"), {}) }),
+  fork: (turn) => ask({
+    heading: `Fork from turn ${turn.sequence}`, text: "A new entity continues from this turn, with what the sandbox held then. The old one stays as it is.", action: "Fork",
+    fields: [{ name: "intent", label: "Intent", node: area("What should it do instead?") }, ...(can("admin") ? [{ name: "crystal", label: "Crystal", node: field("as before") }] : [])],
+    work: async ({ intent, crystal }) => go((await api("POST", `turns/${encodeURIComponent(turn.id)}/fork`, { intent, ...(crystal ? { crystal } : {}) })).entity_id),
+  }),
+  cast: async () => {
+    const { items } = await api("GET", "cantrips");
+    const select = h("select", null, items.map((one) => h("option", { value: one.name }, plain(one.name))));
+    ask({ heading: "Cast", action: "Cast", fields: [{ name: "cantrip", label: "Cantrip", node: select }, { name: "intent", label: "Intent", node: area("What should it do?") }, { name: "name", label: "Name", node: field("none: it ends with its answer") }],
+      work: async ({ cantrip, intent, name }) => go((await api("POST", name ? "entities" : "casts", { cantrip, intent, ...(name ? { name } : {}) })).entity_id) });
+    $("dialog").querySelector("textarea").focus();
+  },
+};
+
+// ---------------------------------------------------------------------------------------------------------------- panes
+
+let loom, actors, needs, timeline, connection, older = null;
+const PANES = [["loom", "Loom"], ["main", "Entity"], ["needs", "Needs you"], ["actors", "Supervision"]];
+const isNarrow = matchMedia("(max-width: 760px)");
+
+function showTab(name) {
+  $("panes").dataset.tab = name;
+  for (const tab of $("tabs").children) setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
+}
+function route() {
+  const found = /^#\/e\/([^/]+)(?:\/t\/(\d+))?$/.exec(location.hash);
+  if (!found) {
+    timeline.id = null;
+    loom.tree.select(null); actors.mark(null);
+    $("main").replaceChildren(welcome());
+    document.title = "cantrip";
+    return;
+  }
+  const id = decodeURIComponent(found[1]);
+  loom.reveal(id);
+  loom.tree.select(id);
+  actors.mark(id);
+  timeline.open(id, found[2]);
+  showTab("main");
+}
+function welcome() {
+  return h("div", { class: "welcome" }, h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")), h("h1", null, "See what your agents do"),
+    h("p", null, "Every entity is a supervised actor, and every turn is in the loom. Pick one on the left, or cast a new one."),
+    h("div", { class: "row2" }, can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", h("button", { type: "button", onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
+}
+
+let told = "";
+function totals() {
+  let running = 0, waiting = 0;
+  for (const one of model.entities.values()) if (!one.over) { running += one.state === "active"; waiting += one.state === "waiting"; }
+  let cost = 0;
+  for (const one of model.entities.values()) cost += one.cost ?? 0;
+  const sum = (rate) => rate.reduce((a, b) => a + b, 0), turns = sum(model.turnRate), tokens = sum(model.tokenRate), restarts = sum(model.restartRate);
+  const now = [running, waiting, turns, tokens, restarts, cost, model.turnRate].join();
+  if (now === told) return;
+  told = now;
+  const total = (name, value, line, tone = "") => h("div", { class: tone }, h("dt", null, name), h("dd", null, value, line ?? ""));
+  $("totals").replaceChildren(total("running", number(running), null, running ? "now" : ""), total("waiting", number(waiting), null, waiting ? "ask" : ""),
+    total("turns/min", number(turns), sparkline(model.turnRate, "turns in the last minute")), total("tokens/min", number(tokens), sparkline(model.tokenRate, "tokens in the last minute")),
+    total("restarts/min", number(restarts), null, restarts ? "warn" : ""), cost ? total("cost", money(cost)) : "");
+  const tab = $("tabs").querySelector('[data-tab="needs"] .count');
+  if (tab) setText(tab, model.requests.size ? number(model.requests.size) : "");
+}
+
+// --------------------------------------------------------------------------------------------------------- connection
+
+let lostAt = 0;
+function online() { lostAt = 0; $("lost").hidden = true; setText($("line"), "live"); setAttr($("line"), "class", "on"); }
+function lost() {
+  if (!lostAt) { lostAt = Date.now(); setText($("lost"), `The connection was lost at ${clock(lostAt)}. What you see is from then; the page tries again.`); }
+  $("lost").hidden = false;
+  setText($("line"), "not connected"); setAttr($("line"), "class", "off");
+}
+async function onSnapshot(missing) {
+  online();
+  model.setRequests((await api("GET", "requests")).items);
+  await listEntities(null);
+  for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one)).catch(() => model.set(id, { over: true }));
+  if (timeline.id) await timeline.reload(); else route();
+}
+async function listEntities(cursor) {
+  const { items, next_cursor: next } = await api("GET", `entities?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+  items.forEach((one) => model.add(one));
+  if (cursor || !older) older = next;
+  loom.older.hidden = !older;
+}
+
+// News for screen readers: at most once a second, and never what streams.
+let news = [];
+model.onRequest = (one) => news.push(`${one.kind === "question" ? "A question" : `Approval of ${plain(one.gate)}`} from ${title(model.entities.get(one.entity) ?? {})}`);
+function announce() {
+  if (!news.length) return;
+  setText($("news"), news.length === 1 ? news[0] : `${news.length} new requests`);
+  news = [];
+}
+
+// ------------------------------------------------------------------------------------------------------------------ keys
+
+function onKey(event) {
+  if (event.key === "F6") { event.preventDefault(); nextPane(event.shiftKey ? -1 : 1); return; }
+  const inText = event.target.closest?.("input, textarea, select, [contenteditable]"), entity = model.entities.get(timeline?.id);
+  if (event.key === "Escape" && inText && !$("dialog").open) { inText.blur(); return; }
+  if (event.ctrlKey || event.metaKey || event.altKey || inText || $("dialog").open) return;
+  const card = document.activeElement?.closest?.(".card.ask") ?? null, running = entity && !entity.over && ["active", "waiting"].includes(entity.state);
+  const first = () => { const next = $("needs").querySelector(".card.ask"); if (next) { showTab("needs"); next.focus(); next.scrollIntoView({ block: "nearest" }); } };
+  const turns = () => timeline.turnNodes(), turn = () => document.activeElement?.closest?.("article.turn");
+  const step = (by) => { const all = turns(), at = all.indexOf(turn()); const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + by))]; next?.focus(); next?.scrollIntoView({ block: "nearest" }); };
+  const keys = {
+    "/": () => { showTab("loom"); loom.search.focus(); }, "?": showKeys, n: () => can("cast") && act.cast(), j: () => step(1), k: () => step(-1),
+    a: () => (card?.allow && can("approve") ? card.allow() : first()), d: () => (card?.deny && can("approve") ? card.deny() : first()),
+    s: () => entity && timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => entity && !entity.over && can("stop") && act.stop(entity),
+    f: () => { const node = entity && can("cast") && (turn() ?? turns().at(-1)); if (node) act.fork({ id: node.dataset.turn, sequence: node.dataset.sequence }); },
+    Escape: () => { if (location.hash.length > 2) location.hash = "#/"; loom.tree.focus(); },
+  };
+  if (!keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+}
+function nextPane(by) {
+  const ids = ["loom", "actors", "main", "needs"], at = ids.findIndex((id) => $(id).contains(document.activeElement));
+  const id = ids[(at + by + ids.length) % ids.length];
+  showTab(id);
+  if (id === "loom" && loom.tree.rows.length) loom.tree.focus();
+  else if (id === "actors" && actors.tree.rows.length) actors.tree.focus();
+  else ((id === "needs" && $("needs").querySelector(".card")) || $(id)).focus();
+}
+
+// ----------------------------------------------------------------------------------------------------------------- start
+
+const remembered = { get: () => { try { return localStorage.getItem("theme"); } catch { return null; } }, set: (theme) => { try { localStorage.setItem("theme", theme); } catch { /* without storage the page forgets it */ } } };
+function theme(name) { if (name) document.documentElement.dataset.theme = name; }
+
+function build() {
+  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older) });
+  actors = new ActorsPane($("actors"), model, { onSelect: (id) => { if (id !== timeline.id) go(id); } });
+  timeline = new Timeline($("main"), model, { can, act });
+  needs = new NeedsPane($("needs"), model, { can, act, onSelect: go, matches: (one) => loom.matches(one) });
+  model.onStory = (id, one) => timeline.follow(id, one);
+  model.changed.push((now) => loom.show(now), (now) => actors.show(now), (now) => timeline.show(now), () => needs.show(), totals);
+  $("tools").append(
+    can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
+    h("button", { type: "button", class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
+      const isDark = (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+      theme(isDark ? "light" : "dark"); remembered.set(isDark ? "light" : "dark");
+    } }, sign("theme")),
+    h("button", { type: "button", class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
+  $("tabs").append(...PANES.map(([name, word]) => h("button", { type: "button", "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
+  showTab(isNarrow.matches && location.hash.length < 3 ? "loom" : "main");
+  addEventListener("hashchange", route);
+  addEventListener("keydown", onKey);
+  connection = new Connection(model, can("observe") && !session.tenant, { onSnapshot: (missing) => onSnapshot(missing).catch(lost), onLost: lost });
+  connection.open();
+  setInterval(() => { model.tick(); announce(); if (!document.hidden) { loom.tree.draw(); } }, 1000);
+  let hiddenSince = 0; // a hidden page gives its connection back after a minute
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiddenSince);
+    if (document.hidden) hiddenSince = setTimeout(() => { connection.close(); hiddenSince = -1; }, 60000);
+    else if (hiddenSince === -1) connection.open();
+  });
+}
+
+function signInForm(why) {
+  const token = h("input", { type: "password", "aria-label": "Token", placeholder: "ct_…", autocomplete: "off", required: true });
+  const error = h("p", { class: "error", role: "alert" }, why ?? "");
+  document.body.classList.add("out");
+  $("main").replaceChildren(h("form", { class: "welcome", onsubmit: async (event) => {
+    event.preventDefault();
+    try { session = await signIn(token.value.trim()); document.body.classList.remove("out"); $("main").replaceChildren(); build(); } catch (problem) { setText(error, problem.message); }
+  } }, h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")), h("h1", null, "Sign in"), h("p", null, "Open the link that ", h("code", null, "cantrip serve"), " prints, or paste a token."),
+    h("div", { class: "row2" }, token, h("button", { class: "main" }, "Sign in")), error));
+  token.focus();
+}
+
+theme(remembered.get());
+$("mark").append(sign("star"));
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) history.replaceState(null, "", location.pathname);
+try { session = await signIn(given); build(); } catch (error) { signInForm(given ? error.message : ""); }

@@ -1,0 +1,162 @@
+// Nodes and texts. Whatever entities say becomes text nodes, and attributes of a fixed list: no markup is ever parsed.
+
+const ATTRIBUTES = new Set(["alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "dir", "disabled", "fill", "for",
+  "height", "hidden", "href", "id", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
+  "selected", "spellcheck", "src", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+
+const fill = (made, options, inside) => {
+  for (const [name, value] of Object.entries(options ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (ATTRIBUTES.has(name) || /^(aria|data)-/.test(name)) made.setAttribute(name, value === true ? "" : value);
+    else throw new Error(`the page sets no attribute ${name}`);
+  }
+  made.append(...inside.flat(3).filter((one) => one !== null && one !== undefined && one !== "" && one !== false));
+  return made;
+};
+export const h = (tag, options, ...inside) => fill(document.createElement(tag), options, inside);
+export const $ = (id) => document.getElementById(id);
+
+// Set what has changed only: a node that stays as it is costs no layout.
+export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+export const setAttr = (node, name, value) => {
+  if (value === null) node.removeAttribute(name);
+  else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+};
+
+// ---------------------------------------------------------------------------------------------------------------- signs
+
+const SHAPES = {
+  dot: "M8 4a4 4 0 1 0 0 8 4 4 0 0 0 0-8z",
+  ring: "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3zm0 2a3 3 0 1 1 0 6 3 3 0 0 1 0-6z",
+  hand: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zm0 2v4h3.4v1.6H6.4V4z",
+  check: "M13.3 4.7 6.6 11.6 2.9 8l1.2-1.2 2.4 2.3 5.6-5.7z",
+  cross: "M4.1 2.9 8 6.8l3.9-3.9 1.2 1.2L9.2 8l3.9 3.9-1.2 1.2L8 9.2l-3.9 3.9-1.2-1.2L6.8 8 2.9 4.1z",
+  cut: "M2 7.2h8.6V4L14 8l-3.4 4V8.8H2z",
+  stop: "M4 4h8v8H4z",
+  pause: "M4 3h3v10H4zm5 0h3v10H9z",
+  twist: "M5.5 3.5 11 8l-5.5 4.5z",
+  fork: "M4 1.8a1.9 1.9 0 0 0-.8 3.6v5.2a1.9 1.9 0 1 0 1.6 0V8.9c.6.4 1.4.6 2.2.6h2.2c1.5 0 2.4-.9 2.4-2.4v-1.7a1.9 1.9 0 1 0-1.6 0v1.7c0 .6-.2.8-.8.8H7c-1.3 0-2.2-.7-2.2-2V5.400a1.9 1.9 0 0 0-.8-3.6z",
+  child: "M3.2 2h1.6v6.200c0 .9.4 1.300 1.300 1.300h4V6.700L14 10.300l-3.900 3.500v-2.700h-4c-1.800 0-2.900-1.100-2.900-2.900z",
+  again: "M8 3a5 5 0 0 1 4.300 2.500V3.200h1.500v5H8.900V6.700h2.300A3.500 3.500 0 1 0 11.400 9h1.550A5 5 0 1 1 8 3z",
+  mail: "M2 3.500h12v9H2zm1.600 1.400v.4L8 8.500l4.400-3.200v-.4zm8.800 6.200V7L8 10.200 3.600 7v4.100z",
+  plus: "M7.200 3h1.600v4.200H13v1.600H8.800V13H7.200V8.800H3V7.200h4.200z",
+  theme: "M6.200 1.800A6.300 6.300 0 1 0 14.200 9.800 5.400 5.400 0 0 1 6.200 1.800z",
+  star: "M8 0l1.700 6.300L16 8l-6.300 1.700L8 16l-1.700-6.300L0 8l6.300-1.700z",
+  bolt: "M9.200 1 3.500 9h3.700l-.5 6 5.800-8.200H8.700z",
+};
+const SVG = "http://www.w3.org/2000/svg";
+export const svg = (tag, options, ...inside) => fill(document.createElementNS(SVG, tag), options, inside);
+export const sign = (name) => svg("svg", { class: `sign ${name}`, viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" },
+  svg("path", { d: SHAPES[name] }));
+
+// How things stand, as a sign, a word and a colour: never by colour alone.
+const STANDING = {
+  active: ["dot", "running", "now"], waiting: ["hand", "needs you", "ask"], terminated: ["check", "done", "good"],
+  truncated: ["cut", "truncated", "warn"], cancelled: ["stop", "stopped", "dim"], interrupted: ["pause", "interrupted", "warn"],
+  idle: ["ring", "idle", "dim"], failed: ["cross", "failed", "bad"], crashed: ["cross", "crashed", "bad"],
+  forgotten: ["ring", "forgotten", "dim"], up: ["dot", "up", "good"], starting: ["ring", "starting", "now"],
+  ending: ["stop", "ending", "dim"], restarting: ["again", "restarting", "warn"], stopped: ["stop", "stopped", "dim"],
+};
+export const standing = (state) => STANDING[state] ?? ["cross", plain(String(state).replaceAll("_", " ")), "bad"];
+export const standingOf = (entity) => standing(entity.lasting && !entity.over && entity.state === "terminated" ? "idle" : entity.state);
+export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }, sign(shape), word);
+
+// --------------------------------------------------------------------------------------------------------------- numbers
+
+export const number = (n) => (n < 1e4 ? Math.round(n).toLocaleString("en") : n < 1e6 ? `${(n / 1e3).toFixed(1)}k` : `${(n / 1e6).toFixed(2)}M`);
+export const money = (n) => (n ? `$${n < 0.01 ? n.toPrecision(1) : n.toFixed(2)}` : "");
+export const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many ?? `${one}s`}`;
+export const span = (s) => {
+  if (s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;
+  if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+};
+export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : span(Math.floor(s)); };
+export const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+export const short = (id) => String(id).slice(-6);
+
+// ----------------------------------------------------------------------------------------------------------------- texts
+
+// Signs that move, hide or turn round what stands beside them, and those of terminals, are shown as what they are.
+const ODD = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)/gu;
+export const plain = (text) => String(text ?? "").slice(0, 500).replace(ODD, "\ufffd").replace(/\s+/g, " ").trim();
+export const write = (into, text) => {
+  let done = 0;
+  for (const match of text.matchAll(ODD)) {
+    const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    into.append(text.slice(done, match.index), h("span", { class: "odd", title: code }, code));
+    done = match.index + match[0].length;
+  }
+  into.append(text.slice(done));
+  return into;
+};
+const LONG = 4000;
+// A long text is cut, and a click shows the rest.
+const cut = (text, show) => {
+  const made = show(text.slice(0, LONG));
+  if (text.length > LONG) {
+    const more = h("button", { type: "button", class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
+      `Show all ${number(text.length)} characters`);
+    return [made, more];
+  }
+  return [made];
+};
+export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
+export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
+
+// Code blocks, lists, headings and emphasis, as nodes; everything else is text. Links only to http(s), shown with their host.
+const INLINE = /(`[^`\n]+`)|(\*\*[^*\n]+\*\*)|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
+const link = (label, address) => {
+  let url;
+  try { url = new URL(address); } catch { return document.createTextNode(address); }
+  const shown = label === address ? [plain(label)] : [plain(label), h("span", { class: "host" }, ` ${url.host}`)];
+  return h("a", { href: url.href, rel: "noopener noreferrer nofollow", target: "_blank" }, shown);
+};
+const inline = (into, text) => {
+  let done = 0;
+  for (const match of text.matchAll(INLINE)) {
+    write(into, text.slice(done, match.index));
+    if (match[1]) into.append(write(h("code"), match[1].slice(1, -1)));
+    else if (match[2]) into.append(write(h("strong"), match[2].slice(2, -2)));
+    else into.append(link(match[3] ?? match[5], match[4] ?? match[5]));
+    done = match.index + match[0].length;
+  }
+  return write(into, text.slice(done));
+};
+export const prose = (text) => cut(text, (part) => {
+  const made = h("div", { class: "prose", dir: "auto" });
+  let list = null, paragraph = null;
+  for (const [at, piece] of part.split(/^```[^\n]*\n?/m).entries()) {
+    if (at % 2) { made.append(...code(piece.replace(/\n$/, ""))); list = paragraph = null; continue; }
+    for (const line of piece.split("\n")) {
+      const item = /^\s*(?:[-*]|\d+\.)\s+(.*)/.exec(line), title = /^#{1,4}\s+(.*)/.exec(line);
+      if (!line.trim()) list = paragraph = null;
+      else if (item) { list ??= made.appendChild(h("ul")); paragraph = null; inline(list.appendChild(h("li")), item[1]); }
+      else if (title) { list = paragraph = null; inline(made.appendChild(h("p", { class: "head" })), title[1]); }
+      else if (paragraph) { paragraph.append("\n"); inline(paragraph, line); }
+      else { list = null; paragraph = inline(made.appendChild(h("p")), line); }
+    }
+  }
+  return made;
+});
+
+// Only pictures that are in the page's own data, and only after a click.
+const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
+export const picture = (image) => {
+  const label = plain(image.filename ?? image.media_type ?? "file");
+  if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
+  const button = h("button", { type: "button", class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
+    `Show the image (${label})`);
+  return button;
+};
+
+// ------------------------------------------------------------------------------------------------------------- sparkline
+
+export const sparkline = (values, label) => {
+  const top = Math.max(...values, 1);
+  const points = values.map((value, at) => `${(at * 60) / Math.max(1, values.length - 1)},${(15 - (value / top) * 13).toFixed(1)}`);
+  return svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": label },
+    svg("polyline", { points: points.join(" "), fill: "none" }));
+};

@@ -1,0 +1,106 @@
+// The loom: entities as a tree, with children and forks below what they came from.
+
+import { ago, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
+import { title } from "./model.js";
+import { Tree } from "./tree.js";
+
+const FILTERS = [
+  ["all", "All", () => true], ["live", "At work", (one) => one.state === "active" && !one.over],
+  ["waiting", "Need you", (one) => one.state === "waiting"],
+  ["troubled", "Troubled", (one) => !["active", "waiting", "terminated"].includes(one.state)],
+];
+
+export class LoomPane {
+  #closed = new Set();
+  #shape = 0;
+  #filter = "all";
+  #query = "";
+
+  constructor(node, model, { onSelect, onOlder }) {
+    this.model = model;
+    this.tree = new Tree({
+      label: "Entities", rowHeight: 48, empty: "Nothing has been cast yet.",
+      make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id), onSelect,
+      onToggle: (id) => { this.#closed.has(id) ? this.#closed.delete(id) : this.#closed.add(id); this.rebuild(); },
+    });
+    this.search = h("input", { type: "search", placeholder: "Filter by name, intent, state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
+      oninput: () => { this.#query = this.search.value.toLowerCase(); this.rebuild(); },
+      onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
+    this.count = h("span", { class: "count" });
+    this.chips = h("div", { class: "chips", role: "group", "aria-label": "Which entities" }, FILTERS.map(([key, word]) =>
+      h("button", { type: "button", class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
+    this.older = h("button", { type: "button", class: "more", hidden: true, onclick: onOlder }, "Show older entities");
+    node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
+      h("div", { class: "finder" }, this.search, this.chips), this.tree.box, this.older);
+  }
+  filter(key) {
+    this.#filter = key;
+    for (const chip of this.chips.children) setAttr(chip, "aria-pressed", String(chip.dataset.filter === key));
+    this.rebuild();
+  }
+  // What the filter shows, for actions on many.
+  matches(entity) {
+    const [, , test] = FILTERS.find(([key]) => key === this.#filter);
+    if (!test(entity)) return false;
+    if (!this.#query) return true;
+    const [, word] = standingOf(entity);
+    return `${entity.name ?? ""} ${entity.cantrip ?? ""} ${entity.intent ?? ""} ${entity.id} ${word}`.toLowerCase().includes(this.#query);
+  }
+  rebuild() {
+    const { model } = this, rows = [];
+    const isFiltered = this.#filter !== "all" || this.#query;
+    let shown = null;
+    if (isFiltered) { // those that match, and what they hang from
+      shown = new Set();
+      for (const one of model.entities.values()) if (this.matches(one)) {
+        for (let id = one.id; id && !shown.has(id); id = model.entities.get(id)?.above) shown.add(id);
+      }
+    }
+    const walk = (ids, depth) => {
+      const list = shown ? ids.filter((id) => shown.has(id)) : ids.filter((id) => model.entities.has(id));
+      list.forEach((id, at) => {
+        const children = model.below.get(id) ?? [], isOpen = !this.#closed.has(id);
+        rows.push({ id, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length });
+        if (children.length && isOpen) walk(children, depth + 1);
+      });
+    };
+    walk(model.roots, 0);
+    this.#shape = model.shape;
+    this.tree.setRows(rows);
+    setText(this.count, isFiltered ? `${number(rows.length)} of ${number(model.entities.size)}` : number(model.entities.size));
+  }
+  show(model) {
+    const isFiltered = this.#filter !== "all" || this.#query;
+    if (this.#shape !== model.shape || (isFiltered && model.dirty.size)) this.rebuild();
+    else if (model.dirty.size) this.tree.draw(model.dirty);
+  }
+  reveal(id) { // open what hides it
+    let isHidden = false;
+    for (let up = this.model.entities.get(id)?.above; up; up = this.model.entities.get(up)?.above) isHidden = this.#closed.delete(up) || isHidden;
+    if (isHidden) this.rebuild();
+  }
+  #make(row) {
+    row.parts = { sign: h("span", { class: "stand" }), kind: h("span", { class: "kin" }), title: h("b", { class: "name", dir: "auto" }), intent: h("span", { class: "intent", dir: "auto" }), line: h("span", { class: "under" }) };
+    const { parts } = row;
+    row.append(parts.sign, h("span", { class: "what" }, h("span", { class: "over" }, parts.kind, parts.title, parts.intent), parts.line));
+  }
+  #update(row, id) {
+    const one = this.model.entities.get(id), { parts } = row;
+    if (!one) return;
+    const [shape, word, tone] = standingOf(one);
+    if (row.shape !== shape + tone) {
+      parts.sign.replaceChildren(sign(shape));
+      parts.sign.className = `stand ${tone}`;
+      row.shape = shape + tone;
+    }
+    const kin = one.forked ? "fork" : one.parent ? "child" : "";
+    if (parts.kind.dataset.kind !== kin) {
+      parts.kind.dataset.kind = kin;
+      parts.kind.replaceChildren(...(kin === "fork" ? [sign("fork"), h("span", { class: "unseen" }, "fork")] : []));
+    }
+    setText(parts.title, title(one));
+    setText(parts.intent, plain(one.intent ?? ""));
+    const facts = [word, one.turns && `${number(one.turns)} ${one.turns === 1 ? "turn" : "turns"}`, one.tokens && `${number(one.tokens)} tok`, money(one.cost), ago(one.at)].filter(Boolean);
+    setText(parts.line, one.say && word === "running" ? `${word} · ${plain(one.say)}` : facts.join(" · "));
+  }
+}

@@ -1,0 +1,117 @@
+// What needs a person: open requests, the oldest first; interrupted entities; crashes since the page looks.
+
+import { ago, asText, clock, h, number, pill, plain, setText, sign, standing, write, code } from "./dom.js";
+import { entityOf } from "./actors.js";
+import { title } from "./model.js";
+
+export class NeedsPane {
+  #cards = new Map();
+  #crashes = 0;
+
+  constructor(node, model, { can, act, onSelect, matches }) {
+    Object.assign(this, { model, can, act, onSelect, matches });
+    this.count = h("span", { class: "count" });
+    this.many = h("div", { class: "many", hidden: true });
+    this.list = h("div", { class: "cards" });
+    this.broken = h("div", { class: "cards" });
+    this.log = h("ol", { class: "crashes" });
+    this.logBox = h("details", { class: "log", hidden: true }, h("summary", null, "Crashes ", this.logCount = h("span", { class: "count" })), this.log);
+    this.calm = h("div", { class: "calm" }, sign("check"), h("p", null, "Nothing needs you."), h("p", { class: "dim" }, "Approvals, questions and interrupted entities come here."));
+    node.append(h("div", { class: "head" }, h("h2", { id: "needs-title" }, "Needs you"), this.count),
+      h("div", { class: "scroll" }, this.many, this.list, this.broken, this.calm, this.logBox));
+  }
+  get open() { return [...this.model.requests.values()].sort((a, b) => (a.asked_at < b.asked_at ? -1 : 1)); }
+  get interrupted() { return [...this.model.entities.values()].filter((one) => one.state === "interrupted" && !one.over && !one.parent); }
+  show() {
+    const open = this.open, broken = this.interrupted;
+    setText(this.count, open.length + broken.length ? number(open.length + broken.length) : "");
+    this.calm.hidden = open.length + broken.length > 0;
+    this.#keep(this.list, open, (one) => one.id, (one) => this.#request(one));
+    this.#keep(this.broken, broken, (one) => `i:${one.id}`, (one) => this.#broken(one));
+    for (const node of this.list.querySelectorAll("[data-at]")) setText(node, ago(Number(node.dataset.at)));
+    const shown = open.filter((one) => one.kind === "approval" && this.matches(this.model.entities.get(one.entity) ?? one));
+    this.many.hidden = !(this.can("approve") && shown.length > 1);
+    if (!this.many.hidden && this.many.dataset.n !== String(shown.length)) {
+      this.many.dataset.n = String(shown.length);
+      const all = (decision, word) => h("button", { type: "button", onclick: () => this.act.decideAll(this.open.filter((one) => one.kind === "approval" && this.matches(this.model.entities.get(one.entity) ?? one)), decision) }, `${word} all ${shown.length}`);
+      this.many.replaceChildren(all("allow", "Approve"), all("deny", "Deny"));
+    }
+    const { crashes } = this.model, last = crashes.at(-1)?.at ?? 0;
+    if (this.#crashes !== last) {
+      this.#crashes = last;
+      this.logBox.hidden = !crashes.length;
+      setText(this.logCount, number(crashes.length));
+      this.log.replaceChildren(...crashes.slice(-30).reverse().map((one) => this.#crash(one)));
+    }
+  }
+  #keep(into, items, key, make) { // nodes are kept, so that what somebody types in them stays
+    const wanted = new Set(items.map(key));
+    for (const node of [...into.children]) if (!wanted.has(node.dataset.key)) {
+      const hadFocus = node.contains(document.activeElement);
+      const next = node.nextElementSibling ?? node.previousElementSibling;
+      this.#cards.delete(node.dataset.key);
+      node.remove();
+      if (hadFocus) (next ?? into.closest(".pane")).focus();
+    }
+    for (const one of items) if (!this.#cards.has(key(one))) {
+      const node = make(one);
+      node.dataset.key = key(one);
+      this.#cards.set(key(one), node);
+      into.append(node);
+    }
+  }
+  #who(id) {
+    const entity = this.model.entities.get(id);
+    return entity ? h("a", { href: `#/e/${encodeURIComponent(id)}`, dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
+  }
+  #request(one) {
+    const may = this.can("approve"), question = one.kind === "question";
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": question ? "Question" : `Approve ${plain(one.gate)}?` });
+    const top = h("p", { class: "top" }, sign("hand"), this.#who(one.entity), h("span", { class: "dim", "data-at": String(Date.parse(one.asked_at)) }, ago(Date.parse(one.asked_at))));
+    const error = h("p", { class: "error", role: "alert", hidden: true });
+    const send = (body) => this.act.decide(one, body).catch((problem) => { error.hidden = false; setText(error, problem.message); });
+    const args = asText(one.args);
+    if (question) {
+      const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
+      const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
+        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), h("button", { type: "button", onclick: () => send({ decision: "deny" }) }, "Decline")));
+      card.append(top, write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? form : "", error);
+    } else {
+      const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
+      const always = h("input", { type: "checkbox" });
+      const edit = h("textarea", { rows: String(Math.min(12, args.split("\n").length + 1)), "aria-label": "Arguments as JSON", spellcheck: "false", hidden: true });
+      const shown = h("div", null, code(args));
+      const change = h("button", { type: "button", class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
+      card.allow = () => {
+        let given;
+        try { given = edit.hidden ? undefined : JSON.parse(edit.value); } catch (problem) { error.hidden = false; setText(error, `The arguments are no JSON: ${problem.message}`); return; }
+        send({ decision: "allow", note: note.value, ...(given ? { args: given } : {}), ...(always.checked ? { remember: "entity" } : {}) });
+      };
+      card.deny = () => note.focus();
+      const deny = () => send({ decision: "deny", note: note.value });
+      note.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); deny(); } });
+      card.append(top, h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)), one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "",
+        shown, may ? edit : "", may ? h("div", { class: "form" }, h("div", { class: "between" }, change, h("label", { class: "tick" }, always, "always, for this entity")), note,
+          h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: card.allow }, "Approve"), h("button", { type: "button", class: "danger", onclick: deny }, "Deny"))) : "", error);
+    }
+    return card;
+  }
+  #broken(one) {
+    const may = this.can("stop");
+    return h("article", { class: "card", tabindex: "-1", "aria-label": "Interrupted entity" }, h("p", { class: "top" }, pill(standing("interrupted")), this.#who(one.id)),
+      h("p", { class: "dim" }, "A crash interrupted it. Resume it from its last record, or end it."),
+      may && h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: () => this.act.resume(one) }, "Resume"), h("button", { type: "button", class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
+  }
+  #crash(one) {
+    const entity = entityOf(one.path, this.model);
+    const where = entity ? this.#who(entity) : h("span", null, plain(one.path.split("/").slice(-2).join("/")));
+    return h("li", null, h("details", null, h("summary", null, h("span", { class: "dim" }, clock(one.at * 1000)), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `),
+      h("p", null, where, h("span", { class: "dim" }, ` ${plain(one.reason ?? "")}`)), one.report ? code(one.report) : ""));
+  }
+}
+
+// An answer as its schema wants it: text stays text, everything else is JSON.
+function parsed(text, schema) {
+  if (!schema?.type || schema.type === "string") return text;
+  try { return JSON.parse(text); } catch { return text; }
+}

@@ -1,0 +1,255 @@
+// One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
+
+import { api } from "./api.js";
+import { $, ago, asText, clock, code, h, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, write } from "./dom.js";
+import { title } from "./model.js";
+
+const PAGE = 100; // events that are read at once
+const MOST = 600; // events that are kept while it follows the newest
+
+const order = (id) => { const [number, part] = id.split("."); return Number(number) * 10 + Number(part ?? 0); };
+
+export class Timeline {
+  #events = new Map(); // id -> node
+  #keys = []; // ids in order
+  #earlier = 0;
+  #liveNodes = new Map();
+  #kin = new Map(); // turn id -> the node that lists what hangs from it
+  #kinShape = 0;
+  #turn = null; // the turn of the address
+  id = null;
+
+  constructor(node, model, { can, act }) {
+    Object.assign(this, { node, model, can, act });
+    this.header = h("header", { class: "entity" });
+    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#loadEarlier() });
+    this.list = h("ol", { class: "thread", "aria-label": "Turns" });
+    this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
+    this.body = h("div", { class: "body" }, this.more, this.list, this.liveBox);
+    this.body.addEventListener("scroll", () => { this.isAtEnd = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 60; }, { passive: true });
+    this.composer = h("div", { class: "composer" });
+    this.isAtEnd = true;
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- loading
+
+  async open(id, turn) {
+    this.#turn = turn ?? null;
+    if (this.id === id) { this.#toTurn(); return; }
+    this.id = id;
+    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear();
+    this.list.replaceChildren(); this.liveBox.replaceChildren();
+    this.isAtEnd = true;
+    this.facts = null;
+    this.node.replaceChildren(this.header, this.body, this.composer);
+    if (!this.model.entities.has(id)) {
+      try { this.model.add(await api("GET", `entities/${encodeURIComponent(id)}`)); }
+      catch (error) { this.header.replaceChildren(h("h1", null, "No such entity"), h("p", { class: "dim" }, plain(error.message))); this.composer.replaceChildren(); return; }
+    }
+    this.#head(); this.#compose();
+    await this.reload();
+    this.#toTurn();
+  }
+  async reload() {
+    const id = this.id;
+    if (!id) return;
+    const told = await api("GET", `entities/${encodeURIComponent(id)}/story?limit=${PAGE}`);
+    if (id !== this.id) return;
+    const first = told.items[0];
+    if (first && this.#keys.length && order(first.id) > order(this.#keys.at(-1))) this.#clear(); // a gap: what is older is read again
+    if (!this.#keys.length) this.#earlier = told.earlier;
+    told.items.forEach((one) => this.add(one));
+    this.#showEarlier();
+    this.showLive();
+    this.#follow();
+  }
+  #clear() { this.#events.clear(); this.#keys = []; this.#kin.clear(); this.list.replaceChildren(); }
+  async #loadEarlier() {
+    const id = this.id, top = this.list.firstElementChild, was = top?.getBoundingClientRect().top ?? 0;
+    const told = await api("GET", `entities/${encodeURIComponent(id)}/story?limit=${PAGE}&before=${this.#keys[0]}`);
+    if (id !== this.id) return;
+    this.#earlier = told.earlier;
+    told.items.forEach((one) => this.add(one));
+    this.#showEarlier();
+    if (top) this.body.scrollTop += top.getBoundingClientRect().top - was;
+  }
+  #showEarlier() {
+    this.more.hidden = !this.#earlier;
+    setText(this.more, `Show earlier turns (${number(this.#earlier)} events)`);
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- events
+
+  add(one) {
+    if (this.#events.has(one.id)) return;
+    const made = this.#make(one);
+    this.#events.set(one.id, made);
+    let at = this.#keys.length;
+    while (at > 0 && order(this.#keys[at - 1]) > order(one.id)) at--;
+    this.list.insertBefore(made, this.#events.get(this.#keys[at]) ?? null);
+    this.#keys.splice(at, 0, one.id);
+    if (this.isAtEnd && this.#keys.length > MOST) { // a page that is open for days does not grow
+      const old = this.#keys.shift();
+      this.#events.get(old).remove();
+      this.#events.delete(old);
+      this.#earlier++;
+      this.#showEarlier();
+    }
+  }
+  follow(id, one) {
+    if (id !== this.id) return;
+    this.add(one);
+    this.#follow();
+  }
+  #follow() { if (this.isAtEnd && !this.#turn) requestAnimationFrame(() => { this.body.scrollTop = this.body.scrollHeight; }); }
+  #toTurn() {
+    if (!this.#turn) return;
+    const node = this.list.querySelector(`[data-sequence="${Number(this.#turn)}"]`);
+    node?.focus({ preventScroll: true });
+    node?.scrollIntoView({ block: "center" });
+  }
+  #make({ event, data }) {
+    const line = (shape, tone, text, more, at) => h("li", { class: `step ${tone}` }, h("span", { class: "knot" }, sign(shape)),
+      h("div", { class: "line" }, h("p", { class: "say" }, text, at ? h("time", { class: "dim", datetime: undefined }, clock(Date.parse(at))) : ""), more ?? ""));
+    const by = (who) => (who ? h("span", { class: "by" }, plain(who.replace(/^token:/, ""))) : h("span", { class: "by" }, "its caller"));
+    switch (event) {
+      case "entity": case "intent":
+        return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
+          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], h("time", { class: "dim" }, clock(Date.parse(data.began ?? data.at)))), prose(String(data.intent ?? ""))));
+      case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], prose(data.text), data.at);
+      case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
+      case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
+        [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+      case "episode": case "end": return this.#end(event, data);
+      default: return this.#turnCard(data);
+    }
+  }
+  #end(event, data) {
+    const [shape, word, tone] = standing(data.state);
+    const what = data.error ?? data.summary ?? (data.ward ? `ward: ${data.ward}` : "");
+    return h("li", { class: `step ${tone} ending` }, h("span", { class: "knot" }, sign(shape)), h("div", { class: "line" },
+      h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
+        h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`)),
+      what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
+      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
+  }
+  #turnCard(turn) {
+    this.model.own(turn.id, turn.entity_id);
+    const calls = turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), failed = turn.gate_calls.some((one) => one.is_error);
+    const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
+    const kin = h("div", { class: "kinbox" });
+    this.#kin.set(turn.id, kin);
+    this.#hang(turn.id, kin);
+    const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
+      h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`),
+        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "grow" }),
+        h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
+        this.can("cast") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.fork(turn) }, sign("fork"), "Fork") : ""),
+      turn.content ? prose(turn.content) : "",
+      calls.map((one) => this.#call(one)), (turn.images ?? []).map(picture), kin);
+    return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
+  }
+  #call(one) {
+    const args = asText(one.args), result = one.result === null || one.result === undefined ? "" : asText(one.result);
+    const brief = plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
+    return h("details", { class: `call${one.is_error ? " bad" : ""}`, open: one.is_error },
+      h("summary", null, sign("twist"), write(h("code", { class: "gate" }), one.gate), h("span", { class: "brief", dir: "auto" }, brief), one.is_error ? h("span", { class: "flag" }, "error") : h("span", { class: "brief to", dir: "auto" }, result ? `→ ${plain(result).slice(0, 60)}` : "")),
+      h("h4", null, "Arguments"), code(args), result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
+  }
+  #hang(turnId, box) {
+    const found = (this.model.below.get(this.id) ?? []).map((id) => this.model.entities.get(id)).filter((one) => one?.parent_turn === turnId);
+    const told = found.map((one) => `${one.id}${one.state}${one.over}`).join();
+    if (box.dataset.told === told) return;
+    box.dataset.told = told;
+    box.replaceChildren(...found.map((one) => {
+      const [shape, word, tone] = standingOf(one);
+      return h("a", { class: `kin ${tone}`, href: `#/e/${encodeURIComponent(one.id)}` }, sign(one.forked ? "fork" : "child"), h("b", { dir: "auto" }, title(one)), h("span", { class: "intent", dir: "auto" }, plain(one.intent ?? "").slice(0, 80)), h("span", { class: `pill ${tone}` }, sign(shape), word));
+    }));
+  }
+
+  // ---------------------------------------------------------------------------------------------------- the running turn
+
+  showLive() {
+    const items = this.model.live.get(this.id);
+    this.liveBox.hidden = !items?.size;
+    for (const [key, node] of this.#liveNodes) if (!items?.has(key)) { node.remove(); this.#liveNodes.delete(key); }
+    for (const [key, one] of items ?? []) {
+      let node = this.#liveNodes.get(key);
+      if (!node) {
+        node = h("div", { class: `item ${one.type}` }, h("p", { class: "say" }, sign(one.type === "tool_call" ? "bolt" : one.type === "thinking" ? "ring" : "star"), h("span", { class: "label" })), h("div", { class: "text", dir: "auto" }));
+        this.#liveNodes.set(key, node);
+        this.liveBox.append(node);
+      }
+      const said = one.type === "tool_call" ? [Object.keys(one.toolArguments ?? {}).length ? asText(one.toolArguments) : "", one.toolOutput ?? ""].filter(Boolean).join("\n→ ") : String(one.content ?? one.label ?? "");
+      setText(node.querySelector(".label"), one.type === "tool_call" ? plain(one.toolName) : one.type === "thinking" ? "thinks" : "says");
+      const text = node.querySelector(".text");
+      if (text.said !== said) { text.said = said; text.replaceChildren(); write(text, said.slice(-8000)); }
+    }
+    this.#follow();
+  }
+  show(model) {
+    if (!this.id) return;
+    const entity = model.entities.get(this.id);
+    if (model.dirty.has(this.id)) { this.#head(); this.#compose(); this.showLive(); }
+    if (this.#kinShape !== model.shape || model.dirty.size) {
+      this.#kinShape = model.shape;
+      if ((model.below.get(this.id) ?? []).some((id) => model.dirty.has(id)) || model.dirty.has(this.id)) for (const [turn, box] of this.#kin) this.#hang(turn, box);
+    }
+    if (entity) setText(this.ageNode ?? h("span"), entity.over ? "" : ago(entity.at));
+  }
+
+  // -------------------------------------------------------------------------------------------------------------- header
+
+  #head() {
+    const one = this.model.entities.get(this.id);
+    if (!one) return;
+    const can = this.can, stands = standingOf(one), running = one.state === "active" || one.state === "waiting";
+    const told = [stands[1], one.over, one.turns, one.tokens, one.cost, one.above].join();
+    if (this.facts === told) return;
+    this.facts = told;
+    const path = [];
+    for (let up = this.model.entities.get(one.above); up && path.length < 6; up = this.model.entities.get(up.above)) path.unshift(up);
+    const focused = this.header.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+    const button = (name, word, shape, work, tone = "") => h("button", { type: "button", class: tone, "data-do": name, onclick: work }, sign(shape), word);
+    this.ageNode = h("dd", null, ago(one.at));
+    const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
+    this.header.replaceChildren(
+      path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: `#/e/${encodeURIComponent(up.id)}`, dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
+      h("div", { class: "titles" }, h("h1", { dir: "auto" }, title(one)), pill(stands),
+        h("span", { class: "acts" },
+          can("steer") && running && !one.over && button("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
+          can("stop") && one.state === "interrupted" && button("resume", "Resume", "again", () => this.act.resume(one), "main"),
+          can("stop") && !one.over && button("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
+      h("dl", { class: "facts" }, fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
+        one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))));
+    if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
+  }
+  #compose() {
+    const one = this.model.entities.get(this.id), can = this.can;
+    if (!one) return;
+    const running = one.state === "active" && !one.over;
+    const modes = [one.lasting && !one.over && can("send") && ["send", running ? "Send next" : "Send", "Say something to it"], running && can("steer") && ["steer", "Steer", "Put a message before its next query"]].filter(Boolean);
+    const told = modes.map(([, word]) => word).join() + one.id;
+    if (this.composer.dataset.told === told) return;
+    this.composer.dataset.told = told;
+    const kept = this.box?.isConnected && this.boxOf === one.id ? this.box.value : "", hadFocus = this.composer.contains(document.activeElement);
+    this.composer.replaceChildren();
+    if (!modes.length) { if (hadFocus) this.node.focus(); return; }
+    this.boxOf = one.id;
+    this.box = h("textarea", { rows: "1", "aria-label": "Message", placeholder: modes.map(([, , hint]) => hint).at(-1) });
+    this.box.value = kept;
+    const error = h("p", { class: "error", role: "alert", hidden: true });
+    const send = async (mode) => {
+      const text = this.box.value.trim();
+      if (!text) { this.box.focus(); return; }
+      try { await this.act[mode](one, text); error.hidden = true; this.box.value = ""; } catch (problem) { error.hidden = false; setText(error, problem.message); }
+    };
+    const first = modes.at(-1)[0];
+    this.box.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(first); } });
+    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => h("button", { type: "button", class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
+    if (hadFocus) this.box.focus();
+  }
+  focusComposer() { this.box?.isConnected ? this.box.focus() : this.node.focus(); }
+  turnNodes() { return [...this.list.querySelectorAll("article.turn")]; }
+}
+const short8 = (id) => id.slice(-8);

@@ -1,0 +1,126 @@
+"""Errors as RFC 9457 problems: what a client did wrong, what is gone, and what may work later.
+
+A problem has a `type` (`urn:cantrip:held`), a `title`, a `status` and a `detail`; some have more. An error that no row
+here expects is a bug: its problem says nothing but an `error_id`, which is in the log beside the traceback.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+
+from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined
+from cantrip_actors.records.codec import dumps
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import (
+    AlreadyDecided,
+    AskCycle,
+    CantripError,
+    CantripUnknown,
+    CrystalError,
+    EntityEnded,
+    InvalidCantrip,
+    InvalidDecision,
+    InvalidFile,
+    InvalidImage,
+    InvalidIntent,
+    InvalidSchedule,
+    LoomError,
+    NameTaken,
+    ProviderError,
+    RuntimeClosed,
+    UnknownRequest,
+)
+
+__all__ = ["Problem", "problem_of", "report"]
+
+SOON: Final = {"retry-after": "1"}
+
+_log = get_logger("cantrip_actors.http")
+
+
+class Problem(Exception):  # the RFC's word
+    """A problem as the answer to a request. `more` are further members of the problem."""
+
+    def __init__(
+        self, status: int, kind: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+    def response(self, redact: Callable[[Any], Any] = lambda value: value) -> Response:
+        """Return the answer; `redact` takes secrets out of a JSON value."""
+        told = {
+            "type": f"urn:cantrip:{self.kind}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            **self.more,
+        }
+        body = dumps(redact(told), mark=False)
+        return Response(body, self.status, self.headers, media_type="application/problem+json")
+
+
+class _Row(NamedTuple):
+    error: type[CantripError]
+    status: int
+    kind: str
+    later: bool = False
+    """Whether the same request may work later."""
+
+
+_ROWS: Final = (
+    _Row(NameTaken, 409, "name-taken"),
+    _Row(InvalidIntent, 422, "invalid-intent"),
+    _Row(InvalidImage, 422, "invalid-image"),
+    _Row(InvalidFile, 422, "invalid-file"),
+    _Row(InvalidCantrip, 422, "invalid-cantrip"),
+    _Row(InvalidSchedule, 422, "invalid-schedule"),
+    _Row(InvalidDecision, 422, "invalid-decision"),
+    _Row(KeyUsed, 422, "idempotency-key-reused"),
+    _Row(Held, 409, "held"),
+    _Row(Quarantined, 409, "quarantined"),
+    _Row(CantripUnknown, 409, "cantrip-unknown"),
+    _Row(EntityEnded, 409, "ended"),
+    _Row(AlreadyDecided, 409, "already-decided"),
+    _Row(AskCycle, 409, "ask-cycle"),
+    _Row(UnknownRequest, 404, "unknown-request"),
+    _Row(InboxFull, 429, "inbox-full", later=True),
+    _Row(RuntimeClosed, 503, "closing", later=True),
+    _Row(ProviderError, 502, "provider"),
+    _Row(CrystalError, 502, "crystal"),
+)
+"""The first row whose class an error has."""
+
+
+def problem_of(error: CantripError) -> Problem:
+    """Return the problem for an error of the runtime."""
+    more: dict[str, Any] = {} if error.entity_id is None else {"entity_id": error.entity_id}
+    wait = getattr(error, "retry_after", None)
+    if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
+        return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
+    if isinstance(error, AlreadyDecided):
+        more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
+    for row in _ROWS:
+        if isinstance(error, row.error):
+            return Problem(row.status, row.kind, str(error), headers=SOON if row.later else None, **more)
+    if isinstance(error, LoomError):  # its text may name a file of the server
+        return report(error, 507, "loom", "the loom cannot be read or written", **more)
+    return report(error, 500, "failed", "the entity failed", **more)
+
+
+def report(error: Exception, status: int = 500, kind: str = "internal", detail: str = "", **more: Any) -> Problem:
+    """Log an error with its traceback, and return a problem that tells its id and nothing else of it."""
+    error_id = str(uuid.uuid4())
+    _log.error("a request failed", error_id=error_id, kind=kind, exc_info=error)
+    told = detail or "the server made a mistake"
+    return Problem(status, kind, f"{told}: its log has more under this error_id", error_id=error_id, **more)

@@ -1,0 +1,204 @@
+"""The state of one HTTP service: its runtime and cantrips, tokens and limits, feeds of events, and the way it ends."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from cantrip_actors import Cantrip, InvalidCantrip, RequestFeed, Runtime
+from cantrip_actors.http.feeds import Feed
+from cantrip_actors.http.limits import Limiter, Limits
+from cantrip_actors.http.supervision import Supervision
+from cantrip_actors.http.tokens import Tokens
+from cantrip_actors.observe import Telemetry, Upserts
+from cantrip_actors.observe.overview import Overview
+
+__all__ = ["Service", "by_name"]
+
+
+class Service:
+    """What all requests share. Enter it with `async with` in the event loop of its runtime.
+
+    `cantrips` are the ones that may be cast, by their names. `tokens` says who may; None lets in anybody (`--no-auth`).
+    `hosts` are the names by which clients reach the service, and `origins` those of other sites whose pages may use it.
+    `telemetry` is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] = (),
+        *,
+        tokens: Tokens | None = None,
+        limits: Limits | None = None,
+        hosts: Iterable[str] = ("localhost", "127.0.0.1", "::1"),
+        origins: Iterable[str] = (),
+        page: bool = True,
+        system_messages: str = "data",
+        telemetry: Telemetry | None = None,
+        access_log: bool = False,
+    ) -> None:
+        self.runtime = runtime
+        self.cantrips = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
+        self.tokens = tokens
+        self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
+        self.origins = frozenset(origins)
+        self.page = page
+        self.system_messages = system_messages
+        self.telemetry = telemetry
+        self.access_log = access_log
+        if telemetry is not None:
+            telemetry.counters.read_gauges_of(self._gauges)
+        self.limiter = Limiter(limits or Limits(), self._is_busy)
+        self.upserts: Upserts
+        self.is_ending = False
+        """Whether the event streams end now."""
+        self.has_no_readers = anyio.Event()
+        """Set once they have ended."""
+        self._feeds: dict[str | None, Feed] = {}
+        self._locks: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
+        self._attending: dict[str, tuple[RequestFeed, int]] = {}
+        self._supervision: tuple[Supervision, int] | None = None
+        self._overviews: dict[str | None, Overview] = {}
+        self._doors: list[anyio.CancelScope] = []
+        self._tasks: TaskGroup
+        self.is_open = False
+
+    def _is_busy(self, entity_id: str) -> bool:
+        loom = self.runtime.loom
+        return loom.has(entity_id) and loom.state(entity_id) in ("active", "waiting")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Follow the runtime's streams while the block runs."""
+        self.upserts = Upserts()
+        stop = self.runtime.watch(self.upserts.publish)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks, self.is_open = tasks, True
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            self.is_open = False
+            stop()
+            self.upserts.close()
+
+    @asynccontextmanager
+    async def key_lock(self, key: str) -> AsyncIterator[None]:
+        """Let requests with one key come one after the other."""
+        lock = self._locks.setdefault(key, anyio.Lock())
+        async with lock:
+            yield
+
+    # Streams
+
+    @contextmanager
+    def feed(self, entity_id: str | None) -> Iterator[Feed]:
+        """Use the feed of an entity, or of all: it is made for its first reader, and ends with its last."""
+        feed = self._feeds.get(entity_id)
+        if feed is None or feed.is_finished:
+            feed = self._feeds[entity_id] = Feed(self.runtime, self.upserts, entity_id, self._count_dropped)
+            if self.is_ending:
+                feed.drain()
+            self._tasks.start_soon(feed.run)
+        feed.readers += 1
+        try:
+            yield feed
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                feed.close()
+                if self._feeds.get(entity_id) is feed:
+                    del self._feeds[entity_id]
+                if self.is_ending and not self._feeds:
+                    self.has_no_readers.set()
+
+    def overview(self, runtime: Runtime) -> Overview:
+        """Return what looks at the loom for a tenant, or for all; it remembers what it has read."""
+        loom = runtime.shown_loom
+        return self._overviews.setdefault(runtime.loom.tenant, Overview(loom))
+
+    @property
+    def readers(self) -> int:
+        """How many readers event streams have."""
+        return sum(feed.readers for feed in list(self._feeds.values()))
+
+    def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        yield "cantrip.streams", ("native",), self.readers
+
+    def _count_dropped(self) -> None:
+        if self.telemetry is not None:
+            self.telemetry.counters.add("cantrip.streams.dropped", ("native",))
+
+    @contextmanager
+    def supervising(self) -> Iterator[Supervision]:
+        """Have the feed of all entities tell of the supervision tree, too, while the block runs."""
+        found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors), 0)
+        if not readers:
+            self._tasks.start_soon(found.run)
+        self._supervision = found, readers + 1
+        try:
+            yield found
+        finally:
+            readers = self._supervision[1] - 1
+            self._supervision = (found, readers) if readers else None
+            if not readers:
+                found.close()
+
+    def _publish_actors(self, data: dict[str, Any]) -> None:
+        feed = self._feeds.get(None)
+        if feed is not None:
+            feed.add_actors(data)
+
+    @contextmanager
+    def attending(self, runtime: Runtime) -> Iterator[None]:
+        """Count as somebody who can be asked (`unattended="deny"`) while the block runs."""
+        tenant = runtime.loom.tenant or ""
+        feed, readers = self._attending.get(tenant) or (runtime.requests(follow=True), 0)
+        self._attending[tenant] = feed, readers + 1
+        try:
+            yield
+        finally:
+            feed, readers = self._attending[tenant]
+            if readers > 1:
+                self._attending[tenant] = feed, readers - 1
+            else:
+                del self._attending[tenant]
+                feed.close()
+
+    async def start_door(self, run: Callable[..., Awaitable[Any]]) -> Any:
+        """Start a task that lasts until the event streams end; return what it says when it has started."""
+
+        async def run_until_end(*, task_status: TaskStatus[Any]) -> None:
+            with anyio.CancelScope() as scope:
+                self._doors.append(scope)
+                await run(task_status=task_status)
+
+        return await self._tasks.start(run_until_end)
+
+    def end_streams(self) -> None:
+        """End every event stream with `drain`, after what it has not sent yet; and what `start_door` started."""
+        self.is_ending = True
+        for scope in self._doors:
+            scope.cancel()
+        for feed in self._feeds.values():
+            feed.drain()
+        if not self._feeds:
+            self.has_no_readers.set()
+
+
+def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
+    """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
+    found: dict[str, Cantrip] = {}
+    for cantrip in cantrips:
+        if cantrip.name is None:
+            raise InvalidCantrip("a service offers cantrips by their names: give it a `name`")
+        if cantrip.name in found:
+            raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
+        found[cantrip.name] = cantrip
+    return found

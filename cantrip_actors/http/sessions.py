@@ -1,0 +1,79 @@
+"""Who asks: a bearer token, or the page's cookie, which holds the same token.
+
+A cookie is sent by any page that makes a browser ask, so with one every unsafe method has to come from our own page.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cantrip_actors.http.guard import host_name, is_same_origin
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.service import Service
+from cantrip_actors.http.tokens import ANYONE, SCOPES, Token
+
+__all__ = ["authenticate", "check_scope", "session_shape", "start_session"]
+
+SECURE: Final = "__Host-cantrip"
+PLAIN: Final = "cantrip"
+"""The cookie on plain-http loopback: browsers keep no `__Host-` cookie there."""
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def authenticate(service: Service, request: Request) -> Token:
+    """Return the token of a request. Raises Problem 401, and 403 for a cookie that another page made a browser send."""
+    if service.tokens is None:
+        return ANYONE
+    given = request.headers.get("authorization")
+    if given is not None:
+        kind, _, text = given.partition(" ")
+        token = service.tokens.find(text.strip()) if kind.lower() == "bearer" else None
+    else:
+        cookie = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
+        token = None if cookie is None else service.tokens.find(cookie)
+        if token is not None and request.method not in SAFE:
+            _check_own_page(request)
+    if token is None:
+        raise Problem(401, "token", "expected authorization: Bearer TOKEN", headers={"www-authenticate": "Bearer"})
+    return token
+
+
+def check_scope(token: Token, scope: str | None) -> None:
+    """Raise Problem 403 if a token lacks a scope."""
+    if scope is not None and not token.allows(scope):
+        headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'}
+        raise Problem(403, "scope", f"this token lacks the scope {scope}", headers=headers, scope=scope)
+
+
+def _check_own_page(request: Request) -> None:
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
+    if not (site == "same-origin" if site is not None else is_same_origin(origin, request.headers.get("host", ""))):
+        raise Problem(403, "cross-site", "a cookie counts for requests of the service's own page only")
+
+
+def _is_plain(request: Request) -> bool:
+    """Return whether the request comes over plain http to this machine itself."""
+    return request.url.scheme == "http" and host_name(request.headers.get("host", "")) in LOOPBACK
+
+
+def session_shape(token: Token) -> dict[str, object]:
+    """Return what the page may know of its token: what it may do, so that it shows nothing else."""
+    return {
+        "name": token.name,
+        "scopes": [one for one in SCOPES if token.allows(one)],
+        "tenant": token.tenant,
+    }
+
+
+def start_session(request: Request) -> Response:
+    """Return the answer that keeps the bearer token of a request as the page's cookie."""
+    text = request.headers.get("authorization", "").partition(" ")[2].strip()
+    answer = Response(status_code=204)
+    plain = _is_plain(request)
+    answer.set_cookie(PLAIN if plain else SECURE, text, path="/", secure=not plain, httponly=True, samesite="strict")
+    return answer

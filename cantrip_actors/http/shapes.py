@@ -1,0 +1,140 @@
+"""What the API tells of entities, episodes, requests and turns, as JSON values in the shapes of `models.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
+from cantrip_actors.machine.project import committed_turn, first_intent, outcome_of
+from cantrip_actors.records.records import Header
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = [
+    "cantrip_shape",
+    "entity_shape",
+    "episode_shape",
+    "outcome_shape",
+    "request_shape",
+    "tree_shape",
+    "usage_shape",
+]
+
+
+def usage_shape(usage: Usage) -> dict[str, Any]:
+    """Return tokens."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost": usage.cost,
+    }
+
+
+def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
+    """Return what may be said of a cantrip that is offered."""
+    circle = cantrip.circle
+    prompt = cantrip.call.system_prompt or ""
+    return {
+        "name": name,
+        "id": cantrip.id,
+        "description": prompt.strip().partition("\n")[0][:200],
+        "gates": list(circle.open_gates),
+        "medium": circle.medium,
+        "wards": [str(ward) for ward in circle.wards],
+    }
+
+
+def episode_shape(episode: Episode) -> dict[str, Any]:
+    """Return how an episode ended."""
+    return _episode(episode.entity_id, episode, None, episode.thread[-1].id if episode.thread else None)
+
+
+def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
+    """Return how an episode ended, from its outcome."""
+    return _episode(entity_id, outcome, outcome.error, outcome.last_turn)
+
+
+def _episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
+    return {
+        "entity_id": entity_id,
+        "result": end.result,
+        "terminated": end.terminated,
+        "truncated": end.truncated,
+        "reason": end.reason,
+        "ward": end.ward,
+        "summary": end.summary,
+        "error": error,
+        "last_turn": last_turn,
+        "usage": usage_shape(end.usage),
+        "subtree_usage": usage_shape(end.subtree_usage),
+    }
+
+
+def request_shape(request: Request) -> dict[str, Any]:
+    """Return a request to a person."""
+    shape = {field.name: getattr(request, field.name) for field in fields(request)}
+    return {**shape, "args": dict(request.args)}
+
+
+def _header_shape(loom: Loom, header: Header) -> dict[str, Any]:
+    return {
+        "id": header.entity_id,
+        "name": header.name,
+        "tenant": header.tenant,
+        "cantrip": header.cantrip_name,
+        "cantrip_id": header.cantrip_id,
+        "crystal": header.crystal,
+        "lasting": header.lasting,
+        "parent": header.parent_entity,
+        "parent_turn": header.parent_turn,
+        "forked": header.forked,
+        "depth": header.depth,
+        "began": header.at,
+        "state": loom.state(header.entity_id),
+        "over": loom.is_over(header.entity_id),
+    }
+
+
+def entity_shape(loom: Loom, header: Header, requests: Iterable[Request] | None = None) -> dict[str, Any]:
+    """Return an entity for a list; with its open `requests` in full."""
+    entity_id = header.entity_id
+    records = loom.records(entity_id)
+    first = first_intent(records)
+    is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
+    shape = {
+        **_header_shape(loom, header),
+        "origin": loom.owner(header.parent_turn or "") if is_fork else None,
+        "intent": None if first is None else first.intent,
+        "turns": sum(committed_turn(record) is not None for record in records),
+    }
+    if requests is None:
+        return shape
+    below = loom.usage_below(entity_id)
+    outcome = outcome_of(records, below)
+    usage = loom.usage(entity_id)
+    return {
+        **shape,
+        "by": None if first is None else first.sender,
+        "requests": [request_shape(one) for one in requests],
+        "usage": usage_shape(usage),
+        "subtree_usage": usage_shape(usage + below),
+        "episode": None if outcome is None else outcome_shape(entity_id, outcome),
+    }
+
+
+def tree_shape(loom: Loom, entity_id: str) -> dict[str, Any]:
+    """Return an entity and everything below it."""
+    header = loom.header(entity_id)
+    turns = loom.turns(entity_id)
+    return {
+        "id": entity_id,
+        "name": header.name,
+        "cantrip": header.cantrip_name,
+        "state": loom.state(entity_id),
+        "turns": len(turns),
+        "children": [tree_shape(loom, child) for child in loom.below(entity_id)],
+        "forks": [fork for turn in turns for fork in loom.forks(turn.id)],
+    }

@@ -1,0 +1,92 @@
+"""Server-sent events: how an event looks on the wire, ids that name a place in a log, and the response.
+
+Only durable events have an id, so `Last-Event-ID` names a record on disk (WHATWG: an event without an id does not
+change it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cantrip_actors.records.codec import dumps
+
+__all__ = ["COMMENT", "END_OF_RECORD", "HEADERS", "RETRY", "EventStream", "Position", "encode_event"]
+
+RETRY: Final = b"retry: 2000\n\n"
+COMMENT: Final = b": still here\n\n"
+END_OF_RECORD: Final = 9
+"""A part after all events of a record: what a snapshot ends with."""
+
+HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+}
+
+_ID: Final = re.compile(r"(\d{1,15})(?:\.(\d))?", re.ASCII)
+
+
+class Position(NamedTuple):
+    """The place of an event in an entity's log: the number of its record, and which of that record's events it is."""
+
+    number: int = 0
+    part: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.number}.{self.part}" if self.part else str(self.number)
+
+    @classmethod
+    def parse(cls, text: str) -> Position | None:
+        """Return the position of an id; None for a text that is not one."""
+        match = _ID.fullmatch(text.strip())
+        return None if match is None else cls(int(match[1]), int(match[2] or 0))
+
+
+def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
+    """Return one event. JSON on one line has no newline in it, so one `data:` line is enough."""
+    head = f"event: {kind}\n" if id is None else f"id: {id}\nevent: {kind}\n"
+    return b"".join((head.encode(), b"data: ", dumps(data, mark=False), b"\n\n"))
+
+
+class EventStream(Response):
+    """A response of events, until they end or the client hangs up. A reader never cancels anything but itself.
+
+    `on_close` is called once, however it ends.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes], on_close: Callable[[], object] = lambda: None) -> None:
+        super().__init__(status_code=200, headers=HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
+        """Send the events."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch, receive, tasks.cancel_scope)
+                await self._send(send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._on_close()
+            with anyio.CancelScope(shield=True):
+                await self._events.aclose()
+
+    async def _send(self, send: Send) -> None:
+        with suppress(OSError):  # the client is gone, or has read nothing for too long
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for part in self._events:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()

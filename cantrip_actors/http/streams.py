@@ -1,0 +1,148 @@
+"""The event streams of one entity and of all: where a reader resumes, and what it sees first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+from starlette.responses import Response
+
+from cantrip_actors.http import models
+from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.feeds import Filter, Frame, replay, standing_upserts
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.shapes import entity_shape
+from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
+from cantrip_actors.http.system import check_may_observe
+from cantrip_actors.machine.project import Story, StoryEvent
+from cantrip_actors.stream.wire import as_wire
+
+__all__ = ["all_events", "entity_events"]
+
+KINDS = frozenset(
+    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "episode", "end", "upsert", "usage"},
+)
+
+
+def _everything(_: Frame) -> bool:
+    return True
+
+
+async def entity_events(call: Call) -> Response | Answer:
+    """Stream what an entity does: from `Last-Event-ID` on, or a snapshot and what comes."""
+    wanted: models.EventsQuery = call.query
+    entity_id = call.entity_id(call.path["id"])
+    after = _resumed(call.request.headers.get("last-event-id") or wanted.after or "")
+    loom = call.runtime.shown_loom
+    if loom.is_over(entity_id):
+        story = Story()
+        told = await to_thread.run_sync(lambda: list(story.add_all(loom.records(entity_id))))
+        last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
+        if after is not None and last <= after < Position(story.number + 1):
+            return Answer(status=204)  # so that EventSource does not come back
+        if after is None or after > last:
+            before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
+            return EventStream(_finished(entity_id, told, before, _snapshot(call, entity_id, before)))
+        return EventStream(_finished(entity_id, told, after))
+    return _stream(
+        call, entity_id, after, _everything, lambda number: _snapshot(call, entity_id, Position(number, END_OF_RECORD))
+    )
+
+
+def _resumed(given: str) -> Position | None:
+    return Position.parse(given) if given else None
+
+
+async def _finished(
+    entity_id: str, told: list[StoryEvent], after: Position, first: bytes = b""
+) -> AsyncGenerator[bytes]:
+    """Yield what an entity that has ended did."""
+    yield RETRY
+    if first:
+        yield first
+    for event in told:
+        for part in replay(entity_id, event, after, _everything):
+            yield part
+        await checkpoint()
+
+
+def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
+    loom = call.runtime.shown_loom
+    requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+    shape = call.runtime.redact(entity_shape(loom, loom.header(entity_id), requests))
+    data = {
+        "entities": [shape],
+        "items": list(map(as_wire, standing_upserts(call.service.upserts.snapshot(entity_id)))),
+    }
+    return encode_event("snapshot", data, str(at))
+
+
+async def all_events(call: Call) -> Response:
+    """Stream what all entities do, or those below one. Each connection begins with a snapshot."""
+    wanted: models.FirehoseQuery = call.query
+    kinds = None if wanted.kinds is None else frozenset(one.strip() for one in wanted.kinds.split(","))
+    if kinds is not None and not kinds <= KINDS:
+        raise Problem(422, "invalid", f"kinds: expected some of {', '.join(sorted(KINDS))}")
+    has_actors = kinds is not None and "actor" in kinds
+    if has_actors:
+        check_may_observe(call)
+    root = None if wanted.subtree is None else call.entity_id(wanted.subtree)
+    loom = call.runtime.loom
+
+    @cache
+    def sees(entity_id: str) -> bool:
+        if not loom.has(entity_id):
+            return False
+        here: str | None = entity_id
+        while root is not None and here != root:
+            if here is None:
+                return False
+            here = loom.header(here).parent_entity
+        return True
+
+    def wants(frame: Frame) -> bool:
+        if frame.kind == "actor":
+            return has_actors
+        return (kinds is None or frame.kind in kinds) and sees(frame.entity_id)
+
+    def snapshot(_number: int) -> bytes:
+        shown = call.runtime.shown_loom
+        unfinished = [one for one in shown.unfinished() if sees(one)]
+        data: dict[str, Any] = {
+            "entities": [call.runtime.redact(entity_shape(shown, shown.header(one))) for one in unfinished],
+            "items": [
+                as_wire(one) for one in standing_upserts(call.service.upserts.snapshot()) if sees(one.session_id)
+            ],
+        }
+        if supervision is not None:
+            data["actors"] = supervision.snapshot()
+        return encode_event("snapshot", data)
+
+    with ExitStack() as stack:
+        supervision = stack.enter_context(call.service.supervising()) if has_actors else None
+        return _stream(call, None, None, wants, snapshot, stack.pop_all())
+
+
+def _stream(
+    call: Call,
+    entity_id: str | None,
+    after: Position | None,
+    wanted: Filter,
+    snapshot: Callable[[int], bytes],
+    held: ExitStack | None = None,
+) -> EventStream:
+    """Return the stream of a reader, which is counted while it reads. It closes `held` at its end."""
+    service = call.service
+    with held or ExitStack() as stack:
+        stack.enter_context(service.limiter.stream(call.token))
+        if call.token.allows("approve"):
+            stack.enter_context(service.attending(call.runtime))
+        feed = stack.enter_context(service.feed(entity_id))
+        if after is not None and after.number > feed.number:  # an id of another loom
+            after = None
+        events = feed.stream(after, wanted, lambda: snapshot(feed.number))
+        return EventStream(events, stack.pop_all().close)

@@ -1,0 +1,130 @@
+"""The routes of the service, as one table: the application and the OpenAPI document are both made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from cantrip_actors.http import entities, history, metrics, models, operations, people, streams, system
+from cantrip_actors.http.calls import Answer, Call
+
+__all__ = ["BASE", "OPERATIONS", "ROUTES", "Row"]
+
+BASE = "/api/v1"
+
+Answers = Mapping[int, type[BaseModel] | str | None]
+
+
+class Row(NamedTuple):
+    """One route. `answers` maps each status of success to its model; None has no body, a text is a content type."""
+
+    method: str
+    path: str
+    scope: str | None
+    work: Callable[[Call], Awaitable[Answer | Response]]
+    answers: Answers
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] = models.NoQuery
+    style: str = "problem"
+    """How errors look: "problem" (RFC 9457) or "openai"."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence: the first line of its function's docstring."""
+        return (self.work.__doc__ or "").partition("\n")[0]
+
+
+_NEW: Answers = {201: models.Started, 200: models.Episode, 202: models.Started}
+_SSE = "text/event-stream"
+
+ROUTES: tuple[Row, ...] = (
+    Row("GET", f"{BASE}/cantrips", "read", entities.list_cantrips, {200: models.Items}),
+    Row("POST", f"{BASE}/casts", "cast", entities.cast, _NEW, models.Cast),
+    Row("POST", f"{BASE}/entities", "cast", entities.begin_entity, _NEW, models.Begin),
+    Row(
+        "GET",
+        f"{BASE}/entities",
+        "read",
+        entities.list_entities,
+        {200: models.EntityPage},
+        query=models.EntitiesQuery,
+    ),
+    Row("GET", f"{BASE}/entities/{{id}}", "read", entities.get_entity, {200: models.Entity}),
+    Row(
+        "POST",
+        f"{BASE}/entities/{{id}}/send",
+        "send",
+        entities.send,
+        {202: models.Receipt, 200: models.Episode},
+        models.Send,
+    ),
+    Row("GET", f"{BASE}/entities/{{id}}/receipts/{{key:path}}", "read", entities.get_receipt, {200: models.Receipt}),
+    Row("POST", f"{BASE}/entities/{{id}}/steer", "steer", entities.steer, {202: None}, models.Steer),
+    Row("POST", f"{BASE}/entities/{{id}}/interrupt", "steer", entities.interrupt, {202: None}, models.Interrupt),
+    Row("DELETE", f"{BASE}/entities/{{id}}", "stop", entities.stop, {204: None}, query=models.StopQuery),
+    Row("POST", f"{BASE}/entities/{{id}}/resume", "stop", entities.resume, {202: models.Started}, models.NoBody),
+    Row("POST", f"{BASE}/entities/{{id}}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),
+    Row(
+        "GET",
+        f"{BASE}/requests",
+        "read",
+        people.list_requests,
+        {200: models.Items},
+        query=models.RequestsQuery,
+    ),
+    Row("POST", f"{BASE}/requests/{{id:path}}", "approve", people.decide, {200: models.Decided}, models.Decide),
+    Row("POST", f"{BASE}/turns/{{id}}/fork", "cast", entities.fork, _NEW, models.Fork),
+    Row("GET", f"{BASE}/turns/{{id}}", "read", history.get_turn, {200: models.Turn}),
+    Row("GET", f"{BASE}/turns/{{id}}/thread", "read", history.get_thread, {200: models.Items}),
+    Row("POST", f"{BASE}/turns/{{id}}/rewards", "reward", history.reward, {201: models.Rewarded}, models.Reward),
+    Row(
+        "GET",
+        f"{BASE}/entities/{{id}}/turns",
+        "read",
+        history.get_turns,
+        {200: models.Items},
+        query=models.TurnsQuery,
+    ),
+    Row(
+        "GET",
+        f"{BASE}/entities/{{id}}/story",
+        "read",
+        history.get_story,
+        {200: models.StoryPage},
+        query=models.StoryQuery,
+    ),
+    Row("GET", f"{BASE}/entities/{{id}}/tree", "read", history.get_tree, {200: models.Tree}),
+    Row("GET", f"{BASE}/loom/search", "read", history.search_loom, {200: models.Items}, query=models.SearchQuery),
+    Row("GET", f"{BASE}/loom/stats", "read", history.stats, {200: models.Stats}, query=models.StatsQuery),
+    Row(
+        "GET",
+        f"{BASE}/loom/export",
+        "read",
+        history.export,
+        {200: "application/x-ndjson"},
+        query=models.ExportQuery,
+    ),
+    Row(
+        "GET",
+        f"{BASE}/entities/{{id}}/events",
+        "read",
+        streams.entity_events,
+        {200: _SSE, 204: None},
+        query=models.EventsQuery,
+    ),
+    Row("GET", f"{BASE}/system", "observe", system.get_system, {200: models.Items}),
+    Row("GET", f"{BASE}/system/actors/{{path:path}}", "observe", system.get_actor, {200: models.Actor}),
+    Row("GET", f"{BASE}/events", "read", streams.all_events, {200: _SSE}, query=models.FirehoseQuery),
+)
+"""The native API."""
+
+OPERATIONS: tuple[Row, ...] = (
+    Row("GET", "/metrics", "observe", metrics.get_metrics, {200: metrics.CONTENT_TYPE}),
+    Row("GET", f"{BASE}/overview", "read", operations.get_overview, {200: models.OverviewShape}),
+    Row("GET", f"{BASE}/crashes", "observe", operations.list_crashes, {200: models.Items}),
+    Row("GET", f"{BASE}/crashes/{{id}}", "observe", operations.get_crash, {200: models.CrashReport}),
+)
+"""What those who operate the service read."""

@@ -1,0 +1,197 @@
+"""Who may do what: bearer tokens with scopes and tenants, from a file, or one for this run.
+
+The file has the SHA-256 of each token and never the token itself. A token without a tenant sees the whole loom; where
+any token of the file has a tenant, one without has to have the scope `admin`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+from cantrip_actors.http.bodies import Strict
+from cantrip_actors.own_files.modes import make_folder, private
+from cantrip_actors.records.tenant import check_tenant
+from cantrip_actors.terms.errors import CantripError, nearest
+
+__all__ = ["ANYONE", "SCOPES", "InvalidTokens", "Token", "Tokens", "add_token", "new_token"]
+
+SCOPES: Final = (
+    *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "admin"),
+)
+"""What a token may allow. `admin` allows everything, and sees all tenants."""
+
+PREFIX: Final = "ct_"
+"""How a token begins, so that scanners for leaked secrets find it."""
+
+
+class InvalidTokens(CantripError, ValueError):
+    """A file of tokens, or a token to be made, that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token. `cantrips` are the names that it may cast; None stands for all."""
+
+    name: str
+    digest: str
+    scopes: frozenset[str]
+    tenant: str | None = None
+    expires: datetime | None = None
+    cantrips: frozenset[str] | None = None
+    max_concurrent: int | None = None
+
+    def allows(self, scope: str) -> bool:
+        """Return whether it has a scope."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def may_cast(self, cantrip: str) -> bool:
+        """Return whether it may use a cantrip."""
+        return self.cantrips is None or cantrip in self.cantrips
+
+    @property
+    def sender(self) -> str:
+        """How records name it."""
+        return f"token:{self.name}"
+
+
+ANYONE: Final = Token("anyone", "", frozenset({"admin"}))
+"""The token of a service without authentication."""
+
+
+class _Row(Strict):
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[\w.@-]+$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scopes: list[str]
+    tenant: str | None = None
+    expires: datetime | date | None = None
+    cantrips: list[str] | None = None
+    max_concurrent: int | None = Field(default=None, ge=1)
+
+
+class _File(Strict):
+    token: list[_Row] = Field(default_factory=list)
+
+
+class Tokens:
+    """The tokens that a service knows."""
+
+    def __init__(self, tokens: Iterable[Token], path: Path | None = None) -> None:
+        self._path = path
+        self._tokens = _by_digest(tokens)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Tokens:
+        """Read a file of tokens. Raises InvalidTokens."""
+        return cls(_read(path), path)
+
+    def reload(self) -> None:
+        """Read the file again. Raises InvalidTokens; the tokens stay as they were then."""
+        if self._path is not None:
+            self._tokens = _by_digest(_read(self._path))
+
+    def find(self, text: str, now: datetime | None = None) -> Token | None:
+        """Return the token of a text; None for an unknown or expired one."""
+        digest = digest_of(text)
+        token = self._tokens.get(digest)
+        if token is None or not hmac.compare_digest(token.digest, digest):
+            return None
+        is_late = token.expires is not None and token.expires <= (now or datetime.now(UTC))
+        return None if is_late else token
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a token."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def new_token() -> str:
+    """Return a new token: 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None = None) -> str:
+    """Make a token, add it to a file, which is made if it is not there, and return the token. Raises InvalidTokens."""
+    text = new_token()
+    known = list(_read(path)) if path.exists() else []
+    made = _token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
+    _check([*known, made], path)
+    lines = ["[[token]]", f"name = {_quoted(name)}", f'sha256 = "{made.digest}"']
+    lines.append(f"scopes = [{', '.join(_quoted(one) for one in sorted(made.scopes))}]")
+    if tenant is not None:
+        lines.append(f"tenant = {_quoted(tenant)}")
+    make_folder(path.parent)
+    with open(path, "a", encoding="utf-8", opener=private) as file:
+        file.write("\n".join(["", *lines, ""]) if os.fstat(file.fileno()).st_size else "\n".join([*lines, ""]))
+    return text
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
+    return {token.digest: token for token in tokens}
+
+
+def _read(path: Path) -> list[Token]:
+    try:
+        given: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = _File.model_validate(given)
+    except OSError as error:
+        raise InvalidTokens(f"{path}: the tokens cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeError) as error:
+        raise InvalidTokens(f"{path}: expected TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidTokens(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    found = [_token(row, path) for row in file.token]
+    _check(found, path)
+    return found
+
+
+def _token(row: _Row, path: Path) -> Token:
+    for scope in row.scopes:
+        if scope not in SCOPES:
+            raise InvalidTokens(f'{path}: token "{row.name}": unknown scope "{scope}": {nearest(scope, SCOPES)}')
+    if not row.scopes:
+        raise InvalidTokens(f'{path}: token "{row.name}": expected at least one scope of {", ".join(SCOPES)}')
+    if row.tenant is not None:
+        try:
+            check_tenant(row.tenant)
+        except ValueError as error:
+            raise InvalidTokens(f'{path}: token "{row.name}": {error}') from error
+    expires = row.expires
+    if expires is not None and not isinstance(expires, datetime):
+        expires = datetime(expires.year, expires.month, expires.day, tzinfo=UTC)
+    elif expires is not None and expires.tzinfo is None:
+        expires = expires.replace(tzinfo=UTC)
+    cantrips = None if row.cantrips is None else frozenset(row.cantrips)
+    return Token(row.name, row.sha256, frozenset(row.scopes), row.tenant, expires, cantrips, row.max_concurrent)
+
+
+def _check(tokens: list[Token], path: Path) -> None:
+    """Raise InvalidTokens for two tokens of one name, and for one that would see the entities of other tenants."""
+    names = [token.name for token in tokens]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidTokens(f'{path}: two tokens are called "{twice}": records name a token by its name')
+    has_tenants = any(token.tenant is not None for token in tokens)
+    for token in tokens:
+        if token.tenant is not None and "admin" in token.scopes:
+            raise InvalidTokens(f'{path}: token "{token.name}": admin sees all tenants, so it has no tenant of its own')
+        if has_tenants and token.tenant is None and "admin" not in token.scopes:
+            raise InvalidTokens(
+                f'{path}: token "{token.name}" would see all tenants: give it a tenant, or the scope admin'
+            )

@@ -1,0 +1,402 @@
+"""One connection to an MCP server, for the actor that holds it.
+
+The whole connection lives in the task that runs `hold`; calls come from other tasks. What the SDK and its transports
+raise becomes `ToolServerError` before a connection stands, and `LostServer` after it: those are the two things that a
+caller can be told. Anything else crashes the actor, whose supervisor starts a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import anyio
+import httpx2
+from anyio.abc import TaskGroup
+from mcp.client import Client, ClientRequestContext, ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    METHOD_NOT_FOUND,
+    ElicitRequest,
+    ElicitRequestURLParams,
+    ElicitResult,
+    Implementation,
+    InputRequiredResult,
+    PaginatedRequestParams,
+    ToolListChangedNotification,
+)
+
+from cantrip_actors.mcp.pipe import Pipe
+from cantrip_actors.mcp.results import answered, tool_of
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.tool_server import (
+    Answered,
+    Connection,
+    Elicit,
+    Elicited,
+    LostServer,
+    Report,
+    Tool,
+    ToolServerError,
+)
+from cantrip_actors.terms.wrapper import GateCall
+
+__all__ = ["endpoint", "hold", "inside", "program"]
+
+CONNECT: Final = 30.0
+"""Seconds in which a connection has to stand."""
+
+PAGES: Final = 100
+"""Pages of tools that a server may list."""
+
+ROUNDS: Final = 10
+"""How often a server may ask for something during one call."""
+
+BREATH: Final = 0.1
+"""Seconds between two reports of progress, at least."""
+
+LAST_WORDS: Final = 3
+"""Lines of a program's standard error that are told if it ends."""
+
+INFO: Final = Implementation(name="cantrip-actors", version="1")
+
+_log = get_logger("cantrip_actors.mcp")
+
+
+class _Near(NamedTuple):
+    """What surrounds a connection: the server's name, its standard error, what closes things, and who runs tasks."""
+
+    name: str
+    said: _StandardError
+    stack: contextlib.AsyncExitStack
+    tasks: TaskGroup
+
+
+Target = Callable[[_Near], Awaitable[Any]]
+"""Returns what the SDK's client connects to."""
+
+
+async def hold(
+    name: str,
+    target: Target,
+    elicit: Elicit,
+    ready: Callable[[Connection], object],
+    *,
+    handshake: bool = False,
+) -> None:
+    """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
+    connection = _Connection(name, elicit)
+    said = _StandardError(name)
+    try:
+        with said, anyio.CancelScope(deadline=anyio.current_time() + CONNECT) as connecting:
+            async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+                tasks.start_soon(said.read)
+                reached = await target(_Near(name, said, stack, tasks))
+                client = Client(
+                    _Watched(reached, connection.lost)
+                    if isinstance(reached, contextlib.AbstractAsyncContextManager)
+                    else reached,
+                    mode="legacy" if handshake else "auto",
+                    client_info=INFO,
+                    elicitation_callback=connection.elicited,
+                    message_handler=connection.noted,
+                    cache=None,
+                )
+                async with client:
+                    connection.session = client.session
+                    await connection.tools()
+                    connecting.deadline = math.inf
+                    ready(connection)
+                    await connection.lost.wait()
+                tasks.cancel_scope.cancel()
+    except* (MCPError, OSError, httpx2.HTTPError, ToolServerError) as problems:
+        raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
+    if connecting.cancelled_caught:
+        raise ToolServerError(f"server {name} did not answer within {CONNECT:g} s{said.last_words}")
+
+
+def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Target:
+    """Return a program as a target."""
+
+    async def start(near: _Near) -> Any:
+        return await Pipe.start(near.name, [command, *args], env, cwd, near.said.file, near.stack, near.tasks)
+
+    return start
+
+
+def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
+    """Return a URL as a target."""
+
+    async def reach(near: _Near) -> Any:
+        token = {"Authorization": f"Bearer {auth}"} if isinstance(auth, str) else {}
+        timeout = httpx2.Timeout(CONNECT, read=None)  # a call may take long, and its gate has a timeout
+        http = await near.stack.enter_async_context(
+            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else auth, timeout=timeout)
+        )
+        return streamable_http_client(url, http_client=http)
+
+    return reach
+
+
+def inside(server: Any) -> Target:
+    """Return a server object as a target."""
+
+    async def find(_: _Near) -> Any:
+        return server
+
+    return find
+
+
+class _Connection:
+    """A connection that stands."""
+
+    session: ClientSession
+
+    def __init__(self, name: str, elicit: Elicit) -> None:
+        self._name = name
+        self._elicit = elicit
+        self._calls: dict[object, GateCall] = {}
+        """The calls under way."""
+        self.lost = anyio.Event()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection has ended."""
+        return self.lost.is_set()
+
+    async def tools(self) -> Sequence[Tool]:
+        """Return all tools that the server has now. Raises ToolServerError, LostServer."""
+        found: list[Tool] = []
+        cursor: str | None = None
+        try:
+            for _ in range(PAGES):
+                page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+                found += map(tool_of, page.tools)
+                cursor = page.next_cursor
+                if cursor is None:
+                    return found
+        except MCPError as problem:
+            raise self._failed(problem) from problem
+        raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+
+    def _failed(self, problem: MCPError) -> Exception:
+        if problem.error.code == CONNECTION_CLOSED:
+            return LostServer("its connection was closed")
+        return ToolServerError(f"server {self._name} refuses to list its tools: {problem.error.message}")
+
+    async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
+        """Call a tool; `report` what it says meanwhile. Cancelling this cancels the request. Raises LostServer."""
+        key = object()
+        self._calls[key] = call
+        try:
+            return await self._call(tool, args, call, _Progress(report))
+        except MCPError as problem:
+            if problem.error.code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
+        except RuntimeError as mismatch:  # the SDK checks structured content too, by what the server lists today
+            return Answered(f"{call.gate}: {mismatch}", is_error=True)
+        finally:
+            del self._calls[key]
+
+    async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> Answered:
+        responses: dict[str, Any] | None = None
+        state: str | None = None
+        for _ in range(ROUNDS):
+            result = await self._request(tool, args, responses, state, progress)
+            if not isinstance(result, InputRequiredResult):
+                return answered(result, tool)
+            responses, state = {}, result.request_state
+            for name, request in (result.input_requests or {}).items():
+                responses[name] = await self._input(request, call)
+        return Answered(f"{call.gate}: the server asked for something more than {ROUNDS} times", is_error=True)
+
+    async def _request(
+        self, tool: Tool, args: Mapping[str, Any], responses: Any, state: str | None, progress: _Progress
+    ) -> Any:
+        for is_listed in (False, True):
+            try:
+                return await self.session.call_tool(
+                    tool.name,
+                    dict(args),
+                    progress_callback=progress,
+                    input_responses=responses,
+                    request_state=state,
+                    allow_input_required=True,
+                )
+            except MCPError as problem:
+                if problem.error.code != HEADER_MISMATCH or is_listed:
+                    raise
+                await self.tools()  # the headers of a request depend on what the server lists
+        raise AssertionError("the second attempt returns or raises")
+
+    async def _input(self, request: Any, call: GateCall) -> Any:
+        """Return what a server gets for what it asks during a call; nothing but questions to a person are answered."""
+        if not isinstance(request, ElicitRequest):
+            raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
+        return await self._ask(request.params, call)
+
+    async def elicited(self, context: ClientRequestContext, params: Any) -> ElicitResult:  # noqa: ARG002  # the SDK's
+        """Answer a question that comes by itself: it belongs to a call if there is only one."""
+        calls = list(self._calls.values())
+        return await self._ask(params, calls[0] if len(calls) == 1 else None)
+
+    async def _ask(self, params: Any, call: GateCall | None) -> ElicitResult:
+        to_open = isinstance(params, ElicitRequestURLParams)
+        asked = Elicited(
+            self._name,
+            params.message,
+            None if to_open else params.requested_schema,
+            params.url if to_open else None,
+            call,
+        )
+        answer = await self._elicit(asked)
+        if answer is None:
+            return ElicitResult(action="decline")
+        return ElicitResult(action="accept", content=None if to_open else dict(answer))
+
+    async def noted(self, message: Any) -> None:
+        """Note that a server has other tools now. Entities that have the old ones keep them (CALL-3)."""
+        if isinstance(message, ToolListChangedNotification):
+            _log.info("the tools of a server have changed", server=self._name)
+
+
+class _Progress:
+    """Reports the progress of a call, ten times a second at most: a server may flood."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._next = 0.0
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        now = anyio.current_time()
+        if now >= self._next:
+            self._next = now + BREATH
+            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            self._report(f"{share}: {message[:500]}" if message else share)
+
+
+class _Watched:
+    """A transport of the SDK whose end is told: a client alone learns of it with its next request."""
+
+    def __init__(self, transport: Any, lost: anyio.Event) -> None:
+        self._transport = transport
+        self._lost = lost
+
+    async def __aenter__(self) -> Any:
+        read, write = await self._transport.__aenter__()
+        return _WatchedStream(read, self._lost), write
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._transport.__aexit__(*error)
+
+
+class _WatchedStream:
+    """What a transport reads; its end sets `lost`."""
+
+    def __init__(self, stream: Any, lost: anyio.Event) -> None:
+        self._stream = stream
+        self._lost = lost
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._lost.set()
+            raise
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the sender, where the transport keeps it."""
+        return getattr(self._stream, "last_context", None)
+
+
+class _StandardError:
+    """What a program writes to its standard error: it goes to the log, at debug."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._lines: deque[str] = deque(maxlen=LAST_WORDS)
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        self.file = os.fdopen(write, "w", encoding="utf-8")
+
+    def __enter__(self) -> None:
+        """Nothing: it is open already."""
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+        for line in self._rest():
+            self._lines.append(line)
+        os.close(self._read)
+
+    def _rest(self) -> Iterator[str]:
+        with contextlib.suppress(BlockingIOError):
+            yield from os.read(self._read, 65_536).decode(errors="replace").splitlines()
+
+    @property
+    def last_words(self) -> str:
+        """The last lines, for an error message."""
+        return "".join(f"\n  it wrote: {line[:500]}" for line in self._lines)
+
+    async def read(self) -> None:
+        """Read what comes, for as long as the connection lasts."""
+        rest = ""
+        while True:
+            await anyio.wait_readable(self._read)
+            chunk = os.read(self._read, 65_536).decode(errors="replace")
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split("\n")
+            rest = rest[-10_000:]
+            for line in lines:
+                self._lines.append(line)
+                _log.debug("a server wrote to its standard error", server=self._server, line=line)
+
+
+def _why(problems: BaseExceptionGroup[Any]) -> str:
+    """Return what went wrong, a text for each problem."""
+    return "; ".join(dict.fromkeys(_told(one) for one in _leaves(problems)))
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+def _told(problem: BaseException) -> str:
+    if isinstance(problem, MCPError):
+        return problem.error.message
+    if isinstance(problem, ToolServerError):
+        return str(problem)
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"cannot start it: {problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
+    return f"{type(problem).__name__}: {problem}"

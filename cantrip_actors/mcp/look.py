@@ -1,0 +1,69 @@
+"""Look at a server without a runtime: connect, do one thing, and leave."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import anyio
+
+from cantrip_actors.mcp.servers import McpServer, http, stdio
+from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, LostServer, ToolServerError
+from cantrip_actors.terms.wrapper import GateCall
+
+__all__ = ["call_once", "server_at", "with_connection"]
+
+T = TypeVar("T")
+
+
+def server_at(target: str, name: str = "server", token: str | None = None) -> McpServer:
+    """Return the server that a text names: a URL, or a command with its arguments. Raises InvalidCantrip."""
+    if target.startswith(("http://", "https://")):
+        return http(name, target, auth=token)
+    words = shlex.split(target)
+    if not words:
+        raise InvalidCantrip("expected a URL, or a command with its arguments")
+    return stdio(name, words[0], *words[1:])
+
+
+def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awaitable[Answered]]:
+    """Return the work that calls a tool by its name, for `with_connection`. It raises ToolServerError."""
+
+    async def work(connection: Connection) -> Answered:
+        tools = await connection.tools()
+        wanted = next((one for one in tools if one.name == tool), None)
+        if wanted is None:
+            raise ToolServerError(f"the server has no tool {tool!r}: {nearest(tool, [one.name for one in tools])}")
+        return await connection.call(wanted, args, GateCall(tool, args, "", ""), lambda _: None)
+
+    return work
+
+
+async def _decline(_: Elicited) -> None:
+    """Answer nothing: nobody is asked."""
+
+
+async def with_connection(server: McpServer, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Return what `work` returns of a connection to a server. Raises ToolServerError."""
+    results: list[T] = []
+    problems: list[Exception] = []
+
+    async with anyio.create_task_group() as tasks:
+
+        async def run(connection: Connection) -> None:
+            try:
+                results.append(await work(connection))
+            except (ToolServerError, LostServer) as problem:
+                problems.append(problem)
+            tasks.cancel_scope.cancel()
+
+        try:
+            await server.hold(lambda connection: tasks.start_soon(run, connection), _decline)
+        except ToolServerError as problem:
+            problems.append(problem)
+    if results:
+        return results[0]
+    why = problems[0] if problems else "its connection ended"
+    raise ToolServerError(str(why) if isinstance(why, ToolServerError) else f"the server was lost: {why}")

@@ -1,0 +1,88 @@
+"""What the SDK says in the words of this project: tools and results of calls. Pure functions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+)
+from mcp_types import Tool as McpTool
+
+from cantrip_actors.terms.errors import InvalidFile
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.tool_server import Answered, Tool
+
+__all__ = ["answered", "tool_of"]
+
+
+def tool_of(listed: McpTool) -> Tool:
+    """Return a tool as its server lists it."""
+    hints = listed.annotations
+    return Tool(
+        listed.name,
+        listed.description or listed.title or "",
+        {"type": "object", **listed.input_schema},
+        listed.output_schema,
+        read_only=bool(hints and hints.read_only_hint),
+        idempotent=bool(hints and hints.idempotent_hint),
+    )
+
+
+def answered(result: CallToolResult, tool: Tool) -> Answered:
+    """Return what a call came to: its structured content if it has any, else its text; with its images and files."""
+    parts = [part for block in result.content for part in _part(block)]
+    texts = [part for part in parts if isinstance(part, str)]
+    files = [part for part in parts if not isinstance(part, str)]
+    if result.is_error:
+        return Answered("\n".join(texts) or f"{tool.name} failed and does not say why", is_error=True)
+    value: Any = result.structured_content
+    if tool.output is not None:
+        if value is None:
+            return Answered(f"{tool.name} has an output schema and returned nothing that is structured", is_error=True)
+        problems = misfits(value, tool.output)
+        if problems:
+            told = "; ".join(problems).replace("argument", "result")
+            return Answered(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)
+    if value is None:
+        value = "\n".join(texts)
+        return Answered([*([value] if value else []), *files] if files else value)
+    return Answered([value, *files] if files else value)
+
+
+def _part(block: Any) -> Iterator[str | File]:
+    if isinstance(block, TextContent):
+        yield block.text
+    elif isinstance(block, ImageContent):
+        yield _file(block.data, block.mime_type, Image)
+    elif isinstance(block, AudioContent):
+        yield _file(block.data, block.mime_type, File)
+    elif isinstance(block, ResourceLink):
+        told = f": {block.description}" if block.description else ""
+        yield f"[resource {block.title or block.name} at {block.uri}{told}]"
+    elif isinstance(block, EmbeddedResource):
+        resource = block.resource
+        if isinstance(resource, BlobResourceContents):
+            yield _file(resource.blob, resource.mime_type or "", File)
+        else:
+            yield resource.text
+
+
+def _file(data: str, media_type: str, kind: type[File]) -> str | File:
+    """Return a file, or what is said of one that is none of those that an entity can have."""
+    try:
+        content = base64.b64decode(data, validate=True)
+        return kind(content) if kind is Image else kind(content, media_type=media_type or None)
+    except (binascii.Error, InvalidFile) as problem:
+        return f"[a file of the type {media_type or 'unknown'} that cannot be shown: {problem}]"

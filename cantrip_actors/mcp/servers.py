@@ -1,0 +1,216 @@
+"""Servers of tools as values: which program or URL, with which options. Nothing here connects.
+
+The SDK takes a second to import, so it is imported when a server is connected (`client.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.risk import Risk
+from cantrip_actors.terms.tool_server import Connection, Elicit, ToolServer
+
+__all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer(ToolServer):
+    """A server that speaks MCP. `elicit` answers what it asks a person; without it, such questions are requests."""
+
+    elicit: Elicit | None = field(default=None, repr=False)
+
+    def behind(self) -> tuple[Hashable, ...]:
+        """Return what `identity` does not say of the connection."""
+        return (self.elicit,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StdioServer(McpServer):
+    """A program that speaks MCP over its standard input and output."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    cwd: str | None = None
+    transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "pipe"
+
+    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+        """Start the program, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
+        from cantrip_actors.mcp.client import hold, program
+
+        await hold(self.name, program(self.command, self.args, dict(self.env), self.cwd), self.elicit or elicit, ready)
+
+    def described(self) -> dict[str, Any]:
+        """Return the program and its arguments, and the names of its environment variables."""
+        made: dict[str, Any] = {"command": self.command, "args": list(self.args)}
+        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _stated(cwd=self.cwd)
+
+    def behind(self) -> tuple[Hashable, ...]:
+        """Return the values of its environment variables too."""
+        return (*super().behind(), *self.env)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpServer(McpServer):
+    """A server behind a URL. `headers` go with every request; `auth` is a bearer token or an httpx2 authentication."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    auth: Any = field(default=None, repr=False)
+    transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
+
+    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+        """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
+        from cantrip_actors.mcp.client import endpoint, hold
+
+        await hold(self.name, endpoint(self.url, dict(self.headers), self.auth), self.elicit or elicit, ready)
+
+    def described(self) -> dict[str, Any]:
+        """Return the URL, and the names of the headers."""
+        return {"url": self.url} | ({"headers": [name for name, _ in self.headers]} if self.headers else {})
+
+    def behind(self) -> tuple[Hashable, ...]:
+        """Return the values of its headers, and its authentication."""
+        return (*super().behind(), *self.headers, self.auth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InprocServer(McpServer):
+    """A server object of the SDK in this process: for tests, in virtual time and without sockets."""
+
+    server: Any = field(repr=False)
+    era: Literal["modern", "handshake"] = "modern"
+
+    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+        """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
+        from cantrip_actors.mcp.client import hold, inside
+
+        await hold(self.name, inside(self.server), self.elicit or elicit, ready, handshake=self.era == "handshake")
+
+    def behind(self) -> tuple[Hashable, ...]:
+        """Return the server object."""
+        return (*super().behind(), id(self.server), self.era)
+
+
+def stdio(
+    name: str,
+    command: str,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    only: Iterable[str] | None = None,
+    ask: Iterable[str] | Literal["all"] = (),
+    pin: str | None = None,
+    timeout: float | None = 60.0,
+    trust_hints: bool = False,
+    risks: Iterable[Risk] = ("untrusted_content",),
+    elicit: Elicit | None = None,
+) -> StdioServer:
+    """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
+
+    The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
+    it writes to standard error goes to the log, at debug. The other options are those of
+    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", in
+    this process and for as long as the call lasts, or declined if nobody follows requests.
+
+    Raises InvalidCantrip for an invalid option.
+    """
+    if not isinstance(command, str) or not command or not all(isinstance(one, str) for one in args):
+        raise InvalidCantrip(f"server {name}: expected a command and its arguments as texts, got {command!r}")
+    return StdioServer(
+        name=name,
+        command=command,
+        args=args,
+        env=tuple((env or {}).items()),
+        cwd=cwd,
+        only=_names(only),
+        ask=_names(ask) or (),
+        pin=pin,
+        timeout=timeout,
+        trust_hints=trust_hints,
+        risks=frozenset(risks),
+        elicit=elicit,
+    )
+
+
+def http(
+    name: str,
+    url: str,
+    *,
+    auth: Any = None,
+    headers: Mapping[str, str] | None = None,
+    only: Iterable[str] | None = None,
+    ask: Iterable[str] | Literal["all"] = (),
+    pin: str | None = None,
+    timeout: float | None = 60.0,
+    trust_hints: bool = False,
+    risks: Iterable[Risk] = ("untrusted_content", "way_out"),
+    elicit: Elicit | None = None,
+) -> HttpServer:
+    """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
+
+    `auth` is a bearer token, or an authentication of httpx2 such as the SDK's `OAuthClientProvider`. The other options
+    are as for `stdio`. Raises InvalidCantrip for an invalid option.
+    """
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidCantrip(f"server {name}: expected an http or https URL, got {url!r}")
+    if parts.username or parts.password:
+        raise InvalidCantrip(f"server {name}: the URL has a password: give it as auth= or headers=")
+    return HttpServer(
+        name=name,
+        url=url,
+        headers=tuple((headers or {}).items()),
+        auth=auth,
+        only=_names(only),
+        ask=_names(ask) or (),
+        pin=pin,
+        timeout=timeout,
+        trust_hints=trust_hints,
+        risks=frozenset(risks),
+        elicit=elicit,
+    )
+
+
+def inproc(
+    name: str,
+    server: Any,
+    *,
+    era: Literal["modern", "handshake"] = "modern",
+    only: Iterable[str] | None = None,
+    ask: Iterable[str] | Literal["all"] = (),
+    pin: str | None = None,
+    timeout: float | None = 60.0,
+    trust_hints: bool = False,
+    risks: Iterable[Risk] = ("untrusted_content",),
+    elicit: Elicit | None = None,
+) -> InprocServer:
+    """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
+
+    `era` is the protocol that is spoken with it. The other options are as for `stdio`.
+    """
+    return InprocServer(
+        name=name,
+        server=server,
+        era=era,
+        only=_names(only),
+        ask=_names(ask) or (),
+        pin=pin,
+        timeout=timeout,
+        trust_hints=trust_hints,
+        risks=frozenset(risks),
+        elicit=elicit,
+    )
+
+
+def _names(given: Any) -> Any:
+    """Return a list as a tuple, and anything else as it is, to be refused."""
+    return given if given is None or isinstance(given, str) else tuple(given)
+
+
+def _stated(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,62 @@
+"""The client that makes a request: which entities it sees, which cantrips it may use, and how records name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cantrip_actors import Cantrip, CantripError, Loom, Runtime
+
+__all__ = ["Caller", "Refused"]
+
+
+class Refused(CantripError):
+    """A request that this client may not make, or not now."""
+
+
+def _allow(_scope: str) -> bool:
+    return True
+
+
+def _no_limit() -> None: ...
+
+
+def _count_nothing(_entity_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request. `runtime` is the one of its tenant, `cantrips` are those that it may use, by name.
+
+    `by` names it in records, and `door` says who vouches for that name. `allows` says whether it has a scope
+    (`cantrip_actors.http.tokens`). `check_cast` raises Refused if it may not begin another entity now, and
+    `count_cast` counts one that it began.
+    """
+
+    runtime: Runtime
+    cantrips: Mapping[str, Cantrip]
+    by: str
+    door: str = ""
+    allows: Callable[[str], bool] = _allow
+    check_cast: Callable[[], None] = _no_limit
+    count_cast: Callable[[str], None] = _count_nothing
+
+    @property
+    def loom(self) -> Loom:
+        """The loom as this client may see it: with secrets only if it has the scope for them."""
+        return self.runtime.loom if self.allows("secrets") else self.runtime.shown_loom
+
+    def sees(self, entity_id: str) -> bool:
+        """Return whether an entity exists, belongs to its tenant, and is at work for a cantrip that it may use."""
+        loom = self.runtime.loom
+        if not loom.has(entity_id):
+            return False
+        header = loom.header(entity_id)
+        while header.parent_entity is not None:
+            header = loom.header(header.parent_entity)
+        return (header.cantrip_name or "") in self.cantrips
+
+    def check(self, scope: str) -> None:
+        """Raise Refused if it lacks a scope."""
+        if not self.allows(scope):
+            raise Refused(f"this token lacks the scope {scope}")

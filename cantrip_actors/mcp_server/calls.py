@@ -1,0 +1,134 @@
+"""One `tools/call`: wait for the entity's work, report its turns, and put its requests to the client's user.
+
+A client of the handshake era is asked during the call. A modern one gets `input_required` and calls again with the
+answers, and with the state that names the work: meanwhile the entity waits, as it does for any person. A client that
+has the tasks extension gets a task once the work takes long, or needs a person.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from cantrip_actors import Request, RuntimeClosed, StepCompleteEvent
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
+from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
+from cantrip_actors.mcp_server.work import Work
+from cantrip_actors.redact.logs import get_logger
+
+__all__ = ["SOON", "Call", "state_of", "work_of_state"]
+
+SOON: Final = 5.0
+"""Seconds after which a call becomes a task, for a client that has tasks."""
+
+_log = get_logger("cantrip_actors.mcp_server")
+
+Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
+
+
+def state_of(work: Work, put: frozenset[str]) -> str:
+    """Return the state of a call that goes out: which work, and which requests its user has seen."""
+    return json.dumps({"work": work.id, "put": sorted(put)})
+
+
+def work_of_state(caller: Caller, state: str) -> tuple[Work, frozenset[str]]:
+    """Return the work of a state that came back, and the requests that its user has seen. Raises UnknownWork."""
+    given = json.loads(state)  # what this server wrote: the SDK has checked its seal
+    return Work.find(caller, given["work"]), frozenset(given["put"])
+
+
+class Call:
+    """A call under way. `put` are the ids of requests that its user has seen: each is put once."""
+
+    def __init__(
+        self, caller: Caller, context: ServerRequestContext[Any, Any], work: Work, put: frozenset[str] = frozenset()
+    ) -> None:
+        self._caller = caller
+        self._context = context
+        self._work = work
+        self._put = set(put)
+        self._is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self._asks = can_ask(caller, context.session.client_capabilities)
+        self._has_tasks = has_tasks(context)
+        self._found: Answer | None = None
+        self._tasks: TaskGroup
+
+    async def answer(self, responses: Mapping[str, Any] | None) -> Answer:
+        """Make the decisions that came with the call, and wait. Cancelled, it calls the work off (MCP-16)."""
+        try:
+            await self._decide(responses or {})
+            return await self._wait()
+        except anyio.get_cancelled_exc_class():
+            # a runtime that is closed has ended the entity, or keeps it for the next process
+            with anyio.CancelScope(shield=True), suppress(RuntimeClosed):
+                await self._work.cancel("the MCP client cancelled the call")
+            raise
+
+    async def _decide(self, responses: Mapping[str, Any]) -> None:
+        for request in self._work.requests():
+            response = responses.get(request.id)
+            if isinstance(response, types.ElicitResult):
+                self._put.add(request.id)
+                await decide(self._caller, request, response)
+
+    async def _wait(self) -> Answer:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            await tasks.start(self._report)
+            if self._asks:
+                await tasks.start(self._follow)
+            with anyio.move_on_after(SOON if self._has_tasks else None):
+                self._found = await self._work.wait()
+            tasks.cancel_scope.cancel()
+        return create_task_result(self._work) if self._found is None else self._found
+
+    async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Send a progress notification for each turn."""
+        events, count = self._work.entity.events(), 0
+        task_status.started()
+        async for event in events:
+            if isinstance(event, StepCompleteEvent):
+                count += 1
+                await self._context.session.report_progress(count, message=f"turn {event.sequence}")
+
+    async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Put requests of the entity, and of those below it, to the client's user."""
+        async with self._caller.runtime.requests(follow=True) as requests:
+            task_status.started()
+            async for request in requests:
+                if request.id in self._put or not self._work.concerns(request):
+                    continue
+                if not self._is_modern:
+                    self._tasks.start_soon(self._ask, request)
+                    continue
+                if not self._has_tasks:
+                    waiting = [one for one in self._work.requests() if one.id not in self._put]
+                    if not waiting:
+                        continue  # decided meanwhile
+                    self._found = types.InputRequiredResult(
+                        input_requests=forms_of(self._caller, waiting),
+                        request_state=state_of(self._work, frozenset(self._put)),
+                    )
+                self._tasks.cancel_scope.cancel()
+                return
+
+    async def _ask(self, request: Request) -> None:
+        """Ask the client for a decision, while the call waits."""
+        self._put.add(request.id)
+        form, context = form_of(self._caller, request), self._context
+        try:
+            answer = await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
+        except MCPError as error:
+            _log.warning("a request stays open: the client did not ask its user", code=error.error.code)
+            return
+        await decide(self._caller, request, answer)

@@ -1,0 +1,127 @@
+"""Requests to people as forms of the client (MCP elicitation), and its answers as decisions.
+
+A form is flat: an object of texts, numbers, truth values and choices. An approval is a choice; a question whose answer
+is no such thing is asked for as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from mcp import types
+
+from cantrip_actors import AlreadyDecided, EntityEnded, InvalidDecision, Request, UnknownRequest
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.redact.logs import get_logger
+
+__all__ = ["can_ask", "decide", "form_of", "forms_of"]
+
+_FLAT: Final = frozenset({"string", "number", "integer", "boolean"})
+
+_APPROVAL: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "type": "string",
+            "enum": ["allow", "always", "deny"],
+            "title": "Decision",
+            "description": "allow: this call; always: this gate of this entity, from now on; deny: not this call",
+        },
+        "note": {"type": "string", "title": "Note", "description": "why not: the entity reads it"},
+    },
+    "required": ["decision"],
+}
+
+_log = get_logger("cantrip_actors.mcp_server")
+
+
+def can_ask(caller: Caller, capabilities: types.ClientCapabilities | None) -> bool:
+    """Return whether a client has forms for its user, and may decide requests."""
+    offered = None if capabilities is None else capabilities.elicitation
+    has_forms = offered is not None and (offered.form is not None or offered.url is None)  # {} has forms
+    return has_forms and caller.allows("approve")
+
+
+def form_of(caller: Caller, request: Request) -> types.ElicitRequestFormParams:
+    """Return the form of a request, without secrets."""
+    redact = caller.runtime.redact
+    if request.kind == "question":
+        return types.ElicitRequestFormParams(message=redact(request.text), requested_schema=redact(_schema(request)[0]))
+    args = json.dumps(redact(dict(request.args)), ensure_ascii=False)
+    why = f"\n{redact(request.text)}" if request.text else ""
+    return types.ElicitRequestFormParams(
+        message=f"May {request.gate} run with {args}?{why}", requested_schema=dict(_APPROVAL)
+    )
+
+
+def forms_of(caller: Caller, requests: Iterable[Request]) -> types.InputRequests:
+    """Return the forms of requests by their ids."""
+    return {one.id: types.ElicitRequest(params=form_of(caller, one)) for one in requests}
+
+
+def _schema(request: Request) -> tuple[dict[str, Any], str]:
+    """Return the form of a question, and where its answer is: the "whole", the "field" answer, or in it as "json"."""
+    schema = dict(request.schema or {"type": "string"})
+    if schema.get("type") == "object" and schema.get("properties"):
+        fields = schema["properties"].values()
+        if all(isinstance(one, Mapping) and one.get("type") in _FLAT for one in fields):
+            kept = ("type", "properties", "required")
+            return {name: schema[name] for name in kept if name in schema}, "whole"
+    is_flat = schema.get("type") in _FLAT
+    told = f"a JSON value that fits {json.dumps(schema)}"
+    field = schema if is_flat else {"type": "string", "description": told}
+    form = {"type": "object", "properties": {"answer": field}, "required": ["answer"]}
+    return form, "field" if is_flat else "json"
+
+
+async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -> None:
+    """Make the decision that a client's user gave; nothing, if the form was dismissed or its answer does not fit.
+
+    A request that stays open waits for another answer, also at another door.
+    """
+    caller.check("approve")
+    runtime, content = caller.runtime, answer.content or {}
+    decision: dict[str, Any] | None = None
+    if answer.action == "decline":
+        decision = {"decision": "deny"}
+    elif answer.action == "accept" and request.kind == "question":
+        decision = _answer(request, content)
+    elif answer.action == "accept":
+        decision = _approval(content)
+    if decision is None:
+        _log.info("a request stays open: the client gave no decision", entity=request.entity)
+        return
+    try:
+        await runtime.decide(request.id, by=caller.by, door=caller.door, **decision)
+    except (AlreadyDecided, EntityEnded, UnknownRequest):
+        pass  # somebody else decided, or the work was called off
+    except InvalidDecision:
+        _log.info("a request stays open: the client's answer does not fit it", entity=request.entity)
+
+
+def _approval(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    note = content.get("note")
+    more = {"note": note} if isinstance(note, str) and note else {}
+    match content.get("decision"):
+        case "allow":
+            return {"decision": "allow", **more}
+        case "always":
+            return {"decision": "allow", "remember": "entity", **more}
+        case "deny":
+            return {"decision": "deny", **more}
+    return None
+
+
+def _answer(request: Request, content: Mapping[str, Any]) -> dict[str, Any] | None:
+    _, where = _schema(request)
+    if where == "whole":
+        return {"answer": dict(content)}
+    value = content.get("answer")
+    if where == "json":
+        try:
+            value = json.loads(str(value))
+        except ValueError:
+            return None
+    return {"answer": value}

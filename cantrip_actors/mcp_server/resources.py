@@ -1,0 +1,92 @@
+"""What the loom has as resources: `cantrip://entities/{id}` and `cantrip://turns/{id}`, in JSON, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import dropwhile, islice
+from typing import Any, Final
+
+from mcp import types
+from mcp.shared.exceptions import MCPError
+
+from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.machine.project import first_intent
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.work import Work
+from cantrip_actors.records.codec import dumps
+
+__all__ = ["TEMPLATES", "list_resources", "read_resource"]
+
+ENTITIES: Final = "cantrip://entities/"
+TURNS: Final = "cantrip://turns/"
+JSON: Final = "application/json"
+PAGE: Final = 50
+"""Entities of one answer to `resources/list`."""
+
+TEMPLATES: Final = (
+    types.ResourceTemplate(
+        name="entity",
+        uri_template=f"{ENTITIES}{{id}}",
+        description="An entity: its state, its first intent, its turns, what it used, its last result.",
+        mime_type=JSON,
+    ),
+    types.ResourceTemplate(
+        name="turn",
+        uri_template=f"{TURNS}{{id}}",
+        description="A turn: what the entity said, the gates that it called, and what they returned.",
+        mime_type=JSON,
+    ),
+)
+
+
+def list_resources(caller: Caller, cursor: str | None) -> types.ListResourcesResult:
+    """Return entities, newest first, a page at a time. Raises Refused."""
+    caller.check("read")
+    loom = caller.loom
+    ids: Iterable[str] = (header.entity_id for header in reversed(list(loom.headers())))
+    if cursor is not None:
+        ids = islice(dropwhile(lambda one: one != cursor, ids), 1, None)
+    found = list(islice(filter(caller.sees, ids), PAGE + 1))
+    resources = [
+        types.Resource(
+            name=loom.header(one).cantrip_name or one,
+            uri=f"{ENTITIES}{one}",
+            description=f"{loom.state(one)}, began {loom.header(one).at}",
+            mime_type=JSON,
+        )
+        for one in found[:PAGE]
+    ]
+    return types.ListResourcesResult(resources=resources, next_cursor=found[PAGE - 1] if len(found) > PAGE else None)
+
+
+def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
+    """Return a resource. Raises MCPError for an unknown one; Refused."""
+    caller.check("read")
+    loom = caller.loom
+    value: Any = None
+    if uri.startswith(ENTITIES) and caller.sees(entity_id := uri.removeprefix(ENTITIES)):
+        value = _entity(caller, entity_id)
+    elif uri.startswith(TURNS) and (turn_id := uri.removeprefix(TURNS)) in loom and caller.sees(loom.owner(turn_id)):
+        value = turn_fields(loom.turn(turn_id))
+    if value is None:
+        raise MCPError(types.INVALID_PARAMS, f"Resource not found: {uri[:200]}", {"uri": uri[:200]})
+    shown = value if caller.allows("secrets") else caller.runtime.redact(value)
+    text = dumps(shown, mark=False).decode()
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
+
+
+def _entity(caller: Caller, entity_id: str) -> dict[str, Any]:
+    loom = caller.loom
+    header, first = loom.header(entity_id), first_intent(loom.records(entity_id))
+    usage, outcome = loom.subtree_usage(entity_id), Work(caller, caller.runtime.find(entity_id)).outcome()
+    return {
+        "id": entity_id,
+        "cantrip": header.cantrip_name,
+        "state": loom.state(entity_id),
+        "began": header.at,
+        "intent": None if first is None else first.intent,
+        "result": None if outcome is None else outcome.result,
+        "turns": [turn.id for turn in loom.turns(entity_id)],
+        "tokens": usage.total_tokens,
+        "cost": usage.cost or 0.0,
+    }

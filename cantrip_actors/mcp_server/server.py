@@ -1,0 +1,147 @@
+"""The server: what it answers to each method, in both eras of the protocol. A transport runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from anyio import to_thread
+from mcp import types
+from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from cantrip_actors import Cantrip, CantripError
+from cantrip_actors.mcp_server.callers import Caller, Refused
+from cantrip_actors.mcp_server.calls import Call, work_of_state
+from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_resource
+from cantrip_actors.mcp_server.tasks import has_tasks, serve_tasks
+from cantrip_actors.mcp_server.tools import Offer, offers_of
+from cantrip_actors.mcp_server.work import UnknownWork, Work, error_result
+
+__all__ = ["make_server"]
+
+FRESH: Final = 60_000
+"""Milliseconds for which a client may keep the list of tools."""
+PATIENCE: Final = 7 * 86_400.0
+"""Seconds for which a person may think about a request before the call's state expires; the entity waits longer."""
+
+INSTRUCTIONS: Final = (
+    "Each tool has an agent work on an intent; it may take minutes. A result names the entity that worked: "
+    "NAME_send gives a long-lived entity a further intent, NAME_fork continues from an earlier turn, and "
+    "cantrip://entities/ID and cantrip://turns/ID are what happened."
+)
+
+Context = ServerRequestContext[Any, Any]
+
+
+def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Caller]) -> Server[Any]:
+    """Return a server that offers cantrips by their names; `find` says who makes a request.
+
+    Raises InvalidCantrip if two cantrips would make tools of one name.
+    """
+    handlers = _Handlers(offers_of(cantrips), find)
+    server: Server[Any] = Server(
+        "cantrip",
+        version=version("cantrip-actors"),
+        instructions=INSTRUCTIONS,
+        cache_hints={"tools/list": CacheHint(ttl_ms=FRESH, scope="private")},
+        get_tool_input_schema=handlers.input_schema,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+    )
+    serve_tasks(server, find)
+    # a key of this process: a state that an earlier process wrote is refused, and its request waits at every door
+    security = RequestStateSecurity(
+        keys=[os.urandom(32)], ttl=PATIENCE, bind_principal=lambda context: find(context).by
+    )
+    server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _Errors(find)]
+    return server
+
+
+class _Handlers:
+    """What is answered to each method but those of tasks."""
+
+    def __init__(self, offers: Mapping[str, Offer], find: Callable[[Context], Caller]) -> None:
+        self._offers = offers
+        self._find = find
+
+    def _offered(self, caller: Caller) -> dict[str, Offer]:
+        return {
+            name: one
+            for name, one in self._offers.items()
+            if one.cantrip in caller.cantrips and caller.allows(one.scope)
+        }
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments, for headers that repeat them."""
+        return self._offers[name].tool.input_schema if name in self._offers else None
+
+    async def list_tools(self, context: Context, _params: Any) -> types.ListToolsResult:
+        """Return the tools that the client may call."""
+        return types.ListToolsResult(tools=[one.tool for one in self._offered(self._find(context)).values()])
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
+        """Have an entity work on an intent, or continue with the state of an earlier call."""
+        caller = self._find(context)
+        offer = self._offered(caller).get(params.name)
+        if offer is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
+        if params.request_state is not None:
+            work, put = work_of_state(caller, params.request_state)
+            return await Call(caller, context, work, put).answer(params.input_responses)
+        try:
+            arguments: Any = offer.arguments.model_validate(params.arguments or {})
+            work = await Work.begin(caller, offer, arguments, survives=has_tasks(context))
+        except ValidationError as error:
+            faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
+            return error_result(f"{params.name}: {'; '.join(faults)}")
+        except CantripError as error:
+            return error_result(caller.runtime.redact(str(error)))
+        return await Call(caller, context, work).answer(None)
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return entities as resources."""
+        cursor = None if params is None else params.cursor
+        return await to_thread.run_sync(list_resources, self._find(context), cursor)
+
+    async def list_prompts(self, _context: Context, _params: Any) -> types.ListPromptsResult:
+        """Return no prompts: clients ask for them whatever a server says that it has."""
+        return types.ListPromptsResult(prompts=[])
+
+    async def list_templates(self, _context: Context, _params: Any) -> types.ListResourceTemplatesResult:
+        """Return the forms of the URIs."""
+        return types.ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return an entity or a turn."""
+        return await to_thread.run_sync(read_resource, self._find(context), str(params.uri))
+
+
+class _Errors:
+    """Answers with errors of the protocol in place of ours."""
+
+    def __init__(self, find: Callable[[Context], Caller]) -> None:
+        self._find = find
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Pass a request on."""
+        try:
+            return await call_next(ctx)
+        except (UnknownWork, Refused) as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from error
+        except CantripError as error:
+            raise MCPError(types.INTERNAL_ERROR, self._find(ctx).runtime.redact(str(error))) from error

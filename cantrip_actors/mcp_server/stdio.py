@@ -1,0 +1,56 @@
+"""`cantrip mcp` on standard input and output: one client, which has started the process."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import signal
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, BinaryIO
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.server.stdio import stdio_server
+
+from cantrip_actors import Cantrip, Runtime
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.server import make_server
+
+__all__ = ["find_local", "serve_stdio"]
+
+
+def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> Caller:
+    """Return the client that has started this process: it may do what its user may, and sees no secrets."""
+    told = context.session.client_params
+    name = "" if told is None else " ".join(told.client_info.name.split())[:60]
+    return Caller(
+        runtime,
+        cantrips,
+        by=f"mcp:{name}" if name else "mcp",
+        door=f"mcp:{getpass.getuser()}",
+        allows=lambda scope: scope != "secrets",
+    )
+
+
+async def serve_stdio(
+    runtime: Runtime, cantrips: Mapping[str, Cantrip], messages: AsyncIterator[bytes], answers: BinaryIO
+) -> None:
+    """Serve one client, whose messages are lines, until they end, or SIGTERM or SIGINT comes.
+
+    Raises InvalidCantrip if two cantrips would make tools of one name.
+    """
+    server = make_server(cantrips, lambda context: find_local(runtime, cantrips, context))
+    output = anyio.wrap_file(io.TextIOWrapper(answers, encoding="utf-8", write_through=True))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
+        # the SDK only iterates over its input
+        async with stdio_server(messages, output) as (read, write):  # type: ignore[arg-type]
+            await server.run(read, write, server.create_initialization_options())
+        tasks.cancel_scope.cancel()
+
+
+async def _stop_at_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return

@@ -1,0 +1,124 @@
+"""The extension `io.modelcontextprotocol/tasks`: work that takes long is a task, and the task is the entity.
+
+A task has no state that the loom does not have: its id is the entity's (or that of one intent of a long-lived entity),
+its status, its result and its open requests are read from the loom. So a task survives the server (MCP-14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import anyio
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.forms import can_ask, decide, forms_of
+from cantrip_actors.mcp_server.work import CANCELLED, Work
+
+__all__ = ["EXTENSION", "create_task_result", "has_tasks", "serve_tasks"]
+
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+POLL: Final = 1_000
+"""Milliseconds between looks that a client is told."""
+
+Context = ServerRequestContext[Any, Any]
+Status = Literal["working", "input_required", "completed", "cancelled"]
+
+
+class _TaskParams(types.RequestParams):
+    task_id: str
+
+
+class _UpdateParams(_TaskParams):
+    input_responses: types.InputResponses
+
+
+def has_tasks(context: Context) -> bool:
+    """Return whether the client has said with this request that it knows tasks; none of the handshake era does."""
+    is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return is_modern and context.session.check_client_capability(types.ClientCapabilities(extensions={EXTENSION: {}}))
+
+
+def create_task_result(work: Work) -> dict[str, Any]:
+    """Return the answer to a call that becomes a task."""
+    return {"resultType": "task", **_task(work, _status(work))}
+
+
+def _status(work: Work) -> Status:
+    outcome = work.outcome()
+    if outcome is None:
+        return "input_required" if work.requests() else "working"
+    return "cancelled" if outcome.reason in CANCELLED else "completed"
+
+
+def _task(work: Work, status: Status) -> dict[str, Any]:
+    began, changed = work.times
+    return {
+        "taskId": work.id,
+        "status": status,
+        "createdAt": began,
+        "lastUpdatedAt": changed,
+        "ttlMs": None,  # for as long as the loom has it
+        "pollIntervalMs": POLL,
+    }
+
+
+def _check_header(context: Context, task_id: str) -> None:
+    """Raise MCPError unless the header of an HTTP request names the task: the SDK checks methods of the core only."""
+    if context.request is not None and context.request.headers.get(MCP_NAME_HEADER) != task_id:
+        raise MCPError(types.HEADER_MISMATCH, f"{MCP_NAME_HEADER}: expected the taskId of the request")
+
+
+def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
+    """Let a server answer `tasks/get`, `tasks/update` and `tasks/cancel`. `find` says who makes a request."""
+
+    def work_of(context: Context, task_id: str, scope: str) -> tuple[Caller, Work]:
+        if not has_tasks(context):
+            raise MCPError(
+                types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                "Missing required client capability",
+                {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
+        _check_header(context, task_id)
+        caller = find(context)
+        caller.check(scope)
+        return caller, Work.find(caller, task_id)
+
+    async def get(context: Context, params: _TaskParams) -> dict[str, Any]:
+        caller, work = work_of(context, params.task_id, "read")
+        status = _status(work)
+        asks = can_ask(caller, context.session.client_capabilities)
+        if status == "input_required" and not asks:  # another door has to decide
+            status = "working"
+        task: dict[str, Any] = {"resultType": "complete", **_task(work, status)}
+        if status == "input_required":
+            forms = forms_of(caller, work.requests())
+            task["inputRequests"] = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
+        elif status == "completed" and (result := work.result()) is not None:
+            task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return task
+
+    async def update(context: Context, params: _UpdateParams) -> dict[str, Any]:
+        caller, work = work_of(context, params.task_id, "approve")
+        for request in work.requests():
+            response = params.input_responses.get(request.id)
+            if isinstance(response, types.ElicitResult):
+                await decide(caller, request, response)
+        return {"resultType": "complete"}
+
+    async def cancel(context: Context, params: _TaskParams) -> dict[str, Any]:
+        _, work = work_of(context, params.task_id, "stop")
+        with anyio.CancelScope(shield=True):
+            await work.cancel("the MCP client cancelled the task")
+        return {"resultType": "complete"}
+
+    server.extensions[EXTENSION] = {}
+    server.add_request_handler("tasks/get", _TaskParams, get)
+    server.add_request_handler("tasks/update", _UpdateParams, update)
+    server.add_request_handler("tasks/cancel", _TaskParams, cancel)

@@ -1,0 +1,138 @@
+"""The tools of the server: for each cantrip `NAME`, `NAME_send` and `NAME_fork`, in a fixed order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from mcp import types
+from pydantic import BaseModel, ConfigDict, Field
+
+from cantrip_actors import Cantrip, InvalidCantrip
+
+__all__ = ["Cast", "Fork", "Offer", "Send", "by_name", "offers_of"]
+
+LONGEST: Final = 128
+"""Characters of a tool's name (SEP-986)."""
+DESCRIPTION: Final = 2_000
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intent: str = Field(min_length=1, description="What the entity is to achieve.")
+    context: dict[str, Any] = Field(default_factory=dict, description="Data for the entity, beside the intent.")
+
+
+class Cast(_Arguments):
+    """Arguments of `NAME`."""
+
+
+class Send(_Arguments):
+    """Arguments of `NAME_send`."""
+
+    entity_id: str = Field(default="", description="The entity, from an earlier result; left out: a new one.")
+
+
+class Fork(_Arguments):
+    """Arguments of `NAME_fork`."""
+
+    at: str = Field(min_length=1, description="The id of a turn; or that of an entity, for its last turn.")
+
+
+_KINDS: Final[Mapping[str, tuple[type[_Arguments], str, str, str]]] = {
+    "cast": (Cast, "", "", "cast"),
+    "send": (
+        Send,
+        "_send",
+        "Give an intent to a long-lived entity, which remembers what was said before. Without `entity_id`, begin one. ",
+        "send",
+    ),
+    "fork": (Fork, "_fork", "Continue from an earlier turn with a new long-lived entity. ", "cast"),
+}
+"""For each kind of tool: its arguments, the end of its name, the beginning of its description, the scope it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One tool: the name of its cantrip, what it does with it, and its definition."""
+
+    cantrip: str
+    kind: Literal["cast", "send", "fork"]
+    arguments: type[_Arguments]
+    scope: str
+    tool: types.Tool
+
+
+def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
+    """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
+    found: dict[str, Cantrip] = {}
+    for cantrip in cantrips:
+        if cantrip.name is None:
+            raise InvalidCantrip("a tool is called as its cantrip is: give the cantrip a `name`")
+        if cantrip.name in found:
+            raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
+        found[cantrip.name] = cantrip
+    return found
+
+
+def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
+    """Return the tools of cantrips by their names, in order. Raises InvalidCantrip if two have one name."""
+    found: dict[str, Offer] = {}
+    for name, cantrip in cantrips.items():
+        for kind, (arguments, ending, purpose, scope) in _KINDS.items():
+            called = re.sub(r"[^A-Za-z0-9._-]", "_", name)[: LONGEST - len(ending)] + ending
+            if called in found:
+                raise InvalidCantrip(
+                    f'"{found[called].cantrip}" and "{name}" both make a tool called "{called}": rename one of them'
+                )
+            tool = types.Tool(
+                name=called,
+                description=(purpose + _description(name, cantrip))[:DESCRIPTION],
+                input_schema=arguments.model_json_schema(),
+                output_schema=_output_schema(cantrip),
+            )
+            found[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
+    return found
+
+
+def _description(name: str, cantrip: Cantrip) -> str:
+    """Return what a client may know of a cantrip: the first line of its system prompt, and its gates."""
+    line = (cantrip.call.system_prompt or "").strip().partition("\n")[0]
+    gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
+    told = [line or f"Have the cantrip {name} achieve an intent.", f"Its gates: {gates}." if gates else ""]
+    return " ".join(one for one in told if one)
+
+
+def _output_schema(cantrip: Cantrip) -> dict[str, Any]:
+    result, definitions = _result_schema(cantrip)
+    schema = {
+        "type": "object",
+        "properties": {
+            "result": result,
+            "entity_id": {"type": "string"},
+            "turns": {"type": "integer"},
+            "tokens": {"type": "integer"},
+            "cost": {"type": "number", "description": "In US dollars, the entity's children included."},
+        },
+        "required": ["result", "entity_id", "turns", "tokens", "cost"],
+    }
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _result_schema(cantrip: Cantrip) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of the answer, and the definitions that it refers to.
+
+    An answer in plain words ends an entity, too, unless it has to call `done` (D-004): so anything is possible then.
+    """
+    done = cantrip.circle.open_gates.get("done")
+    if done is None or not cantrip.circle.resolved.require_done_tool:
+        return {}, {}
+    parameters = dict(done.parameters)
+    definitions = parameters.pop("$defs", {})
+    fields = parameters.get("properties", {})
+    if "answer" not in fields and len(fields) > 1 and done.function is not None:
+        return parameters, definitions
+    return dict(fields.get("answer") or next(iter(fields.values()), {})), definitions

@@ -1,0 +1,200 @@
+"""One intent that a tool call gave to an entity. It is in the loom, and is found again by its id in any process."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from mcp import types
+
+from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Request
+from cantrip_actors.machine.project import episode_in, outcome_of, time_of
+from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.tools import Cast, Fork, Offer, Send
+from cantrip_actors.terms.image import pictures_among
+from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.outcome import Outcome
+
+__all__ = ["CANCELLED", "UnknownWork", "Work", "error_result"]
+
+CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
+"""How an episode ends that was called off."""
+
+
+class UnknownWork(CantripError, KeyError):
+    """No task has this id, or it belongs to somebody else."""
+
+    def __str__(self) -> str:
+        """Return the sentence, and not its repr, as a KeyError does."""
+        return str(self.args[0])
+
+
+class Work:
+    """An intent of an entity: the first one, or the one that was sent with `key`."""
+
+    def __init__(self, caller: Caller, entity: Entity, key: str = "") -> None:
+        self.entity = entity
+        self.key = key
+        self._caller = caller
+        self._runtime = caller.runtime
+
+    @property
+    def id(self) -> str:
+        """The id of the entity, or `ENTITY.KEY`. It serves as the id of a task."""
+        return f"{self.entity.id}.{self.key}" if self.key else self.entity.id
+
+    @classmethod
+    def find(cls, caller: Caller, work_id: str) -> Work:
+        """Return the work with an id. Raises UnknownWork."""
+        entity_id, _, key = work_id.partition(".")
+        if not caller.sees(entity_id):
+            raise UnknownWork("Failed to retrieve task: task not found")
+        if key:
+            try:
+                caller.runtime.receipt(entity_id, key)
+            except LoomError as error:
+                raise UnknownWork("Failed to retrieve task: task not found") from error
+        return cls(caller, caller.runtime.find(entity_id), key)
+
+    @classmethod
+    async def begin(
+        cls, caller: Caller, offer: Offer, arguments: Cast | Send | Fork, *, survives: bool = False
+    ) -> Work:
+        """Give the intent of a tool call to an entity; it is in the loom when this returns.
+
+        What `survives` may become a task, which the next process continues: its entity is a long-lived one, since the
+        end of a runtime cancels one that was cast.
+
+        Raises InvalidIntent and what `Runtime.start`, `invoke` and `start_fork` and `Entity.post` raise; Refused.
+        """
+        caller.check(offer.scope)
+        runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
+        intent, context, by = arguments.intent, arguments.context or None, caller.by
+        if isinstance(arguments, Send) and arguments.entity_id:
+            _check_entity(caller, arguments.entity_id, offer)
+            entity = runtime.find(arguments.entity_id)
+            receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
+            return cls(caller, entity, receipt.key)
+        caller.check("cast")
+        caller.check_cast()
+        if isinstance(arguments, Fork):
+            turn = _turn_of(caller, arguments.at, offer)
+            entity = await runtime.start_fork(
+                turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
+            )
+        elif survives or isinstance(arguments, Send):
+            entity = await runtime.invoke(cantrip, intent, context=context, by=by)
+        else:
+            entity = await runtime.start(cantrip, intent, context=context, by=by)
+        caller.count_cast(entity.id)
+        return cls(caller, entity)
+
+    async def wait(self) -> types.CallToolResult:
+        """Wait for the end of its episode; return the result of the tool call. Raises RuntimeClosed."""
+        try:
+            await self._episode()
+        except CantripError as error:
+            found = self.result()
+            return error_result(self._shown(str(error)), self._facts(None)) if found is None else found
+        found = self.result()
+        assert found is not None, "an episode that was waited for is in the loom"
+        return found
+
+    async def _episode(self) -> Episode:
+        if self.key:
+            return await self._runtime.receipt(self.entity, self.key).episode()
+        return await self.entity.episode()
+
+    def outcome(self) -> Outcome | None:
+        """Return how its episode ended; None while it has not."""
+        loom, entity_id = self._caller.loom, self.entity.id
+        records = loom.records(entity_id)
+        outcome = episode_in(records, self.key, loom.subtree_usage)
+        if outcome is None and loom.is_over(entity_id):  # the entity ended first
+            outcome = outcome_of(records, loom.usage_below(entity_id))
+        return outcome
+
+    def result(self) -> types.CallToolResult | None:
+        """Return the result of the tool call, read from the loom; None while the episode has not ended."""
+        outcome = self.outcome()
+        if outcome is None:
+            return None
+        facts = self._facts(outcome)
+        if not outcome.terminated:
+            ward = f" by the ward {outcome.ward}" if outcome.ward else ""
+            told = outcome.error or outcome.summary or ""
+            return error_result(self._shown(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
+        content += [
+            types.ImageContent(type="image", data=data, mime_type=image.media_type)
+            for image in pictures_among(outcome.images)
+            if (data := image.base64()) is not None
+        ]
+        return types.CallToolResult(content=content, structured_content=facts)
+
+    def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
+        loom, entity_id = self._caller.loom, self.entity.id
+        usage = loom.subtree_usage(entity_id)
+        return {
+            "result": None if outcome is None else self._shown(outcome.result),
+            "entity_id": entity_id,
+            "turns": len(loom.turns(entity_id)),
+            "tokens": usage.total_tokens,
+            "cost": usage.cost or 0.0,
+        }
+
+    def _shown(self, value: Any) -> Any:
+        return value if self._caller.allows("secrets") else self._runtime.redact(value)
+
+    def requests(self) -> list[Request]:
+        """Return the open requests to people of the entity and of those below it."""
+        return [one for one in self._runtime.requests() if self.concerns(one)]
+
+    def concerns(self, request: Request) -> bool:
+        """Return whether a request is of this entity, or of one below it."""
+        loom, entity_id = self._runtime.loom, request.entity
+        while entity_id is not None and entity_id != self.entity.id:
+            entity_id = loom.header(entity_id).parent_entity
+        return entity_id is not None
+
+    async def cancel(self, reason: str) -> None:
+        """Call the work off, unless it is done: end the episode of a later intent, and an entity at its first one."""
+        if self.outcome() is not None:
+            return
+        if not self.key:
+            await self.entity.stop(reason, by=self._caller.by)
+        elif self._runtime.receipt(self.entity, self.key).state == "working":
+            await self.entity.interrupt(reason, now=True, by=self._caller.by)
+
+    @property
+    def times(self) -> tuple[str, str]:
+        """When the entity began, and when its last record was made: ISO 8601 in UTC."""
+        records = self._runtime.loom.records(self.entity.id)
+        told = [time for record in records if (time := time_of(record))]
+        return told[0], told[-1]
+
+
+def error_result(text: str, facts: dict[str, Any] | None = None) -> types.CallToolResult:
+    """Return the result of a tool call that failed."""
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)], structured_content=facts, is_error=True
+    )
+
+
+def _check_entity(caller: Caller, entity_id: str, offer: Offer) -> None:
+    loom = caller.runtime.loom
+    if not (caller.sees(entity_id) and loom.header(entity_id).cantrip_name == offer.cantrip):
+        raise InvalidIntent(f"no entity of {offer.cantrip} has the id {entity_id!r}: take one from an earlier result")
+
+
+def _turn_of(caller: Caller, handle: str, offer: Offer) -> str:
+    """Return the id of the turn that a handle names. Raises InvalidIntent."""
+    loom = caller.runtime.loom
+    if handle in loom:
+        _check_entity(caller, loom.owner(handle), offer)
+        return handle
+    _check_entity(caller, handle, offer)
+    turns = loom.turns(handle)
+    if not turns:
+        raise InvalidIntent(f"the entity {handle!r} has no turn yet: there is nothing to continue from")
+    return turns[-1].id
