@@ -53,10 +53,12 @@ def programs() -> Path | None:
 class Server:
     """A server that runs from `with` to its end; `url` names it, up to the last option of its query.
 
-    Raises FileNotFoundError where Postgres is not installed.
+    With `follows` it is a standby of another server, from which it streams. Raises FileNotFoundError where Postgres is
+    not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, follows: Server | None = None) -> None:
+        self._follows = follows
         found = programs()
         if found is None:
             raise FileNotFoundError(MISSING)
@@ -89,8 +91,20 @@ class Server:
         self.close()
 
     def _make(self) -> None:
+        data = self.folder / "data"
+        command: list[str | Path] = [
+            self._programs / "initdb",
+            "--auth=trust",
+            f"--username={USER}",
+            "--no-sync",
+            "-D",
+            data,
+        ]
+        if self._follows is not None:
+            source: list[str | Path] = ["-h", self._follows.folder, "-U", USER]
+            command = [self._programs / "pg_basebackup", *source, "-D", data, "-R", "-X", "stream", "-c", "fast", "-N"]
         made = subprocess.run(  # noqa: S603  # our words
-            [self._programs / "initdb", "--auth=trust", f"--username={USER}", "--no-sync", "-D", self.folder / "data"],
+            command,
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -98,7 +112,7 @@ class Server:
             **self._who,
         )
         if made.returncode:
-            raise RuntimeError(f"initdb failed: {made.stdout.decode(errors='replace')}")
+            raise RuntimeError(f"{command[0]} failed: {made.stdout.decode(errors='replace')}")
 
     @property
     def pid(self) -> int:
@@ -138,6 +152,16 @@ class Server:
                 start_new_session=True,
                 **self._who,
             )
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.run("select pg_promote()")
 
     def stop(self) -> None:
         """Stop the server at once, without waiting for its clients, as a machine that shuts down in a hurry does."""

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
+from tests.published import fault
 
 # a module of tests to inherit: pytest has to know of it before anything imports it
 pytest.register_assert_rewrite("tests.circle.medium_contract")
@@ -37,6 +39,41 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     if request.node.get_closest_marker("real_time"):
         return request.param, {}
     return virtual(request.param)
+
+
+_sent: list[tuple[str, str, bytes]] = []
+"""The requests of the test that runs: provider, path and body."""
+
+
+def _watch_requests() -> None:
+    run = Client.run
+
+    async def noted(self: Client, request: Any, *more: Any, **options: Any) -> Any:
+        _sent.append((self.provider, request.path, request.body))
+        return await run(self, request, *more, **options)
+
+    fetch = Client.fetch
+
+    async def noted_fetch(self: Client, method: str, path: str, body: bytes, headers: Any) -> bytes:
+        if method == "POST":
+            _sent.append((self.provider, path, body))
+        return await fetch(self, method, path, body, headers)
+
+    Client.run, Client.fetch = noted, noted_fetch  # type: ignore[method-assign]
+
+
+_watch_requests()
+
+
+@pytest.fixture(autouse=True)
+def _published(request: pytest.FixtureRequest) -> Any:
+    """Fail a test that sends a provider what it would refuse by its shape, unless that is the test's subject (R-30)."""
+    _sent.clear()
+    yield
+    if _sent and not request.node.get_closest_marker("unpublished"):
+        faults = {found for found in (fault(*sent) for sent in dict.fromkeys(_sent)) if found is not None}
+        if faults:
+            pytest.fail("\n".join(sorted(faults)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,15 +1,17 @@
-"""Small real pictures, made here."""
+"""Small real pictures and other files, made here."""
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 
 from hypothesis import strategies as st
 
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = ["gif", "images", "jpeg", "png", "webp"]
+__all__ = ["DOCX", "MP3", "PDF", "data_url", "files", "gif", "images", "jpeg", "png", "webp"]
 
 
 def png(width: int = 3, height: int = 2, shade: int = 0) -> bytes:
@@ -61,3 +63,27 @@ images = st.builds(
     st.none() | st.integers(0, 9),
 )
 """Pictures of any bytes after their magic ones, and addresses."""
+
+
+def data_url(data: bytes, media_type: str) -> str:
+    """Bytes as an address."""
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+PDF = b"%PDF-1.7\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+MP3 = b"ID3\x04\x00\x00\x00\x00\x00\x00\xff\xfb\x90\x00"
+DOCX = b"PK\x03\x04\x14\x00\x06\x00" + bytes(8)
+"""Their first bytes, mostly."""
+
+_names = st.none() | st.sampled_from(["a.pdf", "b.txt", "c.md", "d [x], e.csv"])
+files = (
+    st.builds(
+        lambda data, name, after: File(data, filename=name).placed(after),
+        st.sampled_from([PDF, MP3, b"one", "zwei \u00fc".encode()]),
+        _names,
+        st.none() | st.integers(0, 9),
+    )
+    | st.builds(lambda path: File.at(f"https://example.org/{path}"), st.sampled_from(["a.pdf", "b.mp4", "c"]))
+    | st.builds(File.uploaded, st.text("abc", min_size=1, max_size=3), st.sampled_from(["openai", "anthropic"]))
+)
+"""Files of all kinds, without images."""

@@ -2,15 +2,17 @@
 
 import itertools
 import json
+import struct
+import zlib
 from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
+from cantrip_actors.crystal.families.bedrock import BedrockDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
-from cantrip_actors.crystal.sse import Framing
 from cantrip_actors.crystal.testing import events
 from cantrip_actors.terms.errors import CrystalError
 
@@ -130,23 +132,68 @@ def google(said: Said) -> list[dict]:
     return [*made, chunk({"text": ""}, finishReason="STOP")]
 
 
-STREAMS = {"anthropic": anthropic, "openai": responses, "openai-chat": chat, "google": google}
+def bedrock(said: Said) -> list[dict]:
+    made: list[dict] = [{"messageStart": {"role": "assistant"}}]
+    index = itertools.count()
+
+    def block(parts, start=None):
+        at = next(index)
+        if start is not None:
+            yield {"contentBlockStart": {"start": start, "contentBlockIndex": at}}
+        for part in parts:
+            yield {"contentBlockDelta": {"delta": part, "contentBlockIndex": at}}
+        yield {"contentBlockStop": {"contentBlockIndex": at}}
+
+    if said.thinking:
+        thoughts = [{"reasoningContent": {"text": part}} for part in pieces(said.thinking)]
+        made += block([*thoughts, {"reasoningContent": {"signature": "c2lnbmVk"}}])
+    if said.text:
+        made += block([{"text": part} for part in pieces(said.text)])
+    for n, (name, args) in enumerate(said.calls):
+        parts = [{"toolUse": {"input": part}} for part in pieces(json.dumps(args))]
+        made += block(parts, {"toolUse": {"toolUseId": f"toolu_{n}", "name": name}})
+    made.append({"messageStop": {"stopReason": "tool_use" if said.calls else "end_turn"}})
+    usage = {"inputTokens": 10, "outputTokens": 7, "totalTokens": 17}
+    return [*made, {"metadata": {"usage": usage, "metrics": {"latencyMs": 5}}}]
+
+
+def frames(*values: dict, kind: str = "event") -> bytes:
+    """Binary frames, as Amazon's event streams have them."""
+    return b"".join(frame(name, json.dumps(value).encode(), kind) for one in values for name, value in one.items())
+
+
+def frame(name: str, payload: bytes, kind: str = "event") -> bytes:
+    told = {f":{'exception' if kind == 'exception' else 'event'}-type": name, ":message-type": kind}
+    headers = b"".join(
+        struct.pack(f"!B{len(key)}sBH{len(value)}s", len(key), key.encode(), 7, len(value), value.encode())
+        for key, value in told.items()
+    )
+    prelude = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
+    head = prelude + struct.pack("!I", zlib.crc32(prelude)) + headers + payload
+    return head + struct.pack("!I", zlib.crc32(head))
+
+
+STREAMS = {"anthropic": anthropic, "openai": responses, "openai-chat": chat, "google": google, "bedrock": bedrock}
 DECODERS = {
     "anthropic": AnthropicDecoder,
     "openai": ResponsesDecoder,
     "openai-chat": ChatDecoder,
     "google": GoogleDecoder,
+    "bedrock": BedrockDecoder,
 }
 FAMILIES = tuple(STREAMS)
 
 
 def framed(family: str, said: Said) -> bytes:
+    if family == "bedrock":
+        return frames(*bedrock(said))
     return events(*STREAMS[family](said), done=family == "openai-chat")
 
 
 def decode(family, chunks, **more):
     """The response that chunks of bytes come to, and its payloads; what went wrong is raised."""
-    decoder, framing, payloads = DECODERS[family](**more), Framing(), []
+    decoder, payloads = DECODERS[family](**more), []
+    framing = decoder.framing()
     for chunk in chunks:
         for event in framing.feed(chunk):
             payloads += decoder.feed(event)

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from cantrip_actors import ProviderError
+from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
-from cantrip_actors.crystals import anthropic, google, openai
-from cantrip_actors.terms.messages import Message, ToolDefinition
+from cantrip_actors.crystals import Query, anthropic, ask, google, openai
+from cantrip_actors.terms.cantrip import Retry
+from cantrip_actors.terms.messages import Invocation, Message, ToolDefinition
 from tests.crystal.streams import Said, framed
 
 GO = [Message("user", "go")]
@@ -27,12 +29,12 @@ def refused(message: str, **more: str) -> Reply:
     return failing(400, {"error": {"message": message, "type": "invalid_request_error", **more}})
 
 
-def server_of(family: str, refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[Any], Reply]:
+def server_of(family: str, refuses: Callable[[dict[str, Any]], str | None], says: str = "ok") -> Callable[[Any], Reply]:
     """A provider that answers, but for what `refuses` returns a message for."""
 
     def reply(asked: Any) -> Reply:
         message = refuses(asked.json)
-        return Reply(framed(family, Said("", "ok"))) if message is None else refused(message)
+        return Reply(framed(family, Said("", says))) if message is None else refused(message)
 
     return reply
 
@@ -114,8 +116,8 @@ class TestLessons:
         def refuses(body: dict[str, Any]) -> str | None:
             return "tools.0.custom.input_schema: JSON schema is invalid" if "tools" in body else None
 
-        schema = {"type": "object", "properties": {}, "additionalProperties": False}
-        async with FaultyServer(server_of("anthropic", refuses)) as server:
+        schema = {"type": "string"}
+        async with FaultyServer(server_of("anthropic", refuses, says='"ok"')) as server:
             crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
             with pytest.raises(ProviderError, match="input_schema"):
                 await crystal.invoke(GO, TOOLS, options={"output_schema": schema})
@@ -295,6 +297,51 @@ async def test_a_fluke_of_sampling_is_tried_again_and_a_mistake_is_not(error: di
         assert bool(failed.value.retryable) is retryable
         await crystal.invoke(GO, TOOLS, "required")
         assert server.requests[-1].json["tool_choice"] == "required"  # nothing was learnt
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-07")
+@pytest.mark.parametrize(
+    ("code", "tools", "told"),
+    [("tool_use_failed", TOOLS, "could not be read as a tool call"), ("json_validate_failed", [], "not valid JSON")],
+)
+async def test_the_next_attempt_is_told_what_the_provider_could_not_read(
+    code: str, tools: list[ToolDefinition], told: str
+) -> None:
+    said = '<function=done{"answer": 1'
+    error = {"message": "See 'failed_generation'.", "type": "invalid_request_error", "code": code}
+    script = [
+        failing(400, {"error": {**error, "failed_generation": said}}),
+        failing(503, headers={"retry-after": "0"}),
+        Reply(framed("openai-chat", Said("", "ok"))),
+    ]
+    async with FaultyServer(script) as server:
+        crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+        response = await ask(crystal, Query(Invocation(GO, tools)), retry=Retry(base_delay=0.0))
+        first, *later = [one.json["messages"] for one in server.requests]
+    assert response.content == "ok"
+    assert first == [{"role": "user", "content": "go"}]
+    for messages in later:
+        assert messages[:2] == [*first, {"role": "assistant", "content": said}]
+        assert told in messages[2]["content"]
+        assert len(messages) == 3
+
+
+@pytest.mark.rule("R-07")
+async def test_what_could_not_be_read_is_told_in_part_and_a_mistake_is_told_to_nobody() -> None:
+    asked: list[list[Message]] = []
+    errors = [{"code": "tool_use_failed", "failed_generation": "x" * 100_000}, {"message": "Invalid API key"}]
+
+    class Failing:
+        async def invoke(self, messages: Any) -> Any:
+            asked.append(list(messages))
+            raise failure("groq", 400, {"error": errors[len(asked) - 1]})
+
+    with pytest.raises(ProviderError):
+        await ask(Failing(), Query(Invocation(GO, TOOLS)), retry=Retry())
+    assert [len(messages) for messages in asked] == [1, 3]
+    assert len(asked[1][1].content or "") == 4001
+    assert failure("groq", 400, {"error": {"code": "invalid_tools", "failed_generation": "x"}}).generated is None
 
 
 @pytest.mark.rule("R-11")

@@ -11,7 +11,7 @@ from cantrip_actors.crystal.replay import faults
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import events
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-from tests.crystal.streams import DECODERS, FAMILIES, STREAMS, Said, answers, decode, framed, outcome
+from tests.crystal.streams import DECODERS, FAMILIES, STREAMS, Said, answers, decode, framed, frames, outcome
 
 each_family = pytest.mark.parametrize("family", FAMILIES)
 FULL = Said("thinking\n\nhard", "said and done ✓", (("read", {"path": "a/b", "n": [1, {"x": None}]}), ("done", {})))
@@ -171,6 +171,8 @@ def test_an_answer_without_anything_is_an_error_with_its_reason(family):
 def test_what_comes_after_the_end_is_passed_over(family):
     text = framed(family, FULL)
     late = events({"type": "error", "error": {"message": "late"}}) if family != "google" else b": late\n\n"
+    if family == "bedrock":
+        late = frames({"throttlingException": {"message": "late"}}, kind="exception")
     assert decode(family, [text + late])[0] == decode(family, [text])[0]
 
 

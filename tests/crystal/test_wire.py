@@ -69,6 +69,7 @@ def told(outcome):
             "calls": [[call.id, call.gate, call.arguments] for call in response.tool_calls] or None,
             "usage": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
             "stop_reason": response.metadata.get("stop_reason"),
+            "images": [image.digest for image in response.images] or None,
             "kept": json.dumps(response.blocks[0]["content"], ensure_ascii=False) if response.blocks else None,
         }
     return {name: value for name, value in made.items() if value is not None}
@@ -141,7 +142,7 @@ def test_however_it_is_framed_and_cut(name):
 def test_what_was_said_goes_back(name):
     recording = recorded(name)
     response, _ = heard(recording.family, [recording.framed()])
-    said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
+    said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks, images=response.images)
     results = [Message("tool", f"result {n}", (), call.id, call.gate) for n, call in enumerate(response.tool_calls)]
     body = orjson.dumps(request(CRYSTALS[recording.family], [Message("user", "go"), said, *results])).decode()
     for call in response.tool_calls:
@@ -160,7 +161,8 @@ def signatures(value):
     elif isinstance(value, dict):
         for name, one in value.items():
             opaque = ("signature", "thoughtSignature", "thought_signature", "encrypted_content", "encrypted_index")
-            if name in (*opaque, "data", "fingerprint") and isinstance(one, str) and one:
+            is_text = isinstance(one, str) and one and not one.startswith("sha256:")  # the bytes of an image go back
+            if name in (*opaque, "data", "fingerprint") and is_text:
                 yield one
             yield from signatures(one)
 
@@ -198,7 +200,9 @@ def test_whatever_else_it_says_it_is_an_answer_or_an_error(name, chance):
         assert faults(outcome.payloads) == []
         if outcome.response is not None:
             response, _ = heard(changed.family, [text])
-            said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
+            said = Message(
+                "assistant", response.content, response.tool_calls, blocks=response.blocks, images=response.images
+            )
             assert request(CRYSTALS[changed.family], [Message("user", "go"), said])
         again = changed.play(text[at : at + 3] for at in range(0, len(text), 3))
         assert (again.payloads, again.response, str(again.error)) == (*outcome[:2], str(outcome.error))

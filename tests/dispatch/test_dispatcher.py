@@ -705,7 +705,8 @@ class TestBypasses:
         assert "forged" not in [event.text for _, event in record.progress()]
         public = {name for name in dir(dispatcher.log) if not name.startswith("_")}
         assert public == {
-            "append", "append_soon", "create", "create_soon", "folder", "ids", "path", "read", "read_soon", "records",
+            "append", "append_soon", "create", "create_soon", "folder", "heads", "ids", "path", "read", "read_soon",
+            "records", "verify",
         }  # fmt: skip
 
 

@@ -129,11 +129,13 @@ class TestAppending:
             "append_soon",
             "create",
             "create_soon",
+            "heads",
             "ids",
             "path",
             "read",
             "read_soon",
             "records",
+            "verify",
         }
 
     def test_what_is_refused_changes_no_byte(self, logs, begun):

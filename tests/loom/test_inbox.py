@@ -357,7 +357,7 @@ def test_a_lease_is_kept_while_mail_waits_that_would_load_its_entity(box):
 # --------------------------------------------------------------------------------------------------------- forgetting
 
 
-@pytest.mark.rule("C-11")
+@pytest.mark.rule("C-11", "N-25")
 def test_mail_that_was_taken_long_ago_is_forgotten_and_its_key_is_free(place):
     with place.open() as store:
         store.append([header("e", lasting=True)])

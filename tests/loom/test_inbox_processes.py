@@ -226,7 +226,7 @@ print(n, flush=True)
 """
 
 
-@pytest.mark.rule("C-10")
+@pytest.mark.rule("C-10", "N-28")
 @pytest.mark.parametrize("kind", SHARED)
 def test_processes_that_unload_an_entity_while_others_post_strand_no_mail(kind):
     with anywhere(kind) as place, place.open() as store:

@@ -95,7 +95,7 @@ def test_a_cron_line_is_read_in_its_zone():
 # ------------------------------------------------------------------------------------------------------- clock changes
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-45")
 @pytest.mark.parametrize(
     ("cron", "after", "wanted"),
     [
@@ -120,7 +120,7 @@ def test_a_cron_line_that_is_looked_at_in_the_second_of_two_hours_does_not_fire_
     assert times(one, second, 1, OSLO) == ["10-26 02:30 +0100"]
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-45")
 @pytest.mark.parametrize(
     ("at", "wanted"),
     [("2026-03-29T02:30:15", "2026-03-29T01:00:00Z"), ("2026-10-25T02:30", "2026-10-25T00:30:00Z")],
@@ -200,7 +200,7 @@ def test_all_times_that_passed_are_made_up_for():
     assert left.due == 1020.0
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-44")
 def test_a_hundred_times_are_made_up_for_at_most():
     fired, left = walk(row(catch_up="all"), 60_000.0)
     assert fired == [60.0 * n for n in range(1, MOST + 1)]

@@ -12,7 +12,7 @@ from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.fetch_request import _parsed
 from cantrip_actors.cli.main import main
 from cantrip_actors.crystal.client import Client
-from cantrip_actors.crystal.constructors import local
+from cantrip_actors.crystal.constructors import local, openai
 from cantrip_actors.loom.backup import backup_loom
 from cantrip_actors.loom.opening import open_store, repair_loom
 from cantrip_actors.redact.urls import render_url
@@ -139,3 +139,13 @@ def test_the_command_line_shows_no_password_of_a_url(url, command, tmp_path, mon
         shown = capsys.readouterr()
         assert shown.out + shown.err
         assert SECRET not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("url", ["https://me:MARK/of-it@api.example/v1", "http://me:x@api.example:MARK/v1"])
+def test_an_address_of_a_provider_that_cannot_be_read_is_refused_and_its_parts_are_not_repeated(url) -> None:
+    with pytest.raises(InvalidCantrip, match="expected an address") as refused:
+        openai("gpt-x", base_url=url, api_key="k")
+    assert "MARK/of" not in str(refused.value)
+    assert "Invalid port" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__

@@ -165,6 +165,16 @@ def test_blocking_code_iterates_events_in_a_thread_of_its_own(backend: str) -> N
     assert [event.entity_id for event in seen] == [*ids, own.id]
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_reads_after_the_runtime_what_came_before(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+        requests = runtime.requests(follow=True)
+        ids = [runtime.cast(quick, f"{n}").entity_id for n in range(3)]
+    assert [event.entity_id for event in events] == ids
+    assert list(requests) == []
+
+
 def test_a_blocking_subscription_that_is_closed_ends() -> None:
     with Runtime.blocking() as runtime:
         events = runtime.events()

@@ -153,7 +153,7 @@ async def test_a_decision_says_who_made_it_and_through_which_door(url: str, door
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(asking(), "go")
         request = await request_of(runtime)
-        with pytest.raises(InvalidDecision, match='door: expected "terminal:<login>"'):
+        with pytest.raises(InvalidDecision, match='door: expected "terminal:<name>"'):
             await runtime.decide(request.id, "allow", by="anna", door="window")
         await runtime.decide(request.id, "allow", by="anna", note="one is broken", door=door)
         await entity.episode()

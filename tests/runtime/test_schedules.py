@@ -102,7 +102,7 @@ async def test_a_schedule_fires_at_a_time_once_and_is_gone(url: str) -> None:
         assert runtime.schedules() == []
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-43")
 async def test_a_cron_line_fires_for_a_week_in_its_zone() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         entity = await invoked(runtime)
@@ -159,6 +159,7 @@ async def test_a_waiting_schedule_holds_no_task() -> None:
 # ---------------------------------------------------------------------------------------------------------- the handle
 
 
+@pytest.mark.rule("N-49")
 async def test_a_paused_schedule_does_not_fire_and_skips_the_times_of_its_pause(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         made = await runtime.schedule("spell", "tick", every=20)
@@ -204,6 +205,7 @@ async def test_a_schedule_whose_time_passed_in_its_pause_cannot_be_resumed() -> 
             await made.resume()
 
 
+@pytest.mark.rule("N-49")
 async def test_schedules_are_listed_by_their_ids_in_every_process(url: str) -> None:
     if url == "memory:":
         pytest.skip("a memory loom has one process")
@@ -228,6 +230,7 @@ async def test_a_schedule_with_the_same_id_and_content_is_made_once() -> None:
         assert casts(runtime) == ["tick"]
 
 
+@pytest.mark.rule("N-49")
 async def test_a_schedule_with_the_same_id_and_other_content_takes_the_place_before_the_next_firing() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         await runtime.schedule("spell", "old", every=20, id="s")
@@ -305,7 +308,7 @@ async def test_a_blocking_runtime_has_schedules() -> None:
 # --------------------------------------------------------------------------------------------- overlap, catching up
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-46")
 @pytest.mark.parametrize("to", ["entity", "cantrip"])
 @pytest.mark.parametrize(("overlap", "begun"), [("skip", 3), ("queue", 3), ("stop", 8)])
 async def test_firings_overlap_as_the_schedule_says(to: Any, overlap: Any, begun: int) -> None:
@@ -324,7 +327,7 @@ async def test_firings_overlap_as_the_schedule_says(to: Any, overlap: Any, begun
         assert entity or reasons == ({"terminated", "cancelled"} if overlap == "stop" else {"terminated"}), reasons
 
 
-@pytest.mark.rule("C-31")
+@pytest.mark.rule("C-31", "N-44")
 @pytest.mark.parametrize("to", ["entity", "cantrip"])
 @pytest.mark.parametrize(("catch_up", "fired"), [("one", 1), ("all", 5), ("skip", 0)])
 async def test_times_that_passed_while_no_runtime_was_open_are_caught_up(
@@ -434,6 +437,7 @@ def observation(runtime: Runtime, entity: str) -> Any:
     return next(one for one in runtime.loom.records(entity) if isinstance(one, GateFinished))
 
 
+@pytest.mark.rule("N-48")
 async def test_an_entity_wakes_itself(url: str) -> None:
     spell = wakes(in_seconds=30, why="look again")
     async with Runtime.open(url, cantrips=[spell]) as runtime:
@@ -447,6 +451,7 @@ async def test_an_entity_wakes_itself(url: str) -> None:
         assert runtime._tree.store.timers(entity) == []
 
 
+@pytest.mark.rule("N-48")
 async def test_an_entity_that_is_unloaded_wakes_in_the_next_process(tmp_path: Path) -> None:
     url = f"jsonl:{tmp_path / 'loom'}"
     spell = wakes(in_seconds=DAY, why="look again")
@@ -460,6 +465,7 @@ async def test_an_entity_that_is_unloaded_wakes_in_the_next_process(tmp_path: Pa
         assert intents(runtime, entity) == ["start", "look again"]
 
 
+@pytest.mark.rule("N-48")
 async def test_a_timer_ends_with_its_entity() -> None:
     spell = wakes(in_seconds=30, why="look again")
     async with Runtime.open(cantrips=[spell]) as runtime:
@@ -571,13 +577,13 @@ async def test_each_firing_happens_once_when_the_process_is_killed_at_any_write(
     await killed_at(f"{store}:{tmp_path / 'loom'}", at, durable=durable)
 
 
-@pytest.mark.rule("C-30")
+@pytest.mark.rule("C-30", "N-43")
 @pytest.mark.parametrize("at", [2, 5])
 async def test_each_firing_happens_once_in_postgres_when_the_process_is_killed(at: int) -> None:
     await killed_at(postgres.fresh(), at, durable=True)
 
 
-@pytest.mark.rule("C-30")
+@pytest.mark.rule("C-30", "N-43")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_two_runtimes_fire_each_time_once(tmp_path: Path, kind: str) -> None:
     url = postgres.fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom'}"
@@ -592,7 +598,7 @@ async def test_two_runtimes_fire_each_time_once(tmp_path: Path, kind: str) -> No
         assert casts(other) == ["tick"] * 3
 
 
-@pytest.mark.rule("C-30")
+@pytest.mark.rule("C-30", "N-49")
 async def test_a_runtime_sees_what_another_process_schedules(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom'}"
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:

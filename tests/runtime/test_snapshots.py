@@ -221,7 +221,7 @@ class TestRecovery:
             episode = await runtime.cast(spell(language, "set", "deep"), "go")
         assert episode.result == [10, "deep", 41]
 
-    @pytest.mark.rule("CIRCLE-9", "D-011")
+    @pytest.mark.rule("CIRCLE-9", "D-011", "N-67")
     @pytest.mark.parametrize("key", [None, KEY])
     async def test_a_server_keeps_them_for_who_gives_a_key(self, key: bytes | None) -> None:
         with anywhere("postgres") as place:

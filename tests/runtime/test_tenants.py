@@ -129,12 +129,14 @@ Look = Callable[[World, str], Any]
 REFUSED: dict[str, Look] = {
     "find": lambda w, id: w.other.find(id),
     "receipt": lambda w, id: w.other.receipt(id, "once"),
+    "has_mail": lambda w, id: w.other.has_mail(id, "once"),
     "resume": lambda w, id: w.other.resume(id),
     "abandon": lambda w, id: w.other.abandon(id),
     "forget": lambda w, id: w.other.forget(id),
     "loom.header": lambda w, id: w.other.loom.header(id),
     "loom.header_in_force": lambda w, id: w.other.loom.header_in_force(id),
     "loom.records": lambda w, id: w.other.loom.records(id),
+    "loom.records_since": lambda w, id: w.other.loom.records_since(id),
     "loom.turns": lambda w, id: w.other.loom.turns(id),
     "loom.state": lambda w, id: w.other.loom.state(id),
     "loom.is_over": lambda w, id: w.other.loom.is_over(id),
@@ -153,6 +155,7 @@ REFUSED: dict[str, Look] = {
 
 OF_TURNS: dict[str, Look] = {
     "fork": lambda w, turn: w.other.fork(turn, intent="mine now"),
+    "start_fork": lambda w, turn: w.other.start_fork(turn, intent="mine now"),
     "loom.turn": lambda w, turn: w.other.loom.turn(turn),
     "loom.__getitem__": lambda w, turn: w.other.loom[turn],
     "loom.owner": lambda w, turn: w.other.loom.owner(turn),
@@ -167,6 +170,8 @@ OF_TURNS: dict[str, Look] = {
 
 NOTHING: dict[str, Look] = {
     "entity": lambda w, _: w.other.entity("notes"),
+    "begun_with": lambda w, _: w.other.begun_with("begun"),
+    "shown_loom": lambda w, _: w.other.shown_loom.entities(),
     "requests": lambda w, _: w.other.requests(),
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
@@ -194,12 +199,24 @@ NOTHING: dict[str, Look] = {
 
 ELSEWHERE = {
     *("events", "watch", "decide", "schedule", "cast", "start", "invoke", "tenant", "loom", "add_request_source"),
+    *("batch", "submit"),
     *("loom.tenant",),
 }
 """What has a test of its own below, or makes something new."""
 
-OF_THE_WHOLE = {"aclose", "drain", "backup"}
-OF_NO_ENTITY = {"open", "blocking", "ask", "crystals", "loom.attach", "loom.check_chain"}
+OF_THE_WHOLE = {"aclose", "drain", "backup", "dump", "cluster", "serve", "inspect", "watch_actors"}
+OF_NO_ENTITY = {
+    "open",
+    "blocking",
+    "ask",
+    "crystals",
+    "redact",
+    "check_writer",
+    "id_of_key",
+    "seal_key",
+    "loom.attach",
+    "loom.check_chain",
+}
 
 
 def id_of(world: World, path: str) -> str:

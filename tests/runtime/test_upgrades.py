@@ -96,7 +96,7 @@ def moves_in(runtime: Runtime, entity_id: str) -> list[Adopted]:
 # Which entities move
 
 
-@pytest.mark.rule("C-40")
+@pytest.mark.rule("C-40", "N-59")
 async def test_an_entity_moves_to_the_offered_cantrip_of_its_name_with_its_next_intent(url: str) -> None:
     entity_id = await begin(url)
     assert (await send(url, V2)).result == "two"
@@ -119,7 +119,7 @@ async def test_an_entity_moves_back_when_the_former_cantrip_is_offered_again(url
         assert [one.cantrip_id for one in moves_in(runtime, entity_id)] == [V2.id, V1.id, V3.id]
 
 
-@pytest.mark.rule("C-40")
+@pytest.mark.rule("C-40", "N-59")
 async def test_an_entity_stays_when_upgrade_is_never(url: str) -> None:
     await begin(url)
     error = await refused(url, V2, upgrade="never")
@@ -127,7 +127,7 @@ async def test_an_entity_stays_when_upgrade_is_never(url: str) -> None:
     assert (await send(url, V1, upgrade="never")).result == "one"
 
 
-@pytest.mark.rule("C-40")
+@pytest.mark.rule("C-40", "N-59")
 async def test_a_function_decides_which_entities_move(url: str) -> None:
     entity_id = await begin(url)
     await begin(url, name="y")
@@ -209,7 +209,7 @@ async def interrupt(url: str, name: str = "x") -> str:
         return entity.id
 
 
-@pytest.mark.rule("C-40")
+@pytest.mark.rule("C-40", "N-59")
 async def test_an_episode_under_way_keeps_its_cantrip_and_the_next_intent_moves(url: str) -> None:
     entity_id = await interrupt(url)
     async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
@@ -256,7 +256,7 @@ async def test_a_given_cantrip_holds_in_its_process_and_the_offered_one_in_the_n
     assert (await send(url, V2)).result == "two"
 
 
-@pytest.mark.rule("C-40")
+@pytest.mark.rule("C-40", "N-59")
 async def test_a_one_shot_entity_keeps_its_cantrip(url: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(V1, "wait")
@@ -443,6 +443,7 @@ async def deployments(url: str, planned: list[Life]) -> None:
 @pytest.mark.rule("C-40", "C-41", "C-10")
 @settings(max_examples=20)
 @given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
+@pytest.mark.rule("N-65")
 def test_no_sequence_of_deployments_and_kills_loses_an_intent_or_mixes_versions(
     backend: str, planned: list[Life]
 ) -> None:

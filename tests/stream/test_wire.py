@@ -177,7 +177,7 @@ def test_final_arguments_are_an_object(arguments, kind) -> None:
         ({"type": "reasoning", "content": "x"}, "payload.finalItem.providerId"),
         ({"type": "function_call_output", "callId": "c", "output": "x", "isError": "no"}, "payload.finalItem.isError"),
         ({"type": "function_call_output", "callId": "c", "output": {}, "isError": True}, "payload.finalItem.output"),
-        ({"type": "image"}, "payload.finalItem.type"),
+        ({"type": "video"}, "payload.finalItem.type"),
         ({}, "payload.finalItem.type"),
         ("text", "payload.finalItem"),
     ],

@@ -157,3 +157,23 @@ async def test_who_fails_while_it_gives_up_its_start_has_failed():
             await group.start_child(ChildSpec("breaks", Breaks, restart="temporary"))
         await anyio.sleep(60)
     assert logger.names == ["child failed to start"]
+
+
+class _Crashes(Actor):
+    async def handle_cast(self, message):
+        raise RuntimeError("as it was told")
+
+
+@pytest.mark.rule("S-52")
+async def test_a_sink_that_raises_keeps_nobody_from_being_restarted():
+    def broken(_event):
+        raise OSError("the disk is full")
+
+    ref = ActorRef("a")
+    async with ActorSystem(reports=broken) as system:
+        system.sinks.append(broken)
+        await system.start(ChildSpec("above", lambda: Supervisor([ChildSpec("a", _Crashes, ref=ref)])))
+        ref.cast("now")
+        await anyio.sleep(1)
+        assert ref.alive
+        assert isinstance(ref.last_exit, Crash)

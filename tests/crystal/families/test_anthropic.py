@@ -243,8 +243,8 @@ class TestTelling:
         assert request(CLAUDE, CONTEXT, max_tokens=7, stop="END")["stop_sequences"] == ["END"]
 
     def test_options_of_the_provider_are_passed_on(self):
-        body = request(CLAUDE, CONTEXT, metadata={"user_id": "u"}, output_schema={"type": "object"}, choice="none")
+        body = request(CLAUDE, CONTEXT, metadata={"user_id": "u"}, output_schema={"type": "string"}, choice="none")
         assert body["metadata"] == {"user_id": "u"}
-        assert body["output_config"]["format"]["schema"] == {"type": "object"}
+        assert body["output_config"]["format"]["schema"] == {"type": "string"}
         assert body["tool_choice"] == {"type": "none"}
         assert [tool["name"] for tool in body["tools"]] == [tool.name for tool in TOOLS]

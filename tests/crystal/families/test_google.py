@@ -153,8 +153,16 @@ class TestTelling:
         schema = {"type": "object", "properties": {"title": inner}, "additionalProperties": False, "title": "Args"}
         body = request(GEMINI, CONTEXT, tools=[ToolDefinition("read", "d", schema), ToolDefinition("ls", "d", {})])
         read, ls = body["tools"][0]["functionDeclarations"]
-        assert read["parametersJsonSchema"] == {"type": "object", "properties": {"title": {"type": "string"}}}
+        assert read["parametersJsonSchema"] == {
+            "type": "object",
+            "properties": {"title": {"type": "string", "title": "Title"}},
+            "additionalProperties": False,
+            "title": "Args",
+        }
         assert "parametersJsonSchema" not in ls
+        old = request(google("gemini-2.0-flash", api_key="k"), CONTEXT, tools=[ToolDefinition("read", "d", schema)])
+        (read,) = old["tools"][0]["functionDeclarations"]
+        assert "additionalProperties" not in read["parametersJsonSchema"]
 
     def test_sampling_has_a_place_of_its_own(self):
         body = request(

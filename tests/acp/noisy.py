@@ -1,0 +1,33 @@
+"""A cantrip whose module and gate print, for agents that are processes of their own."""
+
+import os
+import sys
+from typing import Any
+
+from cantrip_actors import Cantrip, Circle, gate, scripted
+from cantrip_actors.wards import max_turns
+from tests.acp.editors import answer, ask_first, nap, pay
+
+print("a program prints this")  # noqa: T201  # as users' code does
+
+
+@gate
+async def shout() -> str:
+    """Print."""
+    print("a gate prints this")  # noqa: T201
+    os.write(1, b"and this\n")
+    sys.stdout.flush()
+    return "shouted"
+
+
+def answers(context: Any) -> dict[str, Any]:
+    last = context[-1]
+    said = [one for one in context if one.role == "user" and not str(one.content).startswith("context:")]
+    if last.role != "tool" and said[-1].content == "shout":
+        return {"tool_calls": [{"gate": "shout", "args": {}}]}
+    if said[-1].content == "secret":
+        return {"content": os.environ["TEAM_KEY"]}
+    return answer(context)
+
+
+noisy = Cantrip(scripted(answers), circle=Circle(["done", nap, shout, ask_first(pay)], [max_turns(9)]), name="noisy")

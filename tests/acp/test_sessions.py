@@ -1,0 +1,529 @@
+"""What an editor can do with an entity: prompts, permissions, cancelling, going back, choices, files."""
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors.wards import max_turns
+from tests.acp.editors import ALL, Refused, edited, helper
+from tests.pictures import data_url, png
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+async def new(editor: Any, **params: Any) -> str:
+    return (await editor.ask("session/new", cwd=str(Path.cwd()), mcpServers=[], **params))["sessionId"]
+
+
+# Prompts
+
+
+@pytest.mark.rule("ACP-01", "ACP-05")
+async def test_a_prompt_is_an_intent_and_its_answer_is_shown() -> None:
+    async with edited(helper()) as editor:
+        session = (await editor.ask("session/new"))["sessionId"]  # {} is enough (PROD-6)
+        assert await editor.prompt(session, "one") == "end_turn"
+        assert editor.text() == "one is number 1"
+        assert await editor.prompt(session, [{"type": "text", "text": "two"}]) == "end_turn"
+        answered = await editor.ask("session/prompt", sessionId=session, content="three")
+        assert answered == {"stopReason": "end_turn"}
+        assert editor.updates[-2]["content"]["text"].startswith("three")
+
+
+@pytest.mark.rule("ACP-02")
+async def test_a_session_remembers_what_was_said() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        for number in (1, 2, 3):
+            await editor.prompt(session, f"m{number}")
+        assert "m3 is number 3" in editor.text()
+
+
+@pytest.mark.rule("ACP-05")
+async def test_calls_of_gates_are_shown_with_their_results() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "look")
+        calls = [one for one in editor.updates if one["sessionUpdate"].startswith("tool_call")]
+        assert [one["status"] for one in calls] == ["pending", "completed"]
+        assert len({one["toolCallId"] for one in calls}) == 1
+        assert calls[-1]["rawOutput"] == "seen"
+        usage = [one for one in editor.updates if one["sessionUpdate"] == "usage_update"]
+        assert usage[-1]["size"] == 1000
+
+
+@pytest.mark.rule("ACP-20")
+async def test_what_comes_with_a_prompt_reaches_the_entity() -> None:
+    picture = png(1200, 1100) + b"\0" * 5_000_000
+    data = data_url(picture, "").partition(",")[2]
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        blocks = [{"type": "text", "text": "image"}, {"type": "image", "mimeType": "image/png", "data": data}]
+        await editor.prompt(session, blocks)
+        assert editor.text() == f"1 images, {len(picture):,} bytes"
+        link = {"type": "resource_link", "uri": "file:///a.py", "name": "a.py"}
+        text = {"type": "resource", "resource": {"uri": "file:///b.py", "text": "x = 1"}}
+        await editor.prompt(session, [{"type": "text", "text": "Explain."}, link, text])
+        assert "[a.py](file:///a.py)" in editor.text()
+        for strange in ([], [{"type": "audio", "data": ""}], [{"type": "image", "data": "?"}], 3, [{"type": "text"}]):
+            with pytest.raises(Refused) as refused:
+                await editor.prompt(session, strange)
+            assert refused.value.code == -32602
+
+
+@pytest.mark.rule("ACP-19")
+async def test_two_sessions_work_at_once() -> None:
+    async with edited(helper()) as editor:
+        sessions = [await new(editor) for _ in range(2)]
+        slow = await editor.begin("session/prompt", {"sessionId": sessions[0], "prompt": 'nap {"seconds": 5}'})
+        assert await editor.prompt(sessions[1], "quick") == "end_turn"
+        await editor.end(slow)
+        for session, said in zip(sessions, ("slept", "quick"), strict=True):
+            assert said in json.dumps(editor.of(session))
+        assert "quick" not in json.dumps(editor.of(sessions[0]))
+
+
+async def test_a_prompt_while_another_one_runs_comes_after_it() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        first = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 5}'})
+        second = await editor.begin("session/prompt", {"sessionId": session, "prompt": "then"})
+        assert (await editor.end(first), await editor.end(second)) == ({"stopReason": "end_turn"},) * 2
+        assert editor.text().index("slept") < editor.text().index("then is number 2")
+
+
+# Cancelling
+
+
+@pytest.mark.rule("ACP-11")
+async def test_a_hanging_gate_is_cancelled_at_once() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1000}'})
+        await editor.until(lambda: [one for one in editor.updates if one["sessionUpdate"] == "tool_call"])
+        at = anyio.current_time()
+        await editor.tell("session/cancel", sessionId=session)
+        await editor.tell("session/cancel", sessionId=session)  # twice is harmless
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        assert anyio.current_time() - at < 1
+        assert editor.messages[-1].get("id") == prompt  # after every update
+        assert [one["status"] for one in editor.updates if "status" in one] == ["pending", "failed"]
+        assert await editor.prompt(session, "go on") == "end_turn"
+
+
+@pytest.mark.rule("ACP-11")
+async def test_a_prompt_is_cancelled_before_its_first_word_and_by_its_id() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        first = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1000}'})
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(first) == {"stopReason": "cancelled"}
+        second = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1000}'})
+        await editor.tell("$/cancel_request", requestId=second)
+        assert await editor.end(second) == {"stopReason": "cancelled"}
+        assert await editor.prompt(session, "go on") == "end_turn"
+
+
+@pytest.mark.rule("ACP-12")
+async def test_closing_a_session_cancels_it() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1000}'})
+        await editor.until(lambda: [one for one in editor.updates if one["sessionUpdate"] == "tool_call"])
+        assert await editor.ask("session/close", sessionId=session) == {}
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        with pytest.raises(Refused) as refused:
+            await editor.prompt(session, "more")
+        assert refused.value.code == -32002
+
+
+# Permission
+
+
+def chooses(option: str | None) -> Any:
+    outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
+    return {"session/request_permission": lambda _: {"outcome": outcome}}
+
+
+@pytest.mark.rule("ACP-16")
+@pytest.mark.parametrize(
+    ("option", "said", "asks"), [("allow", "paid 3", 2), ("always", "paid 3", 1), ("reject", "denied", 2)]
+)
+async def test_the_users_decision_counts(option: str, said: str, asks: int) -> None:
+    async with edited(helper(), answers=chooses(option)) as editor:
+        session = await new(editor)
+        for _ in range(2):
+            assert await editor.prompt(session, 'pay {"amount": 3}') == "end_turn"
+        assert said in editor.text()
+        assert editor.asked == ["session/request_permission"] * asks
+
+
+@pytest.mark.rule("ACP-16")
+async def test_a_prompt_that_is_cancelled_while_it_asks_ends() -> None:
+    async def never(_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    async with edited(helper(), answers={"session/request_permission": never}) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await editor.until(lambda: editor.asked)
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+
+
+@pytest.mark.rule("ACP-16", "ACP-10")
+async def test_a_request_of_an_editor_that_went_away_is_put_again_at_load() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime:
+        async with edited(recipe, runtime=runtime, answers={"session/request_permission": lambda _: None}) as editor:
+            session = await new(editor)
+            await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+            await editor.until(lambda: editor.asked)
+        (request,) = runtime.requests()
+        async with edited(recipe, runtime=runtime, answers=chooses("allow")) as editor:
+            await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            await editor.until(lambda: editor.asked)
+            while runtime.requests():
+                await anyio.sleep(0.1)
+            assert await editor.prompt(session, "and now?") == "end_turn"
+            assert "and now? is number 2" in editor.text()
+        turns = runtime.loom.turns(session)
+        assert [one.result for turn in turns for one in turn.gate_calls] == ["paid 3"]
+        assert request.gate == "pay"
+
+
+@pytest.mark.rule("ACP-15", "ACP-16")
+async def test_a_question_needs_an_editor_with_forms() -> None:
+    ask = {"text": "Which one?", "schema": {"type": "string"}}
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        await editor.prompt(session, f"question {json.dumps(ask)}")
+        assert editor.asked == []
+        assert "no form" in editor.text()
+    accept = {"elicitation/create": lambda _: {"action": "accept", "content": {"answer": "the red one"}}}
+    async with edited(helper(), capabilities=ALL, answers=accept) as editor:
+        session = await new(editor)
+        await editor.prompt(session, f"question {json.dumps(ask)}")
+        assert "the red one" in editor.text()
+
+
+# Sessions that continue
+
+
+@pytest.mark.rule("ACP-09")
+async def test_load_replays_everything_before_its_response_and_resume_nothing() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime:
+        async with edited(recipe, runtime=runtime) as editor:
+            session = await new(editor)
+            await editor.prompt(session, "one")
+            await editor.prompt(session, "look")
+        async with edited(recipe, runtime=runtime) as editor:
+            assert await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            kinds = [one["sessionUpdate"] for one in editor.updates]
+            assert kinds[:2] == ["user_message_chunk", "agent_message_chunk"]
+            assert editor.text("user_message_chunk") == "onelook"
+            assert "it said: seen" in editor.text()
+            assert [one["status"] for one in editor.updates if one["sessionUpdate"] == "tool_call_update"] == [
+                "completed"
+            ]
+            await anyio.sleep(1)
+            assert "result" in editor.messages[-1]
+            await editor.prompt(session, "two")
+            assert "two is number 3" in editor.text()
+        async with edited(recipe, runtime=runtime) as editor:
+            assert await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
+            assert not editor.text() + editor.text("user_message_chunk")
+            await editor.prompt(session, "three")
+            assert editor.text() == "three is number 4"
+            for method in ("session/load", "session/resume", "session/prompt"):
+                with pytest.raises(Refused) as refused:
+                    await editor.ask(method, sessionId=str(uuid.uuid4()), cwd="/", mcpServers=[], prompt="x")
+                assert refused.value.code == -32002
+
+
+@pytest.mark.rule("ACP-13")
+async def test_sessions_are_listed_by_folder_and_by_page(tmp_path: Path) -> None:
+    async with edited(helper()) as editor:
+        assert (await editor.ask("session/list"))["sessions"] == []
+        for number in range(52):
+            cwd = str(tmp_path) if number % 26 == 0 else "/"
+            session = (await editor.ask("session/new", cwd=cwd, mcpServers=[]))["sessionId"]
+            await editor.prompt(session, f"number {number}")
+        first = await editor.ask("session/list")
+        assert (len(first["sessions"]), first["sessions"][0]["title"]) == (50, "number 51")
+        rest = await editor.ask("session/list", cursor=first["nextCursor"])
+        assert (len(rest["sessions"]), rest.get("nextCursor")) == (2, None)
+        assert len((await editor.ask("session/list", cwd=str(tmp_path)))["sessions"]) == 2
+        assert (await editor.ask("session/list", cwd="/nowhere"))["sessions"] == []
+        for strange in ("x", "3", 50):
+            with pytest.raises(Refused) as refused:
+                await editor.ask("session/list", cursor=strange)
+            assert refused.value.code == -32602
+
+
+@pytest.mark.rule("ACP-14")
+async def test_deleting_a_session_twice_is_fine_and_the_loom_keeps_it() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "one")
+        for _ in range(2):
+            assert await editor.ask("session/delete", sessionId=session) == {}
+        assert (await editor.ask("session/list"))["sessions"] == []
+        with pytest.raises(Refused):
+            await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        assert len(runtime.loom.turns(session)) == 1
+
+
+# Choices
+
+
+@pytest.mark.rule("ACP-17")
+async def test_options_are_told_completely_and_modes_keep_in_step() -> None:
+    second = scripted(lambda _: {"content": "the second model"}, name="second")
+    async with edited(helper(crystals={"second": second}), answers=chooses("allow")) as editor:
+        made = await editor.ask("session/new", cwd="/", mcpServers=[])
+        session = made["sessionId"]
+        assert {one["id"]: one["currentValue"] for one in made["configOptions"]} == {
+            "mode": "auto", "model": "first", "thought_level": "default"
+        }  # fmt: skip
+        assert all(one["type"] == "select" for one in made["configOptions"])
+        await editor.prompt(session, "model")
+        changed = await editor.ask("session/set_config_option", sessionId=session, configId="model", value="second")
+        assert len(changed["configOptions"]) == 3
+        await editor.prompt(session, "model")
+        assert editor.text() == "the first modelthe second model"
+        await editor.ask("session/set_config_option", sessionId=session, configId="mode", value="ask")
+        assert editor.updates[-1] == {"sessionUpdate": "current_mode_update", "currentModeId": "ask"}
+        await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        told = {one["id"]: one["currentValue"] for one in editor.updates[-1]["configOptions"]}
+        assert told["mode"] == "read-only"
+        for option, value in (("mode", "wild"), ("shape", "round"), ("model", None)):
+            with pytest.raises(Refused) as refused:
+                await editor.ask("session/set_config_option", sessionId=session, configId=option, value=value)
+            assert refused.value.code == -32602
+
+
+@pytest.mark.rule("ACP-17")
+async def test_the_mode_decides_what_the_entity_may_do() -> None:
+    async with edited(helper(), answers=chooses("allow")) as editor:
+        session = await new(editor)
+        await editor.ask("session/set_mode", sessionId=session, modeId="ask")
+        await editor.prompt(session, 'nap {"seconds": 1}')
+        await editor.prompt(session, "look")
+        assert editor.asked == ["session/request_permission"]
+        await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        await editor.prompt(session, 'nap {"seconds": 1}')
+        await editor.prompt(session, "look")
+        assert editor.asked == ["session/request_permission"]
+        assert "nothing changed" in editor.text()
+
+
+# Commands
+
+
+async def test_commands_look_at_a_session_and_take_it_back() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        await editor.until(lambda: "undo" in json.dumps(editor.updates))
+        await editor.prompt(session, "one")
+        await editor.prompt(session, "two")
+        await editor.prompt(session, "/tree")
+        assert "2. two is number 2" in editor.text()
+        await editor.prompt(session, "/cost")
+        assert "14 tokens read, 6 written" in editor.text()
+        await editor.prompt(session, "/undo")
+        await editor.prompt(session, "instead")
+        assert "instead is number 2" in editor.text()
+        await editor.prompt(session, "more")
+        assert "more is number 3" in editor.text()
+        await editor.prompt(session, "/fork 1")
+        await editor.prompt(session, "again")
+        assert "again is number 2" in editor.text()
+        await editor.prompt(session, "/compact")
+        await editor.prompt(session, "after")
+        await editor.prompt(session, "/steer Be brief.")
+        await editor.prompt(session, "/fork 99")
+        assert "expected the number of a turn from 1 to 3" in editor.text()
+        assert await editor.prompt(session, "/unknown is a prompt") == "end_turn"
+        async with edited(recipe, runtime=runtime) as later:
+            await later.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            assert later.text("user_message_chunk").startswith("oneagainafter")
+            assert [one["sessionId"] for one in (await later.ask("session/list"))["sessions"]] == [session]
+
+
+async def test_undo_of_the_first_prompt_begins_anew() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "/undo")
+        await editor.prompt(session, "one")
+        await editor.prompt(session, "/undo")
+        await editor.prompt(session, "anew")
+        assert editor.text().endswith("anew is number 1")
+
+
+# What the editor lends
+
+
+@pytest.mark.rule("ACP-15")
+async def test_files_are_those_of_the_session_and_of_the_editor_where_it_lends_them(tmp_path: Path) -> None:
+    work, further = tmp_path / "work", tmp_path / "further"
+    for folder in (work, further):
+        folder.mkdir()
+        (folder / "a.txt").write_text(f"on disk in {folder.name}")
+    written: dict[str, str] = {}
+    answers = {
+        "fs/read_text_file": lambda asked: {"content": f"unsaved {Path(asked['path']).parent.name}"},
+        "fs/write_text_file": lambda asked: written.update({asked["path"]: asked["content"]}) or {},
+    }
+    folders = {"cwd": str(work), "additionalDirectories": [str(further)], "mcpServers": []}
+    steps = [
+        ('read {"path": "a.txt"}', "on disk in work", "unsaved work"),
+        (f'read {{"path": "{further}/a.txt"}}', "on disk in further", "unsaved further"),
+        ('read {"path": "../further/a.txt"}', "is not allowed", "is not allowed"),
+        ('read {"path": "/etc/hostname"}', "outside the root", "outside the root"),
+        ('read {"path": "none.txt"}', "no such file", "no such file"),
+        ('list {"path": "."}', "a.txt", "a.txt"),
+        ('write {"path": "b.txt", "content": "new"}', "wrote", "in the editor"),
+    ]
+    for capabilities, column in (({}, 1), (ALL, 2)):
+        async with edited(helper(tmp_path), capabilities=capabilities, answers=answers) as editor:
+            session = (await editor.ask("session/new", **folders))["sessionId"]
+            for step in steps:
+                before = len(editor.text())
+                await editor.prompt(session, step[0])
+                assert step[column] in editor.text()[before:], step
+            assert bool(editor.asked) == bool(capabilities)
+    assert written == {str(work / "b.txt"): "new"}
+    assert (work / "b.txt").read_text() == "new"  # by the first editor, which lends nothing
+
+
+@pytest.mark.rule("ACP-15")
+async def test_a_terminal_is_released_also_when_the_prompt_is_cancelled() -> None:
+    async def never(_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    answers: dict[str, Any] = {
+        "terminal/create": lambda _: {"terminalId": "t1"},
+        "terminal/wait_for_exit": lambda _: {"exitCode": 0},
+        "terminal/output": lambda _: {"output": "hello", "truncated": False},
+        "terminal/kill": lambda _: {},
+        "terminal/release": lambda _: {},
+    }
+    run = 'terminal {"command": "make", "args": ["test"]}'
+    async with edited(helper(), capabilities=ALL, answers=answers, terminal=True) as editor:
+        session = await new(editor)
+        await editor.prompt(session, run)
+        assert "hello" in editor.text()
+        assert editor.asked[-1] == "terminal/release"
+    async with edited(
+        helper(), capabilities=ALL, answers={**answers, "terminal/wait_for_exit": never}, terminal=True
+    ) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": run})
+        await editor.until(lambda: "terminal/wait_for_exit" in editor.asked)
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        await editor.until(lambda: editor.asked[-2:] == ["terminal/kill", "terminal/release"])
+    async with edited(helper(), terminal=True) as editor:  # without the capability there is no such gate
+        session = await new(editor)
+        await editor.prompt(session, run)
+        assert editor.asked == []
+
+
+# Servers of tools
+
+
+def adder(name: str = "my_tools") -> Any:
+    says = [
+        {"tool_calls": [{"gate": f"{name}__process", "args": {}}]},
+        {"tool_calls": [{"gate": f"{name}__add", "args": {"a": 1, "b": 2}}]},
+        {"tool_calls": [{"gate": "done", "args": {"answer": "added"}}]},
+    ]
+    return Cantrip(scripted(says * 3), circle=Circle(["done"], [max_turns(9)]), name="adder")
+
+
+def given(**more: Any) -> list[dict[str, Any]]:
+    env = [{"name": "PYTHONPATH", "value": str(ROOT)}]
+    server = {"name": "my-tools", "command": sys.executable, "args": ["-m", "tests.mcp.tools"], "env": env}
+    return [server | more]
+
+
+async def ended(process: int) -> None:
+    with anyio.fail_after(10):
+        while Path(f"/proc/{process}").exists():
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("ACP-18")
+async def test_a_server_of_the_session_is_there_for_it_and_gone_with_it() -> None:
+    async with edited(adder()) as editor:
+        session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
+        assert await editor.prompt(session, "go") == "end_turn"
+        results = [one["rawOutput"] for one in editor.updates if one.get("status") == "completed"]
+        assert results[1] == '{"result":3}'
+        await editor.ask("session/close", sessionId=session)
+        await ended(int(results[0]))
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("ACP-18")
+async def test_a_loaded_session_has_the_servers_that_it_is_loaded_with() -> None:
+    async with edited(adder()) as editor:
+        session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
+        await editor.prompt(session, "go")
+        await editor.ask("session/close", sessionId=session)
+        await editor.ask("session/resume", sessionId=session, cwd=str(ROOT), mcpServers=given())
+        editor.updates.clear()
+        assert await editor.prompt(session, "again") == "end_turn"
+        assert '{"result":3}' in [one.get("rawOutput") for one in editor.updates]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("ACP-18")
+async def test_in_the_mode_ask_the_user_decides_about_tools_of_servers_too() -> None:
+    async with edited(adder()) as editor:
+        session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
+        await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        await editor.prompt(session, "go")
+        failed = [one["rawOutput"] for one in editor.updates if one.get("status") == "failed"]
+        assert ["can change something" in str(one) for one in failed] == [True, True]
+
+
+@pytest.mark.rule("ACP-18")
+@pytest.mark.parametrize(
+    ("servers", "told"),
+    [
+        ([{"name": "x", "type": "sse", "url": "http://localhost"}], "expected stdio or http, got 'sse'"),
+        ([{"name": "x", "type": "http", "url": "ftp://x", "headers": []}], "expected an http or https URL"),
+        ([{"command": "x"}], "each with a name"),
+        ([{"name": "x", "command": "x", "env": [{"key": "a"}]}], "expected objects with name and value"),
+        ({}, None),
+        ("x", "expected a list"),
+    ],
+)
+async def test_servers_that_cannot_be_are_refused_with_the_session(servers: Any, told: str | None) -> None:
+    async with edited(adder()) as editor:
+        if told is None:
+            assert (await editor.ask("session/new", cwd="/", mcpServers=servers))["sessionId"]
+            return
+        with pytest.raises(Refused, match=told):
+            await editor.ask("session/new", cwd="/", mcpServers=servers)
+
+
+@pytest.mark.rule("ACP-18")
+async def test_a_server_that_does_not_start_is_an_error_of_the_prompt() -> None:
+    async with edited(adder()) as editor:
+        servers = given(command="/no/such/program")
+        session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
+        with pytest.raises(Refused, match="server my_tools: cannot start it: No such file"):
+            await editor.prompt(session, "go")

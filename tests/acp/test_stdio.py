@@ -1,0 +1,65 @@
+"""Lines from a pipe, or from a file."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cantrip_actors.acp import stdio
+from cantrip_actors.acp.stdio import Messages
+
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("ACP-20")]
+
+
+async def lines_of(pieces: Sequence[bytes]) -> list[bytes]:
+    """Write pieces into a pipe while its lines are read."""
+    here, there = os.pipe()
+    found = []
+
+    async def write() -> None:
+        with os.fdopen(there, "wb", buffering=0) as file:
+            for piece in pieces:
+                await anyio.to_thread.run_sync(file.write, piece)
+
+    with os.fdopen(here, "rb") as file:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            found = [line async for line in Messages(file)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([], []),
+        ([b"one\n", b"two\n"], [b"one\n", b"two\n"]),
+        ([b"one\ntw", b"o\n\nthr", b"ee"], [b"one\n", b"two\n", b"\n", b"three"]),
+    ],
+)
+async def test_lines_come_whole_however_they_were_written(pieces: list[bytes], lines: list[bytes]) -> None:
+    assert await lines_of(pieces) == lines
+
+
+async def test_a_large_line_comes_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = b"x" * 500_000 + b"\n"
+    assert await lines_of([large, b"end\n"]) == [large, b"end\n"]
+    monkeypatch.setattr(stdio, "LONGEST", 100_000)
+    found = await lines_of([large])
+    assert b"".join(found) == large
+    assert len(found) > 1
+
+
+async def test_a_file_on_a_disk_is_read(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\ntwo")
+    with (tmp_path / "lines").open("rb") as file:
+        assert [line async for line in Messages(file)] == [b"one\n", b"two"]
+
+
+async def test_waiting_for_a_line_is_given_up_at_once() -> None:
+    here, there = os.pipe()
+    with os.fdopen(here, "rb") as file, os.fdopen(there, "wb"):
+        with anyio.move_on_after(0.05) as scope:
+            await anext(Messages(file))
+        assert scope.cancelled_caught

@@ -1,0 +1,177 @@
+"""`cantrip worker`, `cantrip up`, `cantrip cluster` and `cantrip demo cluster`: real processes on one loom."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Runtime
+from cantrip_actors.recipes import load_recipe
+
+pytestmark = pytest.mark.real_time
+
+LOOM = "sqlite:.cantrip/loom.db"
+QUICK = ("--beat", "0.1", "--ttl", "1")
+RECIPE = """\
+name: keeper
+crystal:
+  scripted:
+    - {tool_calls: [{gate: done, args: {answer: one}}]}
+    - {tool_calls: [{gate: done, args: {answer: two}}]}
+circle:
+  gates: [done]
+  wards: [{max_turns: 10}]
+"""
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a command, which is killed after the test."""
+    started: list[subprocess.Popen[str]] = []
+    (place / "keeper.yaml").write_text(RECIPE)
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def wait_for(said: subprocess.Popen[str], text: str) -> str:
+    assert said.stderr is not None
+    seen = []
+    while line := said.stderr.readline():
+        seen.append(line)
+        if text in line:
+            return line
+    raise AssertionError(f"it ended without {text!r}: {seen}")
+
+
+def invoke() -> None:
+    async def work() -> None:
+        spell = load_recipe(Path("keeper.yaml"))
+        async with Runtime.open(LOOM, passivate_after=0) as runtime:
+            await (await runtime.invoke(spell, "begin", name="notes")).episode()
+
+    anyio.run(work)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.rule("N-78", "N-63")
+def test_a_worker_runs_entities_until_a_signal_and_exits_with_0(start: Any, cantrip: Any) -> None:
+    invoke()
+    worker = start("worker", "keeper.yaml", "--name", "w1", "--release", "7", "--label", "disk=d", *QUICK)
+    wait_for(worker, "w1 works on")
+    assert cantrip("send", "notes", "go on", "--key", "k").out == "one\n"
+    (node,) = cantrip("cluster", "ls", "--json").json
+    assert (node["name"], node["state"], node["release"]) == ("w1", "living", "7")
+    assert (node["labels"], node["serves"]) == ({"disk": "d"}, ["keeper"])
+    assert cantrip("cluster", "where", "notes").out == "w1\n"
+    assert cantrip("cluster", "stranded", "--json").json == []
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert cantrip("cluster", "ls", "--json").json == []
+
+
+@pytest.mark.rule("N-63", "N-88")
+def test_a_worker_can_be_asked_to_drain_from_another_process(start: Any, cantrip: Any) -> None:
+    invoke()
+    worker = start("worker", "keeper.yaml", "--name", "w1", *QUICK)
+    wait_for(worker, "w1 works on")
+    assert cantrip("cluster", "drain", "w1").out == "w1 drains\n"
+    assert worker.wait(20) == 0
+    assert cantrip("cluster", "drain", "w1").code == 2
+    assert "has no nodes" in cantrip("cluster", "ls").err
+
+
+@pytest.mark.rule("N-78")
+def test_a_worker_answers_health_checks(start: Any, place: Path) -> None:
+    invoke()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    worker = start("worker", "keeper.yaml", "--name", "w1", "--health", f"127.0.0.1:{port}", *QUICK)
+    wait_for(worker, "w1 works on")
+    for check in ("live", "ready"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/{check}", timeout=10) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.rule("N-78")
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [(("--label", "x"), "KEY=VALUE"), (("--ttl", "1"), "four beats"), (("--capacity", "0"), "greater")],
+)
+def test_a_worker_says_what_is_wrong_with_its_options(cantrip: Any, wrong: tuple[str, ...], says: str) -> None:
+    said = cantrip("worker", "recipe.yaml", *wrong)
+    assert said.code == 2
+    assert says in said.err
+
+
+@pytest.mark.rule("N-79")
+def test_up_starts_workers_again_that_die_and_drains_all_at_a_signal(start: Any, cantrip: Any) -> None:
+    invoke()
+    both = start("up", "keeper.yaml", "--nodes", "2", *QUICK)
+    pid = int(wait_for(both, "w1 is process").split()[-1])
+
+    def living() -> int:
+        return sum(node["state"] == "living" for node in cantrip("cluster", "ls", "--json").json)
+
+    wait_until(lambda: living() == 2)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(both, "w1 ended with -9")
+    wait_until(lambda: living() == 2)
+    both.send_signal(signal.SIGTERM)
+    assert both.wait(30) == 0
+    assert living() == 0
+
+
+@pytest.mark.rule("N-10", "N-23", "N-26", "N-79")
+def test_the_demo_loses_and_doubles_nothing(process: Any) -> None:
+    said = process("demo", "cluster")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[0].startswith("3 workers are up")
+    assert lines[1].startswith("180 orders are posted to 60 entities")
+    assert lines[-1] == "180 of 180 orders were paid and recorded, each exactly once."
+
+
+@pytest.mark.rule("N-80")
+def test_a_manifest_is_printed_for_each_engine(cantrip: Any) -> None:
+    for engine in ("kubernetes", "systemd", "compose", "ray"):
+        said = cantrip("cluster", "manifest", engine, "keeper.yaml", "--release", "41")
+        assert said.code == 0
+        assert "keeper.yaml" in said.out
+        assert "41" in said.out
+    said = cantrip("cluster", "manifest", "nomad")
+    assert said.code == 2
+    assert "expected one of kubernetes, systemd, compose, ray" in said.err
+
+
+@pytest.mark.rule("N-81")
+def test_without_a_ray_cluster_up_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    said = start("up", "keeper.yaml", "--ray")
+    assert "no Ray cluster answers there" in wait_for(said, "--ray auto")
+    assert said.wait(20) == 2

@@ -1,0 +1,268 @@
+"""`cantrip top`: on terminals of two sizes, without one, on a loom and on a service; and the terminal afterwards."""
+
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyte
+import pytest
+from anyio import to_thread
+from rich.cells import cell_len
+
+from cantrip_actors import Cantrip, Circle, Runtime, ask_first, open_loom, scripted
+from cantrip_actors.cli.top import LoomSource, ServiceSource
+from cantrip_actors.cli.top_screen import View, screen
+from cantrip_actors.observe import Telemetry
+from cantrip_actors.observe.overview import Overview
+from cantrip_actors.wards import max_turns
+from tests.http.serving import ADMIN, echo, served
+from tests.observe.test_metrics import look
+from tests.runtime.spells import cantrip, done, say
+
+pytestmark = pytest.mark.rule("LOG-07")
+
+HOSTILE = "a\x1b[2J\u202eevil\nforged\r\x07" + "宽" * 200
+
+
+def fill(url: str) -> None:
+    """Write a loom with entities that ended, that wait, and that have a hostile name."""
+
+    async def write() -> None:
+        async with Runtime.open(url) as runtime:
+            for n in range(40):
+                await runtime.cast(cantrip([say("echo", text="x"), done(n)], name=f"worker {n}"), "go")
+            spell = Cantrip(scripted([done(1)]), circle=Circle(["done"], [max_turns(3)]), name=HOSTILE[:100])
+            await runtime.cast(spell, HOSTILE)
+            await runtime.start(cantrip([say("look"), done(1)], ask_first(look), name="asking"), "go")
+            await anyio.sleep(0.3)
+
+    anyio.run(write)
+
+
+@pytest.fixture(scope="module")
+def loom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("top") / "loom.db"
+    fill(f"sqlite:{path}")
+    return path
+
+
+class Pty:
+    """A command in a terminal, and the screen that it draws."""
+
+    def __init__(self, command: list[str], columns: int, rows: int) -> None:
+        self.ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs  # kept open, to look at the settings afterwards
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.bytes = b""
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
+        )
+
+    def read(self, seconds: float = 0.05) -> None:
+        ends = time.monotonic() + 1
+        while time.monotonic() < ends and select.select([self.ours], [], [], seconds)[0]:
+            try:
+                piece = os.read(self.ours, 65536)
+            except OSError:
+                return
+            self.bytes += piece
+            self._stream.feed(piece)
+
+    def wait_for(self, text: str) -> list[str]:
+        ends = time.monotonic() + 40
+        while time.monotonic() < ends:
+            self.read()
+            if any(text in line for line in self.screen.display):
+                return list(self.screen.display)
+        pytest.fail(f"{text!r} is not on the screen:\n" + "\n".join(self.screen.display))
+
+    def press(self, keys: str) -> None:
+        os.write(self.ours, keys.encode())
+
+    def end(self) -> int:
+        ends = time.monotonic() + 40
+        while self.process.poll() is None and time.monotonic() < ends:
+            self.read()
+        self.read()
+        return self.process.wait(10)
+
+    @property
+    def is_restored(self) -> bool:
+        return termios.tcgetattr(self._theirs) == self.before and self.bytes.rfind(b"\x1b[?1049l") > self.bytes.rfind(
+            b"\x1b[?1049h"
+        )
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self._theirs)
+
+
+@contextmanager
+def on_terminal(*arguments: str, columns: int = 80, rows: int = 24, code: str = "") -> Iterator[Pty]:
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
+    shown = Pty(command, columns, rows)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
+def test_a_screen_fits_keys_work_and_q_puts_the_terminal_back(loom: Path, columns: int, rows: int) -> None:
+    with on_terminal("top", "--loom", f"sqlite:{loom}", columns=columns, rows=rows) as shown:
+        lines = shown.wait_for("worker 39")
+        assert lines[0].startswith("cantrip top")
+        assert "q quit" in lines[-1]
+        shown.press("s")
+        shown.wait_for("by state")
+        shown.press("fworker 7\r")
+        assert not any("worker 39" in line for line in shown.wait_for("filter 'worker 7'"))
+        shown.press("\x1b[B")
+        shown.wait_for("> ")
+        shown.press("\r")
+        shown.wait_for("turn 2")
+        shown.press("\x1b")
+        shown.wait_for("1 entities by")
+        shown.press("i")
+        shown.wait_for("this is a loom")
+        shown.press("p")
+        shown.wait_for("paused")
+        shown.press("q")
+        assert shown.end() == 0
+        assert shown.is_restored
+
+
+def test_ctrl_c_ends_it_and_puts_the_terminal_back(loom: Path) -> None:
+    with on_terminal("top", "--loom", f"sqlite:{loom}") as shown:
+        shown.wait_for("q quit")
+        shown.press("\x03")
+        assert shown.end() == 130
+        assert shown.is_restored
+
+
+def test_a_crash_of_top_puts_the_terminal_back(loom: Path) -> None:
+    code = (
+        "from cantrip_actors.cli import top, main\n"
+        "def crash(self, key):\n"
+        "    raise ZeroDivisionError('a bug')\n"
+        "top._Screen._press = crash\n"
+        f"main.main(['top', '--loom', {f'sqlite:{loom}'!r}])\n"
+    )
+    with on_terminal(code=code) as shown:
+        shown.wait_for("q quit")
+        shown.press("x")
+        assert shown.end() != 0
+        assert shown.is_restored
+        assert b"ZeroDivisionError" in shown.bytes
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (20, 5), (1, 1)])
+def test_no_line_is_longer_than_the_screen_and_nothing_moves_the_cursor(loom: Path, size: tuple[int, int]) -> None:
+    width, height = size
+    with open_loom(f"sqlite:{loom}", read_only=True) as opened:
+        overview = Overview(opened).look()
+    overview["requests"] = [{"id": "x", "entity": "y", "gate": HOSTILE, "text": HOSTILE, "asked_at": ""}] * 50
+    actors = {HOSTILE: {"up": 3, "restarts": 2, "mailbox_max": 9}}
+    crystals = {HOSTILE: {"running": 1, "waiting": 2, "paused": 3, "breaker": 2}}
+    overview["live"] = {"restarts": 2, "crashes": 1, "backlog": 0, "lag": 0.001, "actors": actors, "crystals": crystals}
+    for detail in (None, [HOSTILE] * 100):
+        view = View(
+            HOSTILE, filter="", can_act=True, detail=detail, note=HOSTILE, selected=overview["entities"][3]["id"]
+        )
+        lines = screen(overview, view, width, height)
+        assert len(lines) == height
+        assert all(cell_len(line.plain) <= width for line in lines)
+        assert not [sign for line in lines for sign in line.plain if sign < " " or sign in "\u202e\x7f"]
+
+
+@pytest.mark.real_time
+async def test_a_loom_and_a_service_agree(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    telemetry = Telemetry(otel=False)
+    async with served([echo()], url, options={"telemetry": telemetry}, telemetry=telemetry) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        while not (await on.get("requests"))["items"]:
+            await anyio.sleep(0.02)
+        with closing(ServiceSource(on.url, ADMIN)) as source:
+            from_service = await to_thread.run_sync(source.look)
+        with open_loom(url, read_only=True) as opened:
+            from_loom = await to_thread.run_sync(LoomSource(opened, url).look)
+    for part in ("totals", "entities", "requests"):
+        assert from_service[part] == from_loom[part]
+    assert from_service["totals"]["states"] == {"terminated": 1, "waiting": 1}
+    assert from_service["entities"][0]["tokens"] == 10
+    assert from_service["live"]["actors"]["entity"]["up"] == 1
+    assert "live" not in from_loom
+
+
+@asynccontextmanager
+async def closing_source(url: str) -> AsyncIterator[ServiceSource]:
+    with closing(ServiceSource(url, ADMIN)) as source:
+        yield source
+
+
+@pytest.mark.real_time
+async def test_keys_act_on_a_service() -> None:
+    async with served([echo()]) as on, closing_source(on.url) as source:
+        begun = await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        napping = await on.post("casts", {"cantrip": "echo", "intent": "nap 60"}, 201)
+
+        async def act(what: str, entity: str, text: str = "") -> Any:
+            return await to_thread.run_sync(source.act, what, entity, text)
+
+        while not (await on.get("requests"))["items"]:
+            await anyio.sleep(0.02)
+        assert "is done" in await act("allow", begun["entity_id"])
+        assert "asks nothing" in await act("deny", napping["entity_id"])
+        await act("steer", napping["entity_id"], "hurry")
+        await act("stop", napping["entity_id"])
+        assert (await on.get(f"entities/{napping['entity_id']}"))["state"] == "cancelled"
+        turns: list[str] = []
+        while "paid 3" not in "".join(turns):
+            await anyio.sleep(0.02)
+            turns = await to_thread.run_sync(source.turns, begun["entity_id"])
+
+
+def test_without_a_terminal_it_prints_one_frame(loom: Path) -> None:
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "top", "--loom", f"sqlite:{loom}"]
+    done_ = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
+    assert done_.stdout.startswith("cantrip top  20")
+    assert "worker 0" in done_.stdout
+    assert "waiting for a person: 1" in done_.stdout
+
+
+async def test_an_overview_reads_only_what_is_new() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(lambda _: done(1)), "one", name="mine")
+        await entity.episode()
+        overview = Overview(runtime.loom)
+        assert overview.look()["entities"][0]["turns"] == 1
+        await entity.send("two")
+        told = overview.look()
+        usage = runtime.loom.usage(entity.id)
+    (row,) = told["entities"]
+    assert (row["turns"], row["name"], row["state"], row["tokens"]) == (2, "mine", "terminated", usage.total_tokens)
+    assert told["totals"]["turns_per_minute"] == 2

@@ -1,0 +1,103 @@
+"""What one family's model said is told to every other family's, in a shape that its provider takes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
+from cantrip_actors.terms.messages import Message
+from tests.crystal.asking import TOOLS, result, said
+from tests.crystal.streams import FAMILIES, Said, answers, framed
+from tests.crystal.streams import decode as decoded
+from tests.pictures import images
+from tests.published import fault, versions
+
+CRYSTALS = {
+    "anthropic": anthropic("claude-sonnet-4-5", api_key="k"),
+    "openai": openai("gpt-5", api_key="k"),
+    "openai-chat": openai("gpt-5", chat=True, api_key="k"),
+    "google": google("gemini-3-pro-preview", api_key="k"),
+    "google, older": google("gemini-2.0-flash", api_key="k"),
+    "openrouter": openrouter("anthropic/claude-sonnet-4.5", api_key="k"),
+    "local": local("http://127.0.0.1:1/v1", "deepseek-v3.2"),
+}
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "bedrock": "us.anthropic.claude-sonnet-4-5",
+    "openai": "gpt-5",
+    "openai-chat": "gpt-5",
+    "google": "gemini-3-pro-preview",
+}
+
+
+def turn_of(family: str, what: Said, shown) -> list[Message]:
+    """An utterance as the decoder of a family makes it, and the results of its calls."""
+    response, _ = decoded(family, [framed(family, what)], model=MODELS[family])
+    utterance = Message(
+        "assistant", response.content, response.tool_calls, thinking=response.thinking, blocks=response.blocks
+    )
+    results = [
+        Message("tool", "found", (), call.id, call.gate, is_error=n % 2 == 1, images=tuple(shown[:1]))
+        for n, call in enumerate(response.tool_calls)
+    ]
+    return [utterance, *results]
+
+
+histories = st.lists(st.tuples(st.sampled_from(FAMILIES), answers, st.lists(images, max_size=1)), max_size=4)
+
+
+@pytest.mark.rule("R-08", "R-30")
+@pytest.mark.parametrize("reader", CRYSTALS)
+@given(history=histories, shown=st.lists(images, max_size=2))
+def test_the_history_of_any_family_is_told_to_this_one_in_its_published_shape(reader, history, shown) -> None:
+    messages = [Message("system", "Be terse."), Message("user", "go", images=tuple(shown))]
+    for family, what, pictures in history:
+        messages += [*turn_of(family, what, pictures), Message("user", "and then?")]
+    crystal = CRYSTALS[reader]
+    asked = Asked(messages, TOOLS, None, Settings.of({"max_tokens": 100}))
+    request = crystal.family.request(asked)
+    assert fault(crystal.family.provider, request.path, request.body) is None
+
+
+@pytest.mark.rule("R-30")
+def test_a_request_of_another_shape_is_found() -> None:
+    asked = Asked([Message("user", "go")], (), None, Settings.of({"max_tokens": 100, "made_up": 1}))
+    for reader, crystal in CRYSTALS.items():
+        request = crystal.family.request(asked)
+        assert "made_up" in str(fault(crystal.family.provider, request.path, request.body)), reader
+    assert set(versions()) == {"openai", "anthropic", "google-genai"}
+
+
+@pytest.mark.rule("R-08", "R-12")
+def test_models_that_want_their_reasoning_back_get_an_empty_one_for_what_another_model_said() -> None:
+    crystal = CRYSTALS["local"]
+    field = {"provider": "local", "model": "deepseek-v3.2", "content": {"reasoning_content": ""}}
+    messages = [
+        Message("user", "go"),
+        said("by another model", ("c1", "read", {"path": "a"})),
+        result("c1", "A"),
+        said("by itself", thinking="why not", blocks=[field]),
+        Message("user", "more"),
+    ]
+    body = crystal.family.request(Asked(messages, TOOLS, None, Settings.of({}))).body.decode()
+    assert '"reasoning_content":""' in body
+    assert '"reasoning_content":"why not"' in body
+    plain = CRYSTALS["openai-chat"].family.request(Asked(messages, TOOLS, None, Settings.of({}))).body.decode()
+    assert "reasoning_content" not in plain
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("R-08")
+async def test_a_server_that_misses_the_reasoning_gets_it_from_then_on() -> None:
+    refusal = "Missing `reasoning_content` field in the assistant message at message index 1"
+    replies = [failing(400, {"error": {"message": refusal}}), *[Reply(framed("openai-chat", Said("", "ok")))] * 2]
+    messages = [Message("user", "go"), said("by another model"), Message("user", "more")]
+    async with FaultyServer(replies) as server:
+        crystal = openai("m", chat=True, base_url=server.url, api_key="k")
+        assert (await crystal.invoke(messages)).content == "ok"
+        await crystal.invoke(messages)
+        sent = [request.json["messages"][1].get("reasoning_content") for request in server.requests]
+        assert sent == [None, "", ""]

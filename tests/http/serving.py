@@ -1,0 +1,258 @@
+"""A service on a real socket, in the test's own event loop; and one in a process of its own that can be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import h11
+import httpx
+
+from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
+from cantrip_actors.http import Limits, Service, Settings, Token, Tokens, make_app
+from cantrip_actors.http.server import listen, run_hypercorn
+from cantrip_actors.http.tokens import SCOPES, digest_of
+from cantrip_actors.wards import max_turns
+
+ADMIN = "admin-token"
+ROOT = Path(__file__).parent.parent.parent
+
+
+@gate
+async def nap(seconds: float) -> str:
+    """Sleep."""
+    await anyio.sleep(seconds)
+    return "slept"
+
+
+@gate
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def answer(context: Any) -> dict[str, Any]:
+    """Do what the last message says: nap 1, pay 3, secret, call N (so many turns), or repeat it."""
+    last = str(context[-1].content)
+    if context[-1].role != "user":
+        intent = next(str(one.content) for one in reversed(context) if one.role == "user")
+        naps = sum(one.role == "tool" for one in context)
+        if intent.startswith("turns ") and naps < int(intent.split()[1]):
+            return call("nap", seconds=float(intent.split()[2]))
+        return {"content": f"it said: {last}"}
+    word, _, rest = last.partition(" ")
+    if word == "nap":
+        return call("nap", seconds=float(rest))
+    if word == "turns":
+        return call("nap", seconds=float(rest.split()[1]))
+    if word == "pay":
+        return call("pay", amount=int(rest))
+    return {"content": f"you said: {last}", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+
+
+def call(name: str, **args: Any) -> dict[str, Any]:
+    return {"content": f"I call {name}", "tool_calls": [{"gate": name, "args": args}]}
+
+
+def echo(name: str = "echo", crystal: Any = None) -> Cantrip:
+    circle = Circle(["done", nap, ask_first(pay)], [max_turns(50)])
+    return Cantrip(crystal or scripted(answer), circle=circle, name=name)
+
+
+def token(name: str, *scopes: str, tenant: str | None = None, **more: Any) -> Token:
+    return Token(name, digest_of(f"{name}-token"), frozenset(scopes), tenant, **more)
+
+
+@dataclass
+class Served:
+    """A service that answers."""
+
+    service: Service
+    runtime: Runtime
+    url: str
+    client: httpx.AsyncClient
+
+    async def ask(self, method: str, path: str, expect: int | None = None, **more: Any) -> httpx.Response:
+        answered = await self.client.request(method, path if path.startswith("/") else f"/api/v1/{path}", **more)
+        if expect is not None:
+            assert answered.status_code == expect, f"{method} {path}: {answered.status_code} {answered.text}"
+        return answered
+
+    async def get(self, path: str, expect: int = 200, **more: Any) -> Any:
+        return (await self.ask("GET", path, expect, **more)).json()
+
+    async def post(self, path: str, body: Any = None, expect: int | None = None, **more: Any) -> Any:
+        answered = await self.ask("POST", path, expect, json=body, **more)
+        return answered.json() if answered.content else None
+
+    def as_token(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {name}-token"}
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, after: str | None = None, headers: dict[str, str] | None = None
+    ) -> AsyncIterator["Reader"]:
+        """Open an event stream; leaving the block hangs up."""
+        given = {"authorization": f"Bearer {ADMIN}", **(headers or {})}
+        if after is not None:
+            given["last-event-id"] = after
+        async with open_stream(self.url, f"/api/v1/{path}", given) as reader:
+            yield reader
+
+    async def events(
+        self,
+        path: str,
+        after: str | None = None,
+        until: Callable[[dict[str, Any]], bool] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Read a stream to its end, or to the event for which `until` is true."""
+        found = []
+        async with self.stream(path, after, headers) as reader:
+            assert reader.status == 200
+            while (event := await reader.next()) is not None:
+                found.append(event)
+                if until is not None and until(event):
+                    break
+        return found
+
+
+@dataclass
+class Reader:
+    """An event stream over a socket of its own, read as slowly as the test likes."""
+
+    socket: anyio.abc.SocketStream
+    http: h11.Connection
+    status: int = 0
+    text: str = ""
+
+    async def receive(self) -> Any:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            try:
+                self.http.receive_data(await self.socket.receive())
+            except anyio.EndOfStream:
+                self.http.receive_data(b"")
+        return event
+
+    async def next(self) -> dict[str, Any] | None:
+        """Return the next event; None at the end of the stream."""
+        while True:
+            block, found, rest = self.text.partition("\n\n")
+            if found:
+                self.text = rest
+                lines = [line.partition(": ") for line in block.split("\n") if not line.startswith(":")]
+                event = {name: json.loads(value) if name == "data" else value for name, _, value in lines}
+                if "event" in event:
+                    return event
+                continue
+            part = await self.receive()
+            if not isinstance(part, h11.Data):
+                return None
+            self.text += part.data.decode()
+
+
+@asynccontextmanager
+async def open_stream(url: str, path: str, headers: dict[str, str]) -> AsyncIterator[Reader]:
+    host, _, port = url.partition("//")[2].partition(":")
+    async with await anyio.connect_tcp(host, int(port)) as socket:
+        reader = Reader(socket, h11.Connection(h11.CLIENT))
+        sent = {"host": f"{host}:{port}", **headers}
+        request = h11.Request(method="GET", target=path, headers=list(sent.items()))
+        await socket.send((reader.http.send(request) or b"") + (reader.http.send(h11.EndOfMessage()) or b""))
+        reader.status = (await reader.receive()).status_code
+        yield reader
+
+
+@asynccontextmanager
+async def served(
+    cantrips: Iterable[Cantrip] = (),
+    url: str = "memory:",
+    *,
+    tokens: Iterable[Token] | None = None,
+    limits: Limits | None = None,
+    options: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """Serve on a free port, with a token that may do everything."""
+    cantrips = [*cantrips] or [echo()]
+    known = [token("admin", *SCOPES), *(tokens or ())]
+    limits = limits or Limits(rate=10_000, burst=10_000)
+    async with Runtime.open(url, cantrips=cantrips, **(options or {})) as runtime:
+        service = Service(runtime, cantrips, tokens=Tokens(known), limits=limits, **settings)
+        listener, address = listen(Settings("memory:", bind="127.0.0.1:0", limits=limits))
+        stop, is_up = anyio.Event(), anyio.Event()
+
+        async def started() -> None:
+            is_up.set()
+            await stop.wait()
+
+        async with service.open(), anyio.create_task_group() as tasks:
+            tasks.start_soon(run_hypercorn, make_app(service), listener, started)
+            await is_up.wait()
+            headers = {"authorization": f"Bearer {ADMIN}"}
+            async with httpx.AsyncClient(base_url=address, headers=headers, timeout=20) as client:
+                try:
+                    yield Served(service, runtime, address, client)
+                finally:
+                    service.end_streams()
+                    stop.set()
+
+
+@dataclass
+class Process:
+    """`cantrip serve` in a process of its own."""
+
+    child: "subprocess.Popen[str]"
+    url: str
+    health: str
+    token: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal; return the exit code and what was logged."""
+        self.child.send_signal(number)
+        _, logged = self.child.communicate(timeout=30)
+        return self.child.returncode, logged
+
+
+@contextmanager
+def process(folder: Path, backend: str, *more: str) -> Iterator[Process]:
+    """Run `cantrip serve` on `loom.db` in a folder until the block ends."""
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "serve", "tests.http.serving:ECHO"]
+    command += ["--loom", f"sqlite:{folder / 'loom.db'}", "--bind", "127.0.0.1:0", "--health", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    child = subprocess.Popen(
+        [*command, "--backend", backend, *more], stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
+    )
+    try:
+        assert child.stderr is not None
+        said: list[str] = []
+        while not (said and "health checks" in said[-1]):
+            line = child.stderr.readline()
+            assert line, "".join(said)
+            said.append(line)
+        told = "".join(said)
+        url = told.split("serving at ")[1].split("/api/v1")[0]
+        health = told.split("health checks at ")[1].split("/health")[0]
+        yield Process(child, url, health, told.partition("Bearer ")[2].partition("\n")[0])
+    finally:
+        child.kill()
+        child.communicate()
+
+
+ECHO = echo()

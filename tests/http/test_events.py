@@ -1,0 +1,345 @@
+"""Event streams over real sockets: resumed at any event, shared by many readers, indifferent to slow ones."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors import scripted
+from cantrip_actors.http import Limits
+from cantrip_actors.http.feeds import FRAMES
+from cantrip_actors.http.sse import Position
+from tests.http.serving import Served, echo, served
+
+pytestmark = [pytest.mark.real_time]
+
+DURABLE = {"entity", "intent", "steer", "turn", "request", "decision", "episode", "end"}
+
+
+def durable(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["event"], one["id"]) for one in events if one["event"] in DURABLE]
+
+
+async def run(on: Served, intent: str = "turns 5 0.01") -> str:
+    return str((await on.post("casts", {"cantrip": "echo", "intent": intent}, 201))["entity_id"])
+
+
+@pytest.mark.rule("HTTP-03", "HTTP-05")
+async def test_a_stream_cut_at_any_event_resumes_without_loss_or_doubles() -> None:
+    async with served() as on:
+        entity = await run(on)
+        path, last, found = f"entities/{entity}/events", "0", []
+        with anyio.fail_after(20):
+            for length in (1, 2, 1, 3, 2, 4, 99):  # each connection is cut after so many events
+                async with on.stream(path, last) as reader:
+                    for _ in range(length):
+                        event = await reader.next()
+                        if event is None:
+                            break
+                        assert ("id" in event) == (event["event"] in DURABLE), event["event"]
+                        if "id" in event:
+                            last = event["id"]
+                            found.append(event)
+        assert durable(found) == durable(await on.events(path, "0"))
+        assert [one["event"] for one in found] == ["entity", *["turn"] * 6, "end"]
+        turns = on.runtime.loom.turns(entity)
+        assert [one["data"]["id"] for one in found if one["event"] == "turn"] == [turn.id for turn in turns]
+
+
+@pytest.mark.rule("HTTP-04")
+async def test_a_finished_entity_is_read_from_its_beginning_and_ends_with_204() -> None:
+    async with served() as on:
+        entity = await run(on, "hi")
+        await on.runtime.find(entity).episode()
+        path = f"entities/{entity}/events"
+        events = await on.events(f"{path}?after=0")
+        assert [one["event"] for one in events] == ["entity", "turn", "end"]
+        assert (await on.ask("GET", path, headers={"last-event-id": events[-1]["id"]})).status_code == 204
+        assert durable(await on.events(path, events[0]["id"])) == durable(events[1:])
+        fresh = await on.events(path)
+        assert [one["event"] for one in fresh] == ["snapshot", "end"]
+        assert fresh[0]["data"]["entities"][0]["state"] == "terminated"
+        assert Position.parse(fresh[0]["id"]) < Position.parse(events[-1]["id"])  # type: ignore[operator]
+        for strange in ("99999", "x", "-1"):
+            assert [one["event"] for one in await on.events(path, strange)] == ["snapshot", "end"]
+
+
+async def test_a_long_lived_entity_tells_its_episodes_and_goes_on() -> None:
+    async with served() as on:
+        begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
+        async with on.stream(f"entities/{begun['entity_id']}/events", "0") as reader:
+            kinds: list[str] = []
+
+            async def read(until: str) -> dict[str, Any]:
+                with anyio.fail_after(10):
+                    while (event := await reader.next()) is not None:
+                        if "id" in event:
+                            kinds.append(event["event"])
+                        if event["event"] == until:
+                            return event
+                raise AssertionError(kinds)
+
+            assert (await read("episode"))["data"]["result"] == "you said: one"
+            await on.post("entities/bob/send", {"intent": "nap 30"}, 202)
+            await read("intent")
+            await on.post("entities/bob/interrupt", {"now": True}, 202)
+            ended = (await read("episode"))["data"]
+            assert (ended["state"], ended["by"]) == ("interrupted", "token:admin")
+            await on.post("entities/bob/send", {"intent": "three"}, 202)
+            assert (await read("episode"))["data"]["result"] == "you said: three"
+            await on.ask("DELETE", "entities/bob", 204)
+            await read("end")
+            assert await reader.next() is None
+        assert kinds == ["entity", "turn", "episode", "intent", "turn", "episode", "intent", "turn", "episode", "end"]
+
+
+async def test_upserts_come_while_a_turn_runs_and_a_late_reader_gets_those_so_far() -> None:
+    async with served() as on:
+        entity = await run(on, "nap 0.5")
+        events = await on.events(f"entities/{entity}/events?after=0")
+        upserts = [one["data"]["payload"] for one in events if one["event"] == "upsert"]
+        assert "I call nap" in [one.get("content") for one in upserts]
+        entity = await run(on, "nap 30")
+        await anyio.sleep(0.1)
+        (snapshot,) = await on.events(f"entities/{entity}/events", until=lambda _: True)
+        assert [one["type"] for one in snapshot["data"]["items"]] == ["message", "tool_call"]
+
+
+async def test_requests_and_decisions_are_events() -> None:
+    async with served() as on:
+        entity = await run(on, "pay 3")
+        async with on.stream(f"entities/{entity}/events", "0") as reader:
+            with anyio.fail_after(10):
+                while (event := await reader.next()) and event["event"] != "request":
+                    pass
+                assert event is not None
+                assert event["data"]["gate"] == "pay"
+                await on.post(f"requests/{event['data']['id']}", {"decision": "allow"}, 200)
+                while (event := await reader.next()) and event["event"] != "decision":
+                    pass
+                assert event is not None
+                assert event["data"]["by"] == "admin"
+
+
+@pytest.mark.rule("HTTP-07")
+async def test_two_hundred_readers_share_one_encoding_of_each_event() -> None:
+    async with served(limits=Limits(rate=10_000, burst=10_000, streams=300)) as on:
+        entity = await run(on, "nap 600")
+        found: list[list[dict[str, Any]]] = []
+
+        async def read() -> None:
+            async with on.stream(f"entities/{entity}/events", "0") as reader:
+                events = []
+                while (event := await reader.next()) is not None:
+                    events.append(event)
+                found.append(events)
+
+        with anyio.fail_after(60), on.service.feed(entity) as feed:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(200):
+                    tasks.start_soon(read)
+                while feed.readers < 201:
+                    await anyio.sleep(0.01)
+                before = feed.encoded
+                await on.ask("DELETE", f"entities/{entity}", 204)
+        assert [one["event"] for one in found[0] if "id" in one] == ["entity", "turn", "end"]
+        assert len({str(durable(events)) for events in found}) == 1
+        assert feed.encoded - before <= 5, "for 200 readers"
+
+
+@pytest.mark.rule("HTTP-06", "U-55", "U-56")
+async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() -> None:
+    big = "x" * 200_000
+
+    def long_winded(context: Any) -> Iterator[Any]:
+        turns = sum(one.role == "assistant" for one in context)
+        if turns < 40:
+            return {"content": big, "tool_calls": [{"gate": "nap", "args": {"seconds": 0.01}}]}  # type: ignore[return-value]
+        return {"content": "enough"}  # type: ignore[return-value]
+
+    limits = Limits(rate=10_000, burst=10_000, patience=1)
+    async with served([echo(crystal=scripted(long_winded))], limits=limits) as on:
+        begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
+        host, port = on.url.partition("//")[2].split(":")
+        deaf = socket.create_connection((host, int(port)))
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        path = f"/api/v1/entities/{begun['entity_id']}/events"
+        deaf.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer admin-token\r\n\r\n".encode())
+        with anyio.fail_after(20):
+            while not on.service._feeds:  # whether the reader is there
+                await anyio.sleep(0.01)
+            (feed,) = on.service._feeds.values()  # likewise
+            while on.runtime.loom.state(begun["entity_id"]) == "active":
+                await anyio.sleep(0.02)
+                assert feed._bytes < 9 << 20  # what it keeps
+            while feed.readers:
+                await anyio.sleep(0.05)
+        deaf.close()
+
+
+@pytest.mark.rule("HTTP-06")
+async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> None:
+    async with served() as on:
+        begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
+        entity_id = begun["entity_id"]
+        with on.service.feed(entity_id) as feed:
+            events = feed.stream(Position(0), lambda _: True, lambda: b"event: snapshot\ndata: {}\n\n")
+            assert await anext(events) == b"retry: 2000\n\n"
+            text = (await anext(events)).decode()
+            entity = on.runtime.find(entity_id)
+            await entity.send("two")
+            await anyio.sleep(0.1)
+            for _ in range(FRAMES + 1):  # as many upserts as push everything out
+                feed._add(feed._frames[0])  # a flood
+            while "snapshot" not in text:
+                text += (await anext(events)).decode()
+            assert "event: fell-behind" in text
+            assert text.count("event: turn") == 2
+            assert text.count("event: intent") == 1
+            await events.aclose()
+
+
+async def test_the_stream_of_all_tells_of_new_and_old_entities_once() -> None:
+    async with served() as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
+        await on.post("entities/bob/send", {"intent": "two", "wait": 5}, 200)
+        async with on.stream("events?kinds=entity,intent,turn,episode,end") as reader:
+            first = await reader.next()
+            assert first is not None
+            assert [one["name"] for one in first["data"]["entities"]] == ["bob"]
+            await anyio.sleep(0.01)
+            await on.post("entities/bob/send", {"intent": "three", "wait": 5}, 200)
+            cast = await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+            kinds = []
+            with anyio.fail_after(10):
+                while (event := await reader.next()) is not None:
+                    kinds.append(event["event"])
+                    if event["event"] == "end":
+                        break
+            assert kinds == ["intent", "turn", "episode", "entity", "turn", "end"]
+            assert event is not None
+            assert event["id"].startswith(cast["entity_id"])
+
+
+async def test_an_open_stream_counts_as_somebody_who_can_be_asked() -> None:
+    async with served(options={"unattended": "deny"}) as on:
+        denied = await on.post("casts", {"cantrip": "echo", "intent": "pay 3", "wait": 5}, 200)
+        assert "paid" not in denied["result"]
+        async with on.stream("events") as reader:
+            await reader.next()
+            await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+            with anyio.fail_after(10):
+                while not (await on.get("requests"))["items"]:
+                    await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("HTTP-09")
+@pytest.mark.parametrize(
+    ("headers", "said", "state"),
+    [
+        ({}, {}, "cancelled"),
+        ({"idempotency-key": "k"}, {}, "active"),
+        ({}, {"on_disconnect": "continue"}, "active"),
+        ({"idempotency-key": "k"}, {"on_disconnect": "cancel"}, "cancelled"),
+    ],
+)
+async def test_a_client_that_hangs_up_cancels_or_continues(
+    headers: dict[str, str], said: dict[str, str], state: str
+) -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "nap 30", "wait": 20, **said}
+        with anyio.move_on_after(0.3):
+            await on.post("casts", body, headers=headers)
+        (entity,) = on.runtime.loom.entities()
+        with anyio.move_on_after(3):
+            while on.runtime.loom.state(entity) != state or state == "active":
+                await anyio.sleep(0.02 if state != "active" else 0.3)
+                if state == "active":
+                    break
+        assert on.runtime.loom.state(entity) == state
+
+
+@pytest.mark.rule("HTTP-09")
+async def test_a_stream_of_openai_that_is_cut_cancels_and_an_event_stream_does_not() -> None:
+    async with served() as on:
+        entity = await run(on, "nap 30")
+        await on.events(f"entities/{entity}/events", until=lambda _: True)
+        said = {"model": "echo", "messages": [{"role": "user", "content": "nap 30"}], "stream": True}
+        with anyio.move_on_after(0.3):
+            await on.post("/v1/chat/completions", said)
+        _, cut = on.runtime.loom.entities()
+        with anyio.fail_after(5):
+            while on.runtime.loom.state(cut) == "active":
+                await anyio.sleep(0.02)
+        assert on.runtime.loom.state(cut) == "cancelled"
+        assert on.runtime.loom.state(entity) == "active"
+
+
+@pytest.mark.rule("HTTP-09")
+async def test_a_reset_of_an_http2_stream_cancels_too() -> None:
+    h2 = pytest.importorskip("h2.connection")
+    async with served() as on:
+        host, port = on.url.partition("//")[2].split(":")
+        async with await anyio.connect_tcp(host, int(port)) as line:
+            http = h2.H2Connection()
+            http.initiate_connection()
+            body = b'{"cantrip": "echo", "intent": "nap 30", "wait": 20}'
+            http.send_headers(
+                1,
+                [
+                    (":method", "POST"),
+                    (":path", "/api/v1/casts"),
+                    (":scheme", "http"),
+                    (":authority", f"{host}:{port}"),
+                    ("host", f"{host}:{port}"),
+                    ("content-type", "application/json"),
+                    ("authorization", "Bearer admin-token"),
+                ],
+            )
+            http.send_data(1, body, end_stream=True)
+            await line.send(http.data_to_send())
+            with anyio.fail_after(10):
+                while not on.runtime.loom.entities():
+                    await anyio.sleep(0.02)
+                (entity,) = on.runtime.loom.entities()
+                http.reset_stream(1)
+                await line.send(http.data_to_send())
+                while on.runtime.loom.state(entity) == "active":
+                    await anyio.sleep(0.02)
+        assert on.runtime.loom.state(entity) == "cancelled"
+
+
+@pytest.mark.rule("HTTP-20")
+async def test_two_servers_on_one_loom_work_for_each_others_entities(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with served(url=url) as one, served(url=url) as two:
+        begun = await one.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 201)
+        await one.post("entities/bob/send", {"intent": "nap 0.2"}, 202)
+        async with two.stream(f"entities/{begun['entity_id']}/events", "0") as reader:
+            assert (await two.post("entities/bob/resume", {}, 409))["type"] == "urn:cantrip:held"
+            told = await two.post("entities/bob/send", {"intent": "from two", "wait": 10}, 200)
+            assert told["result"] == "you said: from two"
+            await two.ask("DELETE", "entities/bob", 204)
+            kinds = []
+            with anyio.fail_after(10):
+                while (event := await reader.next()) is not None:
+                    kinds.append(event["event"])
+        assert kinds.count("turn") == 4
+        assert kinds[-1] == "end"
+
+
+def test_positions_sort_as_they_came() -> None:
+    assert Position.parse("7.1") == (7, 1)
+    assert Position.parse(" 7 ") == (7, 0)
+    assert Position.parse("7.10") is None
+    assert Position.parse("٧") is None
+
+
+@given(st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 9)))
+def test_an_id_names_its_position(at: tuple[int, int]) -> None:
+    assert Position.parse(str(Position(*at))) == at

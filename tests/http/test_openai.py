@@ -1,0 +1,195 @@
+"""OpenAI's own client is the referee of our copy of its API."""
+
+from typing import Any
+
+import anyio
+import openai
+import pytest
+from anyio import to_thread
+
+from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors.wards import max_turns
+from tests.http.serving import ADMIN, Served, echo, served
+from tests.pictures import MP3, PDF, data_url
+
+# On trio, OpenAI's client leaves its own async generators to the garbage collector.
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def thinker() -> Cantrip:
+    """Thinks, speaks, calls a gate, and ends with an answer that it did not speak before."""
+
+    def answers(context: Any) -> dict[str, Any]:
+        if context[-1].role == "user":
+            said = {"content": "Let me see.", "thinking": "hm", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
+            return {**said, "tool_calls": [{"gate": "done", "args": {"answer": f"It is {context[-1].content}"}}]}
+        return {"content": "never"}
+
+    return Cantrip(scripted(answers), circle=Circle(["done"], [max_turns(5)]), name="thinker")
+
+
+def client_of(on: Served, **more: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{on.url}/v1", api_key=ADMIN, max_retries=0, **more)
+
+
+@pytest.mark.rule("WIRE-01")
+async def test_the_client_lists_models_chats_and_streams() -> None:
+    async with served([echo(), thinker()]) as on, client_of(on) as client:
+        await on.runtime.invoke(on.service.cantrips["echo"], "hi", name="bob")
+        assert [one.id async for one in client.models.list()] == ["echo", "thinker", "entity:bob"]
+        assert (await client.models.retrieve("entity:bob")).owned_by == "cantrip"
+        messages: Any = [{"role": "user", "content": "hello"}]
+        whole = await client.chat.completions.create(model="echo", messages=messages, temperature=0.5)
+        assert whole.choices[0].message.content == "you said: hello"
+        assert (whole.choices[0].finish_reason, whole.usage and whole.usage.total_tokens) == ("stop", 10)
+        options: Any = {"include_usage": True}
+        stream = await client.chat.completions.create(
+            model="thinker", messages=messages, stream=True, stream_options=options
+        )
+        chunks = [chunk async for chunk in stream]
+        text = "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+        assert text == "Let me see.\n\nIt is hello"
+        assert (chunks[-1].usage and chunks[-1].usage.prompt_tokens) == 5
+        assert chunks[-2].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.rule("WIRE-01")
+async def test_the_synchronous_client_works_too() -> None:
+    async with served() as on:
+        with openai.OpenAI(base_url=f"{on.url}/v1", api_key=ADMIN) as client:
+
+            def chat() -> str:
+                said: Any = [{"role": "user", "content": "hello"}]
+                with client.chat.completions.stream(model="echo", messages=said) as stream:
+                    for _ in stream:
+                        pass
+                    return stream.get_final_completion().choices[0].message.content or ""
+
+            assert await to_thread.run_sync(chat) == "you said: hello"
+
+
+@pytest.mark.rule("WIRE-01")
+async def test_responses_stream_through_the_clients_accumulator() -> None:
+    async with served([echo(), thinker()]) as on, client_of(on) as client:
+        whole = await client.responses.create(model="echo", input="hello")
+        assert (whole.output_text, whole.status) == ("you said: hello", "completed")
+        async with client.responses.stream(model="thinker", input="hello") as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+        assert kinds[:2] == ["response.created", "response.in_progress"]
+        assert kinds[-1] == "response.completed"
+        assert "response.reasoning_summary_text.delta" in kinds
+        assert final.output_text == "Let me see.It is hello"
+        assert (await client.responses.retrieve(final.id)).output_text == "It is hello"
+
+
+@pytest.mark.rule("WIRE-02")
+async def test_a_previous_response_is_continued_or_forked() -> None:
+    async with served() as on, client_of(on) as client:
+        first = await client.responses.create(model="echo", input="one")
+        second = await client.responses.create(model="echo", input="two", previous_response_id=first.id)
+        assert len(on.runtime.loom.entities()) == 1
+        third = await client.responses.create(model="echo", input="other", previous_response_id=first.id)
+        assert third.output_text == "you said: other"
+        _, fork = on.runtime.loom.entities()
+        loom = on.runtime.loom
+        assert loom.header(fork).forked
+        assert [turn.utterance for turn in loom.thread(loom.turns(fork)[-1].id)] == ["you said: one", "you said: other"]
+        assert (await client.responses.retrieve(second.id)).output_text == "you said: two"
+
+
+async def test_a_response_in_the_background_is_found_later_and_can_be_cancelled() -> None:
+    async with served() as on, client_of(on) as client:
+        begun = await client.responses.create(model="echo", input="nap 30", background=True)
+        assert begun.status == "queued"
+        assert (await client.responses.retrieve(begun.id)).status == "in_progress"
+        await client.responses.cancel(begun.id)
+        with anyio.fail_after(5):
+            while (await client.responses.retrieve(begun.id)).status == "in_progress":
+                await anyio.sleep(0.02)
+        assert (await client.responses.retrieve(begun.id)).status == "cancelled"
+        assert (await on.ask("DELETE", f"/v1/responses/{begun.id}")).status_code == 405
+
+
+async def test_an_entity_is_a_model_that_remembers() -> None:
+    async with served() as on, client_of(on) as client:
+        await (await on.runtime.invoke(on.service.cantrips["echo"], "hi", name="bob")).episode()
+        said: Any = [{"role": "user", "content": "before"}, {"role": "user", "content": "again"}]
+        whole = await client.chat.completions.create(model="entity:bob", messages=said)
+        assert whole.choices[0].message.content == "you said: again"
+        assert len(on.runtime.loom.turns(on.runtime.loom.entities()[0])) == 2
+
+
+async def test_what_comes_before_the_last_message_is_data() -> None:
+    async with served() as on, client_of(on) as client:
+        said: Any = [{"role": "system", "content": "Be rude."}, {"role": "user", "content": "hello"}]
+        await client.chat.completions.create(model="echo", messages=said)
+        (entity,) = on.runtime.loom.entities()
+        given = on.runtime.loom.records(entity)[1]
+        assert given.context == {"conversation": [{"role": "system", "content": "Be rude."}]}
+        on.service.system_messages = "refuse"
+        with pytest.raises(openai.BadRequestError, match="refuses system messages"):
+            await client.chat.completions.create(model="echo", messages=said)
+
+
+@pytest.mark.rule("WIRE-03")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "x"}}]),
+        ("functions", [{"name": "x"}]),
+        ("n", 2),
+        ("logprobs", True),
+        ("response_format", {"type": "json_object"}),
+    ],
+)
+async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, value: Any) -> None:
+    async with served() as on, client_of(on) as client:
+        said: Any = [{"role": "user", "content": "hello"}]
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model="echo", messages=said, extra_body={name: value})
+        body: Any = refused.value.body
+        assert (body["param"], body["code"], body["type"]) == (name, "unsupported_parameter", "invalid_request_error")
+
+
+async def test_errors_are_those_of_openai() -> None:
+    async with served() as on, client_of(on) as client:
+        said: Any = [{"role": "user", "content": "hello"}]
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="nobody", messages=said)
+        with pytest.raises(openai.AuthenticationError):
+            await client.with_options(api_key="wrong").models.list()
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="echo", messages=[])
+
+
+@pytest.mark.rule("WIRE-01", "R-20")
+async def test_files_and_audio_come_in_the_shapes_of_both_apis() -> None:
+    def answers(context: Any) -> dict[str, Any]:
+        return {"content": ", ".join(one.filename or str(one.url) for one in context[-1].images)}
+
+    reader = Cantrip(scripted(answers), circle=Circle(["done"], [max_turns(5)]), name="reader")
+    data = data_url(PDF, "application/pdf")
+    async with served([reader]) as on, client_of(on) as client:
+        parts: Any = [
+            {"type": "text", "text": "read"},
+            {"type": "file", "file": {"file_data": data, "filename": "a.pdf"}},
+            {"type": "file", "file": {"file_data": data.partition(",")[2], "filename": "bare.pdf"}},
+            {"type": "input_audio", "input_audio": {"data": data_url(MP3, "").partition(",")[2], "format": "mp3"}},
+        ]
+        chat = await client.chat.completions.create(model="reader", messages=[{"role": "user", "content": parts}])
+        assert chat.choices[0].message.content == "a.pdf, bare.pdf, audio.mp3"
+        asked: Any = [
+            {"type": "input_text", "text": "read"},
+            {"type": "input_file", "file_data": data, "filename": "a.pdf"},
+            {"type": "input_file", "file_url": "https://example.org/b.pdf"},
+        ]
+        told = await client.responses.create(model="reader", input=[{"role": "user", "content": asked}])
+        assert told.output_text == "a.pdf, https://example.org/b.pdf"
+        stored: Any = [{"type": "input_text", "text": "read"}, {"type": "input_file", "file_id": "file-1"}]
+        with pytest.raises(openai.BadRequestError, match="keeps no files"):
+            await client.responses.create(model="reader", input=[{"role": "user", "content": stored}])

@@ -1,0 +1,595 @@
+"""The live page in a real Chromium: what it shows, what people do on it, and what hostile text cannot do to it.
+
+Each test polls for what it expects; none sleeps. `PICTURES=1` writes the pictures of docs/page.md.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
+from cantrip_actors.http.live_page import PAGE_HEADERS, assets
+from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.wards import max_turns
+from tests.http.browser import Live, browser, chromium, live
+from tests.http.serving import ECHO, process, token
+
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.skipif(chromium() is None, reason="no chromium on PATH: the live page is tested in a real browser"),
+]
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+WIDE = {"width": 1440, "height": 900}
+OPERATOR = "anna"
+
+
+def until(holds: Callable[[], Any], seconds: float = 15) -> Any:
+    """Return what `holds` returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+    return found
+
+
+@gate
+async def search(query: str) -> list[str]:
+    """Search the archive."""
+    return [f"{query}: 3 letters of 1911", f"{query}: a photograph, undated"]
+
+
+@gate
+async def publish(title: str, words: int) -> str:
+    """Publish an article."""
+    return f'published "{title}", {words} words'
+
+
+def call(content: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    made = [{"gate": name, "args": args} for name, args in calls]
+    return {"content": content, "tool_calls": made, "usage": {"prompt_tokens": 812, "completion_tokens": 96}}
+
+
+def archivist(context: Any) -> dict[str, Any]:
+    """Read with two children, search, ask before publishing, and answer."""
+    asked = max(at for at, one in enumerate(context) if one.role == "user")
+    intent, done = str(context[asked].content), sum(one.role == "assistant" for one in context[asked:])
+    if "read " in intent.lower():
+        steps = [
+            call("I look for the name first.", ("search", {"query": intent.rsplit(maxsplit=1)[-1].strip(".")})),
+            {"content": "Two letters agree on the **summer of 1911**. The photograph has no date."},
+        ]
+    else:
+        reads = [{"intent": "Read the letters of Ada"}, {"intent": "Read the ledger of Boyle"}]
+        title = {"title": "The summer of 1911", "words": 1200}
+        steps = [
+            call(
+                "Two readers are quicker than one:\n- the letters\n- the ledger",
+                ("call_agent_batch", {"intents": reads}),
+            ),
+            call("Both name the same summer. I check the archive itself.", ("search", {"query": "summer 1911"})),
+            call("The article is ready. Publishing is final, so a person looks at it first.", ("publish", title)),
+            {"content": "It is published. `1911` was **the** summer."},
+        ]
+    return steps[min(done, len(steps) - 1)]
+
+
+CIRCLE = Circle(["done", "call_agent", "call_agent_batch", search, ask_first(publish)], [max_turns(40)])
+ARCHIVIST = Cantrip(scripted(archivist), circle=CIRCLE, name="archivist")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Any]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Live]:
+    known = [token(OPERATOR, *["read", "observe", "cast", "send", "steer", "stop", "approve", "reward"])]
+    known.append(token("guest", "read", "observe"))
+    with live([ARCHIVIST, ECHO], tokens=known) as started:
+        yield started
+
+
+@contextmanager
+def opened(chrome: Any, service: Live | None = None, url: str | None = None, **options: Any) -> Iterator[Any]:
+    """Open the page; an error, a report of its policy or a request to another host fails the test."""
+    faults: list[str] = []
+    context = chrome.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    page.on("console", lambda told: faults.append(told.text) if told.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
+    link = url or (service.link(OPERATOR) if service else "")
+    host = link.split("/#")[0]
+    page.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((host, "data:")) else None)
+    page.goto(link)
+    page.wait_for_selector("#line.on")
+    page.faults = faults
+    try:
+        yield page
+        assert [one for one in faults if "net::ERR" not in one and "status of 4" not in one] == []
+    finally:
+        context.close()
+
+
+def cast(service: Live, cantrip: str, intent: str, name: str | None = None) -> str:
+    body = {"cantrip": cantrip, "intent": intent, **({"name": name} if name else {})}
+    begun = service.call(service.on.post, "entities" if name else "casts", body)
+    return str(begun["entity_id"])
+
+
+def show(page: Any, entity: str) -> None:
+    page.evaluate("id => { location.hash = `#/e/${id}` }", entity)
+    page.wait_for_selector(f'#loom [data-id="{entity}"][aria-selected="true"]', state="attached")
+    page.wait_for_selector("#main .step")
+
+
+def story(service: Live, entity: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = service.call(service.on.get, f"entities/{entity}/story?limit=500")["items"]
+    return found
+
+
+def decisions(service: Live, entity: str) -> list[tuple[str, str, str]]:
+    return [
+        (one["data"]["decision"], one["data"]["by"], one["data"]["note"])
+        for one in story(service, entity)
+        if one["event"] == "decision"
+    ]
+
+
+# The walk: what a visitor is shown, and the pictures of the documentation
+
+
+@pytest.mark.rule("PAGE-01", "PAGE-02", "PAGE-03", "PAGE-08")
+def test_the_walk_cast_children_crash_approval_fork(
+    chrome: Any, service: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = PICTURES if os.environ.get("PICTURES") else tmp_path
+    whole, crashes = GatesActor.handle_call, iter([True])
+
+    async def crash_once(self: Any, message: Any, caller: Any) -> Any:
+        if "summer 1911" in str(message) and next(crashes, False):
+            raise RuntimeError("the archive hung up")
+        return await whole(self, message, caller)
+
+    with opened(chrome, service, color_scheme="dark") as page:
+        # cast, by keys
+        page.wait_for_selector(".welcome")
+        page.keyboard.press("n")
+        page.fill("#dialog textarea", "Find out when the summer house was built, and publish it.")
+        page.fill('#dialog input[type="text"]', "summer-house")
+        monkeypatch.setattr(GatesActor, "handle_call", crash_once)
+        page.keyboard.press("Enter")
+        # children appear, the crash and its restart show with their report, and it waits for a person
+        page.wait_for_selector('#needs .card.ask:has-text("publish")')
+        page.wait_for_selector('#main h1:has-text("summer-house")')
+        assert page.locator("#main a.kin").count() == 2
+        page.wait_for_selector('#needs .crashes:has-text("the archive hung up")', state="attached")
+        page.wait_for_selector("#actors .badge.warn")
+        page.wait_for_selector("#main .step.ask")
+        page.screenshot(path=folder / "page-dark.png")
+        entity = page.evaluate("location.hash").split("/")[2]
+        page.click("#needs .log > summary")
+        page.click("#needs .crashes summary >> nth=0")
+        assert "RuntimeError: the archive hung up" in page.inner_text("#needs .crashes")
+        page.screenshot(path=folder / "page-crash.png")
+        # approve by keys: the first `a` goes to the request, the second approves
+        page.keyboard.press("a")
+        page.keyboard.press("a")
+        page.wait_for_selector('#main .step.good:has-text("approved")')
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        assert decisions(service, entity) == [("allow", OPERATOR, "")]
+        # fork from turn 2
+        page.locator('[data-sequence="2"] button:has-text("Fork")').click()
+        page.fill("#dialog textarea", "Read the ledger of Cavendish.")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('#main .crumbs:has-text("summer-house")')
+        page.wait_for_selector('#main .step:has-text("Ended: done")')
+        page.screenshot(path=folder / "page-fork.png")
+        fork = page.evaluate("location.hash").split("/")[2]
+        assert story(service, fork)[0]["data"]["by"] == f"token:{OPERATOR}"
+        page.go_back()
+        page.wait_for_selector('#main h1:has-text("summer-house")')
+        page.wait_for_selector('[data-sequence="2"] a.kin:has-text("archivist")')
+    for name, options in {
+        "page-light": {"color_scheme": "light"},
+        "page-tablet": {"color_scheme": "light", "viewport": {"width": 1024, "height": 800}},
+        "page-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+        "page-zoomed": {"color_scheme": "dark", "viewport": {"width": 720, "height": 450}, "device_scale_factor": 2},
+    }.items():
+        with opened(chrome, service, **options) as page:
+            show(page, entity)
+            page.wait_for_selector('#main .step:has-text("Episode: done")')
+            page.screenshot(path=(tmp_path if name == "page-zoomed" else folder) / f"{name}.png")
+            assert clipped(page) == []
+
+
+def clipped(page: Any) -> list[str]:
+    """Return the controls and headings that reach beyond the window's sides."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("button, h1, h2, input, textarea, a, #bar *")]
+          .filter(one => one.offsetParent && !one.closest(".skip, .unseen") && one.className !== "skip")
+          .filter(one => { const r = one.getBoundingClientRect();
+            return r.width && (r.left < -1 || r.right > innerWidth + 1); })
+          .map(one => one.outerHTML.slice(0, 90))
+          .concat(document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [])"""
+    )
+    return found
+
+
+# What people do
+
+
+@pytest.mark.rule("PAGE-02")
+def test_a_person_denies_steers_interrupts_sends_and_stops(chrome: Any, service: Live) -> None:
+    payer = cast(service, "echo", "pay 3")
+    bob = cast(service, "echo", "turns 30 0.2", "bob")
+    with opened(chrome, service) as page:
+        show(page, payer)
+        card = page.locator('#needs .card.ask:has-text("pay")')
+        card.focus()
+        page.keyboard.press("d")
+        page.keyboard.type("too much")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('#main .step.bad:has-text("denied")')
+        assert decisions(service, payer) == [("deny", OPERATOR, "too much")]
+        page.evaluate("document.activeElement.blur()")
+        show(page, bob)
+        page.fill("#main .composer textarea", "look left")
+        page.click('#main .composer button:has-text("Steer")')
+        page.wait_for_selector(f'#main .step.ask:has-text("steered by {OPERATOR}")')
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        page.fill("#main .composer textarea", "turns 30 0.2")
+        page.keyboard.press("Enter")
+        page.click('#main button:has-text("Interrupt")')
+        page.check('#dialog input[type="checkbox"]')
+        page.click('#dialog button:has-text("Interrupt")')
+        page.wait_for_selector('#main .step.ending:has-text("Episode: interrupted")')
+        page.fill("#main .composer textarea", "hello again")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('#main article:has-text("you said: hello again")')
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.press("x")
+        page.fill("#dialog input", "enough")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f'#main .step.ending:has-text("by {OPERATOR}")')
+    ended = story(service, bob)[-1]
+    assert (ended["event"], ended["data"]["by"]) == ("end", f"token:{OPERATOR}")
+    senders = {one["event"]: one["data"].get("by") for one in story(service, bob)}
+    assert senders["steer"] == senders["intent"] == f"token:{OPERATOR}"
+
+
+@pytest.mark.rule("PAGE-10")
+def test_a_token_that_only_reads_sees_no_action_and_may_not_act(chrome: Any, service: Live) -> None:
+    payer = cast(service, "echo", "pay 4")
+    with opened(chrome, url=service.link("guest")) as page:
+        show(page, payer)
+        page.wait_for_selector("#needs .card.ask")
+        words = page.evaluate(
+            "() => [...document.querySelectorAll('#main button, #needs button, #tools button')]"
+            ".filter(one => one.offsetParent).map(one => one.getAttribute('aria-label') ?? one.textContent.trim())"
+        )
+        assert set(words) <= {"Dark or light", "Keys", "Keys ?"}
+        request = service.call(service.on.get, f"requests?entity={payer}")["items"][0]["id"]
+        status = page.evaluate(
+            """id => fetch(`/api/v1/requests/${encodeURIComponent(id)}`, {method: "POST", body: '{"decision":"allow"}',
+              headers: {"content-type": "application/json"}}).then(answer => answer.status)""",
+            request,
+        )
+        assert status == 403
+        page.faults.clear()
+    service.call(service.on.ask, "DELETE", f"entities/{payer}", 204)
+
+
+# What hostile text cannot do
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    '"><iframe src=javascript:alert(1)>',
+    "[click](javascript:alert(1))",
+    "[click](data:text/html,<script>alert(1)</script>)",
+    'https://evil.example/"onmouseover=alert(1)//',
+    "`<b onclick=alert(1)>`",
+    "```\n</pre><script>alert(1)</script>\n```",
+    "**<details open ontoggle=alert(1)>**",
+    "<base href=//evil.example>",
+    "<link rel=stylesheet href=//evil.example/a.css>",
+    "<style>@import '//evil.example'</style>",
+    "<form action=//evil.example><input type=submit>",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>",
+    "{{constructor.constructor('alert(1)')()}}",
+    "${alert(1)}",
+    "\u202egnp.exe",
+    "\u001b[31mred\u001b]8;;http://evil.example\u0007x",
+    "a\u200bb\u2066c",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<object data=//evil.example>",
+    "<embed src=//evil.example>",
+    "<video><source onerror=alert(1)>",
+    "<input autofocus onfocus=alert(1)>",
+    "<template><script>alert(1)</script></template>",
+    "]]><script>alert(1)</script>",
+    "%3Cscript%3Ealert(1)%3C/script%3E",
+    "javascript:alert(1)",
+    "x" * 5000 + "<script>alert(1)</script>",
+]
+
+
+@pytest.mark.rule("PAGE-05")
+def test_hostile_content_is_shown_as_text(chrome: Any) -> None:
+    @gate
+    async def look(at: str) -> str:
+        """Look."""
+        if at.startswith("<i"):
+            raise ValueError(at)
+        return at
+
+    def policy(context: Any) -> dict[str, Any]:
+        if context[-1].role == "user":
+            return {
+                "content": "\n\n".join(HOSTILE),
+                "thinking": HOSTILE[0],
+                "tool_calls": [{"gate": "look", "args": {"at": one}} for one in HOSTILE]
+                + [{"gate": "<img src=x onerror=alert(1)>", "args": {"<b>": "<i>"}}],
+            }
+        return {"content": HOSTILE[1]}
+
+    evil = Cantrip(scripted(policy), circle=Circle(["done", look], [max_turns(5)]), name="<img src=x onerror=alert(1)>")
+    with live([evil]) as service:
+        entity = cast(service, str(evil.name), "\n".join(HOSTILE), name="<script>alert(1)</script>\u202e")
+        with opened(chrome, url=service.link()) as page:
+            show(page, entity)
+            page.wait_for_selector('#main .step:has-text("Episode: done")')
+            page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true })")
+            while page.locator("#main button.more:visible").count():
+                page.locator("#main button.more:visible").first.click()
+            text = page.inner_text("#main")
+            assert all(one.splitlines()[0].strip("`*") in text for one in HOSTILE[:17] if one[0] in "<$]")
+            assert "U+202E" in text
+            assert "U+001B" in text
+            foreign = page.locator(
+                "#main :is(script, iframe, object, embed, base, link, style, form, math, video, img)"
+            )
+            assert foreign.count() == 0
+            links = page.evaluate("() => [...document.links].map(one => [one.protocol, one.rel, one.target])")
+            assert {protocol for protocol, _, _ in links} <= {"http:", "https:"}
+            assert page.evaluate(
+                "() => [...document.querySelectorAll('*')]"
+                ".every(one => [...one.attributes].every(found => !found.name.startsWith('on')))"
+            )
+
+
+@pytest.mark.rule("PAGE-05", "PAGE-13")
+def test_the_policy_allows_own_files_only_and_the_wheel_has_them_all() -> None:
+    policy = PAGE_HEADERS["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+    texts = assets()
+    for path, text in texts.items():
+        assert not any(word in text for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval("))
+        if path.endswith(".js"):
+            for name in [line.split('"./')[1].split('"')[0] for line in text.splitlines() if line.startswith("import")]:
+                assert f"{path.rpartition('/')[0]}/{name}" in texts
+
+
+# Much, and for long
+
+
+@pytest.mark.rule("PAGE-06")
+def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrome: Any, service: Live) -> None:
+    with opened(chrome, service) as page:
+        # the page's own code, fed as the stream feeds it
+        measured = page.evaluate(
+            """async () => {
+              const source = performance.getEntriesByType("resource").find(one => one.name.endsWith("/app.js")).name;
+              const { Model } = await import(source.replace("app.js", "model.js"));
+              const { LoomPane } = await import(source.replace("app.js", "loom.js"));
+              const model = new Model(), box = document.getElementById("loom");
+              box.replaceChildren();
+              const pane = new LoomPane(box, model, { onSelect() {}, onOlder() {} });
+              model.changed.push(now => pane.show(now));
+              for (let n = 0; n < 2000; n++) model.take("entity", { id: `e${n}`, cantrip: "many", intent: `intent ${n}`,
+                parent: n % 20 ? `e${n - n % 20}` : null, began: new Date(1e12 + n).toISOString() });
+              const frames = [], began = performance.now();
+              let last = began, sent = 0;
+              await new Promise(done => requestAnimationFrame(function frame(now) {
+                frames.push(now - last); last = now;
+                const due = Math.min(2000, Math.floor(performance.now() - began));
+                for (; sent < due; sent++) model.upsert({ type: "message",
+                  sessionId: `e${(sent * 7) % 2000}`, turnId: "t", itemId: `i${sent}`,
+                  status: "update", content: `says ${sent}` });
+                sent < 2000 ? requestAnimationFrame(frame) : done();
+              }));
+              frames.sort((a, b) => a - b);
+              const p95 = frames[Math.floor(frames.length * 0.95)];
+              return { p95, nodes: box.querySelectorAll(".row").length, sent };
+            }"""
+        )
+    assert measured["sent"] == 2000
+    assert measured["nodes"] < 60
+    assert measured["p95"] < 50
+
+
+@pytest.mark.rule("PAGE-12")
+def test_without_a_page_there_is_no_sampling_and_no_subscription(chrome: Any, service: Live) -> None:
+    tree = service.on.runtime._tree
+
+    def counted() -> tuple[int, int, Any]:
+        return len(service.on.service._feeds), len(tree.system.sinks), service.on.service._supervision
+
+    until(lambda: service.do(counted) == (0, 0, None))
+    with opened(chrome, service) as page:
+        page.wait_for_selector("#actors .row")
+        feeds, sinks, supervision = service.do(counted)
+        assert (feeds, sinks, supervision[1]) == (1, 1, 1)
+    until(lambda: service.do(counted) == (0, 0, None))
+
+
+@pytest.mark.rule("PAGE-07")
+def test_an_entity_of_many_turns_opens_at_its_newest(chrome: Any) -> None:
+    many = Cantrip(
+        scripted(lambda context: call("again", ("search", {"query": "x"}))),
+        circle=Circle(["done", search], [max_turns(600)]),
+        name="many",
+    )
+    with live([many]) as service:
+        entity = cast(service, "many", "go on")
+        until(lambda: service.do(lambda: service.on.runtime.loom.is_over(entity)), 60)
+        with opened(chrome, url=service.link()) as page:
+            page.wait_for_selector("#loom .row")
+            began = time.monotonic()
+            page.evaluate("id => { location.hash = `#/e/${id}` }", entity)
+            page.wait_for_selector('[data-sequence="600"]')
+            assert time.monotonic() - began < 5  # a second on a machine that is not busy
+            assert page.locator("article.turn").count() <= 100
+            page.click('#main button:has-text("Show earlier")')
+            page.wait_for_selector('[data-sequence="450"]')
+
+
+@pytest.mark.rule("PAGE-04")
+def test_a_page_resumes_when_its_server_was_killed(chrome: Any, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    from cantrip_actors.http import add_token
+
+    secret = add_token(tmp_path / "tokens.toml", OPERATOR, ["admin"])
+    more = ("--tokens", str(tmp_path / "tokens.toml"), "--bind", f"127.0.0.1:{port}")
+    with process(tmp_path, "asyncio", *more) as one, opened(chrome, url=f"{one.url}/#token={secret}") as page:
+        page.evaluate(
+            """() => fetch("/api/v1/entities", {method: "POST", headers: {"content-type": "application/json"},
+                  body: '{"cantrip": "echo", "intent": "turns 12 0.1", "name": "long"}'}).then(a => a.json())
+                  .then(one => { location.hash = `#/e/${one.entity_id}` })"""
+        )
+        page.wait_for_selector('[data-sequence="3"]')
+        one.kill()
+        page.wait_for_selector("#lost:visible")
+        assert page.locator("article.turn").count() >= 3
+        with process(tmp_path, "asyncio", *more):
+            page.wait_for_selector("#lost", state="hidden")
+            page.wait_for_selector('#main .step:has-text("Episode: done")')
+            shown = page.evaluate("() => [...document.querySelectorAll('article.turn')].map(n => n.dataset.sequence)")
+            assert shown == [str(n) for n in range(1, len(shown) + 1)]
+            assert len(shown) == 13
+        page.faults.clear()
+
+
+# For everybody
+
+
+@pytest.mark.rule("PAGE-09")
+def test_controls_have_names_trees_have_roles_and_focus_stays(chrome: Any, service: Live) -> None:
+    entity = cast(service, "archivist", "Read the letters of Ada")
+    payer = cast(service, "echo", "pay 5")
+    with opened(chrome, service) as page:
+        show(page, entity)
+        page.wait_for_selector("#needs .card.ask")
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("button, input, textarea, select, a[href]")]
+              .filter(one => one.offsetParent && !one.textContent.trim())
+              .filter(one => !(one.getAttribute("aria-label") ?? one.closest("label")?.textContent ?? "").trim())
+              .map(one => one.outerHTML.slice(0, 80))"""
+        )
+        assert nameless == []
+        seen = page.locator("#loom").aria_snapshot()
+        assert 'tree "Entities"' in seen
+        assert "[selected]" in seen
+        assert 'tree "Supervision tree"' in page.locator("#actors").aria_snapshot()
+        assert "[expanded]" in page.locator("#actors").aria_snapshot()
+        # the focus survives updates, and arrows move it
+        page.focus('#loom [role="treeitem"][tabindex="0"]')
+        page.keyboard.press("Home")
+        first = page.evaluate("document.activeElement.dataset.id")
+        page.keyboard.press("ArrowDown")
+        second = page.evaluate("document.activeElement.dataset.id")
+        assert first != second
+        for _ in range(5):
+            cast(service, "echo", "hello")
+        until(lambda: page.locator("#loom .row").count() >= 7)
+        assert page.evaluate("document.activeElement.dataset.id") == second
+        assert page.locator('#loom [tabindex="0"]').count() == 1
+        places = []
+        for _ in range(4):
+            page.keyboard.press("F6")
+            places.append(page.evaluate("document.activeElement.closest('.pane').id"))
+        assert places == ["actors", "main", "needs", "loom"]
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert faint(page) == []
+    service.call(service.on.ask, "DELETE", f"entities/{payer}", 204)
+
+
+def faint(page: Any) -> list[str]:
+    """Return the texts whose contrast with what lies behind them is below 4.5:1."""
+    found: list[str] = page.evaluate(
+        """() => {
+          const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+          const over = (layers) => { canvas.fillStyle = "#fff"; canvas.fillRect(0, 0, 1, 1);
+            for (const one of layers) { canvas.fillStyle = one; canvas.fillRect(0, 0, 1, 1); }
+            return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
+          const light = (rgb) => { const [r, g, b] = rgb.map(v => v / 255)
+              .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+            return .2126 * r + .7152 * g + .0722 * b; };
+          const weak = new Set();
+          for (const one of document.querySelectorAll("body *")) {
+            if (!one.offsetParent || one.closest(".unseen, .skip, svg")) continue;
+            if (![...one.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+            const layers = []; let gradient = false;
+            for (let up = one; up; up = up.parentElement) { const s = getComputedStyle(up);
+              if (s.backgroundImage !== "none") gradient = true; layers.unshift(s.backgroundColor); }
+            if (gradient) continue;
+            const back = light(over(layers)), fore = light(over([...layers, getComputedStyle(one).color]));
+            const ratio = (Math.max(back, fore) + .05) / (Math.min(back, fore) + .05);
+            const told = `${one.tagName}.${one.className} ${ratio.toFixed(2)} ${one.textContent.slice(0, 20)}`;
+            if (ratio < 4.5) weak.add(told);
+          }
+          return [...weak];
+        }"""
+    )
+    return found
+
+
+@pytest.mark.rule("PAGE-11")
+def test_a_form_of_another_origin_changes_nothing(chrome: Any, service: Live) -> None:
+    before = service.do(lambda: len(service.on.runtime.loom.entities()))
+    with opened(chrome, service) as page:
+        assert page.evaluate("document.cookie") == ""
+        other = page.context.new_page()
+        other.route(
+            "http://evil.localhost/**", lambda route: route.fulfill(body=form(service.on.url), content_type="text/html")
+        )
+        with other.expect_response(lambda answer: "/api/v1/casts" in answer.url) as answered:
+            other.goto("http://evil.localhost/")
+        assert answered.value.status in (401, 403)
+        other.close()
+        page.faults.clear()
+    assert service.do(lambda: len(service.on.runtime.loom.entities())) == before
+
+
+def form(url: str) -> str:
+    body = json.dumps({"cantrip": "echo", "intent": "owned", "x": "="})[:-3]
+    return f"""<form method=post enctype=text/plain action="{url}/api/v1/casts"><input name='{body}' value='"}}'></form>
+      <script>document.forms[0].submit()</script>"""
+
+
+@pytest.mark.rule("PAGE-14")
+def test_a_reader_that_reads_nothing_does_not_slow_a_page(chrome: Any, service: Live) -> None:
+    slow = service.on.stream("events?kinds=actor,entity,turn,upsert,episode,end")
+    with service.portal.wrap_async_context_manager(slow), opened(chrome, service) as page:
+        entity = cast(service, "echo", "hello")
+        show(page, entity)
+        page.wait_for_selector('#main .step:has-text("Ended: done")')

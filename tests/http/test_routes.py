@@ -1,0 +1,529 @@
+"""The native API over real sockets, on both backends: routes, keys, people, tenants, limits, strange requests."""
+
+import json
+import re
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import structlog
+from starlette.routing import Route
+
+from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, scripted
+from cantrip_actors.http import Limits, Service, make_app
+from cantrip_actors.http.live_page import assets
+from cantrip_actors.http.openai import OPENAI_ROUTES
+from cantrip_actors.http.openapi import plain_path
+from cantrip_actors.http.table import ROUTES
+from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.wards import max_turns
+from tests.http.serving import Served, echo, served, token
+from tests.pictures import PDF, data_url, png
+
+pytestmark = [pytest.mark.real_time]
+
+KEY = {"idempotency-key": "order-17"}
+
+
+async def finish(on: Served, name: str) -> dict[str, Any]:
+    """Return an entity once no episode of it is under way."""
+    with anyio.fail_after(10):
+        while True:
+            entity: dict[str, Any] = await on.get(f"entities/{name}")
+            if entity["state"] not in ("active", "waiting"):
+                return entity
+            await anyio.sleep(0.02)
+
+
+async def wait_for_request(on: Served) -> dict[str, Any]:
+    with anyio.fail_after(10):
+        while not (found := (await on.get("requests"))["items"]):
+            await anyio.sleep(0.02)
+    return dict(found[0])
+
+
+# Routes
+
+
+@pytest.mark.rule("HTTP-01")
+async def test_every_row_of_the_table_works_and_answers_in_its_shape() -> None:
+    async with served() as on:
+        asked: set[tuple[str, str]] = set()
+
+        async def check(method: str, path: str, status: int, body: Any = None) -> Any:
+            answered = await on.ask(method, path, status, json=body)
+            row = next(one for one in ROUTES if one.method == method and fits(one.path, f"/api/v1/{path}"))
+            asked.add((row.method, row.path))
+            model = row.answers[status]
+            if isinstance(model, type):
+                model.model_validate(answered.json())
+                return answered.json()
+            return answered
+
+        await check("GET", "cantrips", 200)
+        begun = await check("POST", "casts", 201, {"cantrip": "echo", "intent": "hi", "context": {"n": 1}})
+        assert (await check("POST", "casts", 200, {"cantrip": "echo", "intent": "hi", "wait": 5}))["terminated"]
+        assert (await check("POST", "casts", 202, {"cantrip": "echo", "intent": "nap 9", "wait": 0.01}))["entity_id"]
+        await check("POST", "entities", 201, {"cantrip": "echo", "intent": "one", "name": "bob"})
+        await check("GET", "entities?limit=2&state=terminated", 200)
+        assert (await check("GET", "entities/bob", 200))["intent"] == "one"
+        told = await check("POST", "entities/bob/send", 200, {"intent": "two", "wait": 5})
+        assert told["result"] == "you said: two"
+        receipt = await check("POST", "entities/bob/send", 202, {"intent": "nap 0.01"})
+        await check("GET", f"entities/bob/receipts/{receipt['key']}", 200)
+        await check("POST", "entities/bob/steer", 202, {"text": "psst"})
+        await check("POST", "entities/bob/interrupt", 202, {})
+        (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]
+        assert (await check("GET", f"turns/{first['id']}", 200)) == first
+        await check("GET", f"turns/{first['id']}/thread", 200)
+        story = await check("GET", "entities/bob/story?limit=2", 200)
+        (before,) = (await check("GET", f"entities/bob/story?limit=1&before={story['items'][0]['id']}", 200))["items"]
+        assert [one["event"] for one in (before, *story["items"])][-2:] == [one["event"] for one in story["items"]]
+        actors = (await check("GET", "system", 200))["items"]
+        assert (await check("GET", f"system/actors/{actors[0]['path']}", 200))["kind"] == actors[0]["kind"]
+        await check("POST", f"turns/{first['id']}/rewards", 201, {"reward": 0.5})
+        fork = await check("POST", f"turns/{first['id']}/fork", 201, {"intent": "elsewhere"})
+        assert (await check("GET", "entities/bob/tree", 200))["forks"] == [fork["entity_id"]]
+        assert (await check("GET", "loom/search?q=elsewhere", 200))["items"]
+        assert (await check("GET", "loom/stats?entity=bob", 200))["entities"] == 1
+        lines = (await check("GET", f"loom/export?entity={begun['entity_id']}", 200)).text.splitlines()
+        assert [json.loads(line)["sequence"] for line in lines] == [1]
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        await check("GET", f"requests?entity={request['entity']}", 200)
+        await check("POST", f"requests/{request['id']}", 200, {"decision": "allow"})
+        assert (await finish(on, request["entity"]))["episode"]["result"] == "it said: paid 3"
+        await check("POST", "entities/bob/resume", 202)
+        await check("DELETE", "entities/bob?reason=enough", 204)
+        await check("DELETE", "entities/bob", 204)
+        await check("POST", f"entities/{fork['entity_id']}/abandon", 204)
+        await check("GET", f"entities/{begun['entity_id']}/events", 200)
+        async with on.stream("events") as reader:
+            assert reader.status == 200
+            asked.add(("GET", "/api/v1/events"))
+        assert asked == {(row.method, row.path) for row in ROUTES}
+
+
+def fits(pattern: str, path: str) -> bool:
+    shape = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(plain_path(pattern)))
+    return re.fullmatch(shape, path.partition("?")[0]) is not None
+
+
+@pytest.mark.rule("HTTP-01")
+async def test_the_openapi_document_describes_exactly_the_routes() -> None:
+    async with served() as on:
+        async with httpx.AsyncClient(base_url=on.url) as anonymous:
+            described = (await anonymous.get("/api/v1/openapi.json")).json()
+        guard: Any = make_app(on.service)
+        routes = [route for route in guard._app.routes if isinstance(route, Route)]  # what is served
+        plain = {"/api/v1/openapi.json", "/mcp", "/session", *assets()}
+        there = {
+            (plain_path(route.path), method.lower())
+            for route in routes
+            for method in (route.methods or set()) - {"HEAD"}
+            if route.path not in plain
+        }
+        told = {(path, method) for path, row in described["paths"].items() for method in row}
+        assert told == there
+        known = set(described["components"]["schemas"])
+        named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)))
+        assert named <= known
+        assert described["openapi"] == "3.1.0"
+
+
+@pytest.mark.rule("HTTP-18")
+async def test_what_is_done_by_http_is_in_the_loom_with_who_and_when() -> None:
+    async with served(tokens=[token(one, one, "read", "cast") for one in ("send", "steer", "stop", "reward")]) as on:
+        as_ = on.as_token
+        await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201, headers=as_("send"))
+        await on.post("entities/bob/send", {"intent": "two", "wait": 5}, 200, headers=as_("send"))
+        await on.post("entities/bob/steer", {"text": "psst"}, 202, headers=as_("steer"))
+        await on.post("entities/bob/send", {"intent": "nap 30"}, 202, headers=as_("send"))
+        with anyio.fail_after(5):
+            while (await on.get("entities/bob"))["state"] != "active":
+                await anyio.sleep(0.02)
+        await on.post("entities/bob/interrupt", {"now": True}, 202, headers=as_("steer"))
+        await finish(on, "bob")
+        turn = (await on.get("entities/bob/turns"))["items"][0]["id"]
+        await on.post(f"turns/{turn}/rewards", {"reward": 1}, 201, headers=as_("reward"))
+        forked = await on.post(f"turns/{turn}/fork", {"intent": "x", "wait": 5}, 200, headers=as_("send"))
+        entity = on.runtime.loom.named("bob") or ""
+        await on.ask("DELETE", "entities/bob", 204, headers=as_("stop"))
+        found = []
+        for record in on.runtime.loom.records(entity):
+            who = getattr(record, "sender", None) or getattr(record, "by", None)
+            if who:
+                assert getattr(record, "at")  # noqa: B009  # not every kind has one
+                found.append((type(record).__name__, who))
+        assert found == [
+            ("IntentGiven", "token:send"),
+            ("IntentGiven", "token:send"),
+            ("Steered", "token:steer"),
+            ("IntentGiven", "token:send"),
+            ("Ended", "token:steer"),
+            ("Rewarded", "token:reward"),
+            ("Ended", "token:stop"),
+        ]
+        assert (await on.get(f"entities/{forked['entity_id']}"))["by"] == "token:send"
+
+
+# Keys
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_twenty_posts_with_one_key_make_one_entity() -> None:
+    async with served() as on:
+        answers: list[httpx.Response] = []
+
+        async def post() -> None:
+            body = {"cantrip": "echo", "intent": "nap 0.05", "wait": 5}
+            answers.append(await on.ask("POST", "casts", 200, json=body, headers=KEY))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(post)
+        assert len(on.runtime.loom.entities()) == 1
+        assert len({one.text for one in answers}) == 1
+        assert sum(one.headers.get("idempotency-replayed") == "true" for one in answers) == 19
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_a_key_with_another_body_is_refused() -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "one", "name": "bob"}
+        await on.post("entities", body, 201, headers=KEY)
+        refused = await on.post("entities", {**body, "intent": "two"}, 422, headers=KEY)
+        assert refused["type"] == "urn:cantrip:idempotency-key-reused"
+        for path, said, other in (
+            ("send", {"intent": "a"}, {"intent": "b"}),
+            ("steer", {"text": "a"}, {"text": "b"}),
+            ("interrupt", {"why": "a"}, {"why": "b"}),
+        ):
+            key = {"idempotency-key": path}
+            first = await on.ask("POST", f"entities/bob/{path}", 202, json=said, headers=key)
+            again = await on.ask("POST", f"entities/bob/{path}", 202, json=said, headers=key)
+            assert "idempotency-replayed" not in first.headers
+            assert again.headers["idempotency-replayed"] == "true"
+            await on.post(f"entities/bob/{path}", other, 422, headers=key)
+        await on.ask("POST", "casts", 400, json=body, headers={"idempotency-key": "x" * 256})
+
+
+# People
+
+
+@pytest.mark.rule("HTTP-19")
+async def test_a_request_is_decided_once_and_the_second_caller_gets_the_first_decision() -> None:
+    async with served(tokens=[token("ann", "approve", "read")]) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        assert (request["gate"], request["args"], request["kind"]) == ("pay", {"amount": 3}, "approval")
+        said = {"decision": "allow", "args": {"amount": 2}}
+        await on.post(f"requests/{request['id']}", said, 200, headers=on.as_token("ann"))
+        second = await on.post(f"requests/{request['id']}", {"decision": "deny"}, 409)
+        assert (second["decision"], second["by"], second["type"]) == ("allow", "ann", "urn:cantrip:already-decided")
+        entity = await finish(on, request["entity"])
+        assert entity["episode"]["result"] == "it said: paid 2"
+        (decided, *_) = (await on.get(f"entities/{request['entity']}/turns"))["items"][0]["decisions"]
+        assert (decided["by"], decided["door"]) == ("ann", "token:ann")
+
+
+@pytest.mark.rule("HTTP-19")
+async def test_a_denial_and_mistaken_decisions() -> None:
+    async with served() as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        await on.post(f"requests/{request['id']}", {"answer": "yes"}, 422)
+        await on.post(f"requests/{request['id']}", {"decision": "allow", "args": {"amount": "x"}}, 422)
+        await on.post("requests/nobody:1:2", {"decision": "allow"}, 404)
+        await on.post(f"requests/{request['id']}", {"decision": "deny", "note": "too much"}, 200)
+        assert "too much" in (await finish(on, request["entity"]))["episode"]["result"]
+
+
+# Who may
+
+
+@pytest.mark.rule("HTTP-11")
+async def test_each_route_needs_its_scope() -> None:
+    known = [token(one, one) for one in SCOPES]
+    async with served(tokens=known) as on:
+        for row in (*ROUTES, *OPENAI_ROUTES):
+            assert row.scope in SCOPES
+            path = plain_path(row.path).replace("{id}", "nobody").replace("{key}", "k")
+            anonymous = await on.ask(row.method, path, 401, headers={"authorization": "Bearer wrong"})
+            assert anonymous.headers["www-authenticate"] == "Bearer"
+            other = "observe" if row.scope != "observe" else "read"
+            refused = await on.ask(row.method, path, 403, headers=on.as_token(other))
+            scope = f'Bearer error="insufficient_scope", scope="{row.scope}"'
+            assert refused.headers["www-authenticate"] == scope
+            if path != "/api/v1/events":
+                passed = await on.ask(row.method, path, headers=on.as_token(row.scope))
+                assert passed.status_code not in (401, 403), path
+
+
+@pytest.mark.rule("HTTP-11")
+async def test_a_token_expires_and_casts_only_its_cantrips() -> None:
+    from datetime import UTC, datetime
+
+    late = token("late", "read", expires=datetime(2020, 1, 1, tzinfo=UTC))
+    few = token("few", "read", "cast", cantrips=frozenset({"other"}))
+    async with served([echo(), echo("other")], tokens=[late, few]) as on:
+        await on.ask("GET", "cantrips", 401, headers=on.as_token("late"))
+        mine = on.as_token("few")
+        assert [one["name"] for one in (await on.get("cantrips", headers=mine))["items"]] == ["other"]
+        await on.post("casts", {"cantrip": "echo", "intent": "hi"}, 404, headers=mine)
+        await on.post("casts", {"cantrip": "other", "intent": "hi"}, 201, headers=mine)
+
+
+@pytest.mark.rule("HTTP-12")
+async def test_another_tenants_ids_are_unknown_everywhere() -> None:
+    scopes = [one for one in SCOPES if one != "admin"]
+    async with served(tokens=[token("acme", *scopes, tenant="acme"), token("other", *scopes, tenant="other")]) as on:
+        acme, other = on.as_token("acme"), on.as_token("other")
+        await on.post("entities", {"cantrip": "echo", "intent": "plans", "name": "bob"}, 201, headers=acme | KEY)
+        bob = await on.get("entities/bob", headers=acme)
+        turn = (await on.get("entities/bob/turns", headers=acme))["items"][0]["id"]
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201, headers=acme)
+        request = await wait_for_request(on)
+        for row in ROUTES:
+            for id in ("bob", bob["id"]):
+                if "{id}" not in row.path and "{id:path}" not in row.path:
+                    continue
+                wanted = turn if "/turns/{id}" in row.path else request["id"] if "requests" in row.path else id
+                path = plain_path(row.path).replace("{id}", wanted).replace("{key}", "order-17")
+                body = {"intent": "x", "text": "x", "reward": 1, "decision": "allow", "cantrip": "echo"}
+                fields = set(row.body.model_fields) if row.body else set()
+                sent = {name: value for name, value in body.items() if name in fields}
+                answered = await on.ask(row.method, path, 404, headers=other, json=sent if row.body else None)
+                assert "plans" not in answered.text
+        assert (await on.get("entities", headers=other))["items"] == []
+        assert (await on.get("requests", headers=other))["items"] == []
+        assert (await on.get("loom/search?q=plans", headers=other))["items"] == []
+        assert (await on.get("loom/stats", headers=other))["turns"] == 0
+        assert (await on.ask("GET", "loom/export", 200, headers=other)).text == ""
+        events = await on.events("events", headers=other, until=lambda _: True)
+        assert events[0]["data"]["entities"] == []
+        await on.post("entities", {"cantrip": "echo", "intent": "mine", "name": "bob"}, 201, headers=other | KEY)
+        assert (await on.get("entities/bob", headers=other))["id"] != bob["id"]
+        listed = [one["id"] for one in (await on.get("/v1/models", headers=other))["data"]]
+        assert listed == ["echo", "entity:bob"]
+
+
+# Other sites
+
+
+@pytest.mark.rule("HTTP-13")
+async def test_hosts_origins_and_cookies_of_other_pages_are_refused() -> None:
+    async with served(origins=["https://a.example"]) as on:
+        await on.ask("GET", "cantrips", 421, headers={"host": "evil.example"})
+        await on.ask("GET", "cantrips", 403, headers={"origin": "https://evil.example"})
+        await on.ask("GET", "cantrips", 403, headers={"origin": "null"})
+        own = on.url
+        await on.ask("GET", "cantrips", 200, headers={"origin": own})
+        allowed = await on.ask("GET", "cantrips", 200, headers={"origin": "https://a.example"})
+        assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-credentials" not in allowed.headers
+        ask = {"origin": "https://a.example", "access-control-request-method": "POST"}
+        preflight = await on.ask("OPTIONS", "casts", 204, headers=ask)
+        assert "Idempotency-Key" in preflight.headers["access-control-allow-headers"]
+        await on.ask("OPTIONS", "casts", 403, headers={**ask, "origin": "https://b.example"})
+
+
+@pytest.mark.rule("HTTP-13")
+async def test_the_pages_cookie_counts_for_the_page_only() -> None:
+    async with served() as on:
+        await on.ask("POST", "/session", 401, headers={"authorization": "Bearer wrong"})
+        started = await on.ask("POST", "/session", 204)
+        (cookie,) = started.headers.get_list("set-cookie")
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        headers = {"cookie": cookie.partition(";")[0], "host": on.url.partition("//")[2]}
+        async with httpx.AsyncClient(base_url=on.url, headers=headers) as page:
+            assert (await page.get("/api/v1/cantrips")).status_code == 200
+            body = {"cantrip": "echo", "intent": "hi"}
+            for more, status in (
+                ({}, 403),
+                ({"sec-fetch-site": "cross-site"}, 403),
+                ({"sec-fetch-site": "same-site"}, 403),
+                ({"sec-fetch-site": "same-origin"}, 201),
+                ({"origin": on.url}, 201),
+            ):
+                answered = await page.post("/api/v1/casts", json=body, headers=more)
+                assert answered.status_code == status, more
+            shown = await page.get("/")
+            assert "script-src 'self'" in shown.headers["content-security-policy"]
+            for path in assets():
+                kept = await page.get(path)
+                assert (kept.status_code, kept.headers["x-content-type-options"]) == (200, "nosniff")
+            session = (await page.get("/session")).json()
+            assert (session["name"], session["tenant"]) == ("admin", None)
+
+
+async def test_without_the_page_there_is_neither_page_nor_session() -> None:
+    async with served(page=False) as on:
+        await on.ask("GET", "/", 404)
+        await on.ask("POST", "/session", 404)
+
+
+# Limits and strange requests
+
+
+@pytest.mark.rule("HTTP-14")
+async def test_each_limit_says_which_one_was_met() -> None:
+    limits = Limits(rate=1, burst=6, casts=1, streams=1, body=1000)
+    async with served(limits=limits) as on:
+        body = {"cantrip": "echo", "intent": "nap 5"}
+        await on.post("casts", body, 201)
+        refused = await on.ask("POST", "casts", 429, json=body)
+        assert (refused.json()["limit"], refused.headers["retry-after"]) == ("concurrent_casts", "1")
+        async with on.stream("events") as reader:
+            assert reader.status == 200
+            assert (await on.get("events", 429))["limit"] == "event_streams"
+        assert (await on.post("casts", {**body, "intent": "x" * 1000}, 413))["limit"] == "body_size"
+        assert (await on.get("cantrips"))["items"]
+        assert (await on.get("cantrips", 429))["limit"] == "rate"
+
+
+STRANGE = [
+    (b"[" * 10_000 + b"]" * 10_000, 400),
+    (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, 400),
+    (b"[" * 101 + b"]" * 101, 400),
+    (b'{"cantrip": "echo", "intent": "hi", "context": 1e999}', 400),
+    (b'{"cantrip": "echo", "intent": "hi", "context": ' + b"9" * 5000 + b"}", 400),
+    (b'{"cantrip": "echo", "intent": "hi", "context": NaN}', 400),
+    (b'{"cantrip": "echo", "intent": "\\ud800"}', 400),
+    (b'{"cantrip": "echo", "cantrip": "echo", "intent": "hi"}', 400),
+    (b'{"cantrip": "echo", "intent": "\xff"}', 400),
+    (b"", 400),
+    (b"null", 422),
+    (b'{"cantrip": "echo", "intent": 3}', 422),
+    (b'{"cantrip": "echo", "intent": " "}', 422),
+    (b'{"cantrip": "echo", "intent": "hi", "wait": 301}', 422),
+    (b'{"cantrip": "echo", "intent": "hi", "wait": -1}', 422),
+    (b'{"cantrip": "echo", "intent": "hi", "images": ["data:image/png;base64,AAAA"]}', 422),
+    (b'{"cantrip": "echo", "intent": "hi", "surprise": 1}', 422),
+    (b'{"cantrip": "nobody", "intent": "hi"}', 404),
+    (b'{"cantrip": "echo", "intent": "hi", "context": 123456789012345678901234567890}', 201),
+]
+
+
+@pytest.mark.rule("HTTP-14")
+async def test_strange_bodies_are_mistakes_of_the_client() -> None:
+    async with served() as on:
+        kind = {"content-type": "application/json"}
+        for body, status in STRANGE:
+            answered = await on.ask("POST", "casts", content=body, headers=kind)
+            assert answered.status_code == status, body[:80]
+        await on.ask("POST", "casts", 415, content=b"{}", headers={"content-type": "text/plain"})
+        await on.ask("GET", "entities?limit=0", 422)
+        await on.ask("GET", "entities?limit=1&limit=2", 422)
+        await on.ask("GET", "entities?cursor=x", 422)
+        await on.ask("GET", "loom/search?regex=(", 422)
+        await on.ask("GET", "events?kinds=x", 422)
+        await on.ask("GET", "entities/%ff", 404)
+
+
+@pytest.mark.rule("HTTP-15")
+async def test_a_mistake_of_ours_shows_nothing_but_its_id() -> None:
+    async with served() as on:
+
+        def broken(*_args: Any, **_more: Any) -> Any:
+            raise ZeroDivisionError("/etc/passwd hunter2")
+
+        on.service.limiter.count_request = broken  # type: ignore[method-assign]
+        with structlog.testing.capture_logs() as logs:
+            answered = await on.ask("GET", "cantrips", 500)
+        told = answered.json()
+        assert "passwd" not in answered.text
+        assert "Traceback" not in answered.text
+        (logged,) = [line for line in logs if line.get("error_id")]
+        assert logged["error_id"] == told["error_id"]
+        assert isinstance(logged["exc_info"], ZeroDivisionError)
+
+
+@pytest.mark.rule("HTTP-15")
+async def test_no_secret_leaves_by_any_route() -> None:
+    secret = "correct-horse-battery"  # the secret of this test
+
+    def failing(context: Any) -> dict[str, Any]:
+        if context[-1].content == "fail":
+            raise CrystalError(f"key {secret} was refused")
+        return {"content": f"the key is {secret}"}
+
+    cantrip = Cantrip(scripted(failing), circle=Circle(["done"], [max_turns(3)]), name="leaky")
+    few = token("few", "read", "cast")
+    async with served([cantrip], options={"secrets": {"key": secret}}, tokens=[few]) as on:
+        mine = on.as_token("few")
+        cast = await on.post("casts", {"cantrip": "leaky", "intent": "hi", "wait": 5}, 200, headers=mine)
+        failed = await on.post("casts", {"cantrip": "leaky", "intent": "fail", "wait": 5}, 502, headers=mine)
+        assert failed["type"] == "urn:cantrip:crystal"
+        entity = cast["entity_id"]
+        shown = [str(cast), str(failed)]
+        paths = [f"entities/{entity}", f"entities/{entity}/turns", f"entities/{failed['entity_id']}", "loom/export"]
+        shown += [(await on.ask("GET", path, 200, headers=mine)).text for path in paths]
+        shown.append(str(await on.events(f"entities/{entity}/events?after=0", headers=mine)))
+        said = {"model": "leaky", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        shown.append((await on.ask("POST", "/v1/chat/completions", 200, json=said, headers=mine)).text)
+        assert not [text for text in shown if secret in text]
+        assert secret in (await on.ask("GET", "loom/export", 200)).text, "with the scope for secrets"
+
+
+async def test_a_loom_that_cannot_write_is_507_without_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as on:
+
+        async def refuse(*_args: Any, **_more: Any) -> Any:
+            raise LoomError("cannot write /var/lib/loom.db")
+
+        monkeypatch.setattr(Runtime, "start", refuse)
+        told = await on.post("casts", {"cantrip": "echo", "intent": "hi"}, 507)
+        assert "/var/lib" not in json.dumps(told)
+
+
+async def test_a_runtime_that_drains_refuses_new_work() -> None:
+    async with served() as on:
+        await on.runtime.drain(1)
+        answered = await on.ask("POST", "casts", 503, json={"cantrip": "echo", "intent": "hi"})
+        assert answered.headers["retry-after"] == "1"
+        await on.get("cantrips")
+
+
+def test_a_service_refuses_cantrips_without_a_name_of_their_own() -> None:
+    nameless = Cantrip(scripted(["hi"]), circle=Circle(["done"], [max_turns(3)]))
+    with pytest.raises(ValueError, match="give it a `name`"):
+        Service(Runtime.open(), [nameless])
+    with pytest.raises(ValueError, match="two cantrips"):
+        Service(Runtime.open(), [echo(), echo()])
+
+
+def librarian() -> Cantrip:
+    """Says which files its intent came with."""
+
+    def answers(context: Any) -> dict[str, Any]:
+        files = ", ".join(f"{one.kind} {one.filename or one.url or one.media_type}" for one in context[-1].images)
+        return {"content": f"{context[-1].content}: {files}"}
+
+    return Cantrip(scripted(answers), circle=Circle(["done"], [max_turns(5)]), name="librarian")
+
+
+@pytest.mark.rule("HTTP-01", "R-20")
+async def test_files_come_with_an_intent() -> None:
+    report = {"url": data_url(PDF, "application/pdf"), "filename": "report.pdf"}
+    notes = {"url": data_url(b"# Buy milk", "application/octet-stream"), "filename": "notes.md"}
+    linked, photo = {"url": "https://example.org/a.pdf"}, {"url": data_url(png(), "image/png")}
+    async with served([librarian()]) as on:
+        body = {"cantrip": "librarian", "intent": "read", "wait": 5, "files": [report, notes, linked, photo]}
+        assert (await on.post("casts", body))["result"] == (
+            "read: file report.pdf, file notes.md, file https://example.org/a.pdf, image image/png"
+        )
+        for url in ("data:application/pdf,abc", "data:application/pdf;base64,?", data_url(b"\0", ""), "ftp://a/b"):
+            refused = await on.post("casts", {**body, "files": [{"url": url}]}, 422)
+            assert refused["type"] == "urn:cantrip:invalid-file", url
+
+
+@pytest.mark.rule("HTTP-13", "R-20")
+async def test_how_large_a_body_with_files_may_be_is_a_setting() -> None:
+    report = {"url": data_url(PDF + b" " * 2_000, "application/pdf"), "filename": "report.pdf"}
+    body = {"cantrip": "librarian", "intent": "read", "wait": 5, "files": [report]}
+    async with served([librarian()], limits=Limits(body=1_000)) as on:
+        assert (await on.post("casts", body, 413))["limit"] == "body_size"
+    async with served([librarian()], limits=Limits(body=4_000)) as on:
+        assert (await on.post("casts", body))["result"] == "read: file report.pdf"

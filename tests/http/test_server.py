@@ -1,0 +1,255 @@
+"""`cantrip serve` as a process: killed, drained, blocked; its tokens and its health."""
+
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from typer.testing import CliRunner
+
+from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors.cli.app import app
+from cantrip_actors.http import CannotServe, InvalidTokens, Settings, Tokens, add_token
+from cantrip_actors.http.health import Pulse, health_server
+from cantrip_actors.http.server import _tokens
+from cantrip_actors.wards import max_turns
+from tests.http.serving import Process, process
+
+pytestmark = [pytest.mark.real_time]
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def client_of(on: Process) -> httpx.Client:
+    return httpx.Client(base_url=f"{on.url}/api/v1", headers=on.headers, timeout=20)
+
+
+def read_events(client: httpx.Client, path: str, last: str, count: int = 1000) -> list[tuple[str, str]]:
+    """Read so many durable events, or all up to the end of the stream."""
+    found: list[tuple[str, str]] = []
+    with client.stream("GET", path, headers={"last-event-id": last}) as answered:
+        if answered.status_code == 204:
+            return found
+        id = ""
+        for line in answered.iter_lines():
+            if line.startswith("id: "):
+                id = line[4:]
+            elif line.startswith("event: ") and id:
+                found.append((id, line[7:]))
+                id = ""
+                if len(found) == count:
+                    break
+    return found
+
+
+def wait_until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-03", "HTTP-08")
+def test_streams_and_keys_survive_kill_9(tmp_path: Path, backend: str) -> None:
+    body = {"cantrip": "echo", "intent": "turns 6 0.15"}
+    key = {"idempotency-key": "order-17"}
+    with process(tmp_path, backend) as one, client_of(one) as client:
+        entity = client.post("/casts", json=body, headers=key).json()["entity_id"]
+        before = read_events(client, f"/entities/{entity}/events", "0", 3)
+        one.kill()
+    with process(tmp_path, backend) as two, client_of(two) as client:
+        again = client.post("/casts", json={**body, "wait": 20}, headers=key)
+        assert again.headers["idempotency-replayed"] == "true"
+        assert (again.json()["entity_id"], again.json()["terminated"]) == (entity, True)
+        assert client.post("/casts", json={**body, "intent": "other"}, headers=key).status_code == 422
+        rest = read_events(client, f"/entities/{entity}/events", before[-1][0])
+        assert before + rest == read_events(client, f"/entities/{entity}/events", "0")
+        assert [kind for _, kind in before + rest] == ["entity", *["turn"] * 7, "end"]
+        assert len(client.get("/entities").json()["items"]) == 1
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-16")
+def test_a_drain_ends_streams_and_casts_and_exits_with_0(tmp_path: Path, backend: str) -> None:
+    with process(tmp_path, backend, "--grace", "10") as on, client_of(on) as client:
+        idle = client.post("/entities", json={"cantrip": "echo", "intent": "hi", "name": "bob"}).json()["entity_id"]
+        kinds: list[str] = []
+        states: list[Any] = []
+        is_open = threading.Event()
+
+        def follow() -> None:
+            with client.stream("GET", f"/entities/{idle}/events") as answered:
+                is_open.set()
+                kinds.extend(line[7:] for line in answered.iter_lines() if line.startswith("event: "))
+
+        def wait() -> None:
+            answered = client.post("/casts", json={"cantrip": "echo", "intent": "nap 1.5", "wait": 20})
+            states.append(answered.json()["terminated"])
+
+        threads = [threading.Thread(target=work) for work in (follow, wait)]
+        for thread in threads:
+            thread.start()
+        assert is_open.wait(10)
+        wait_until(lambda: client.get("/entities?state=active").json()["items"])
+        on.child.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{on.health}/health/ready").status_code == 503)
+        assert httpx.get(f"{on.health}/health/ready").json()["checks"]["draining"] is True
+        assert httpx.get(f"{on.health}/health/live").status_code == 200
+        refused = client.post("/casts", json={"cantrip": "echo", "intent": "hi"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        for thread in threads:
+            thread.join()
+        _, logged = on.child.communicate(timeout=10)
+        assert (kinds[-1], states) == ("drain", [True])
+        assert on.child.returncode == 0, logged
+        assert "Traceback" not in logged, logged
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-16")
+def test_a_second_signal_exits_at_once(tmp_path: Path, backend: str) -> None:
+    with process(tmp_path, backend, "--grace", "60") as on, client_of(on) as client:
+        client.post("/casts", json={"cantrip": "echo", "intent": "nap 60"})
+        on.child.send_signal(signal.SIGINT)
+        wait_until(lambda: httpx.get(f"{on.health}/health/ready").status_code == 503)
+        code, _ = on.end(signal.SIGTERM)
+        assert code == 128 + signal.SIGTERM
+
+
+@pytest.mark.rule("HTTP-17")
+def test_health_answers_by_a_thread_of_its_own_while_the_loop_is_blocked() -> None:
+    now = 100.0
+    pulse = Pulse(stall=60, ready=5, clock=lambda: now)
+    with health_server(pulse, "127.0.0.1", 0) as port:
+
+        def look(what: str) -> int:
+            return httpx.get(f"http://127.0.0.1:{port}/health/{what}").status_code
+
+        assert (look("live"), look("ready"), look("other")) == (200, 200, 404)
+        now += 6  # a gate that blocks the loop: nobody ticks
+        assert (look("live"), look("ready")) == (200, 503)
+        now += 60
+        assert (look("live"), look("ready")) == (503, 503)
+
+
+@pytest.mark.rule("HTTP-17")
+async def test_a_gate_that_blocks_the_loop_makes_the_service_unready() -> None:
+    @gate
+    async def block(seconds: float) -> str:
+        """Block the event loop."""
+        time.sleep(seconds)  # noqa: ASYNC251  # as a gate does that was written without care
+        return "blocked"
+
+    answers = scripted([{"tool_calls": [{"gate": "block", "args": {"seconds": 1.0}}]}, "done"])
+    cantrip = Cantrip(answers, circle=Circle(["done", block], [max_turns(3)]))
+    pulse = Pulse(stall=60, ready=0.3)
+    seen: list[int] = []
+
+    def watch(port: int) -> None:
+        deadline = time.monotonic() + 15
+        while 503 not in seen and time.monotonic() < deadline:
+            seen.append(httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code)
+
+    with health_server(pulse, "127.0.0.1", 0) as port:
+        async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(pulse.beat, runtime, every=0.02))
+            await anyio.sleep(0.1)
+            watcher = threading.Thread(target=watch, args=(port,))
+            watcher.start()
+            await runtime.cast(cantrip, "go")
+            await to_thread.run_sync(watcher.join)
+            with anyio.fail_after(5):
+                while not pulse.ready()[0]:
+                    await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+    assert 503 in seen
+
+
+@pytest.mark.rule("HTTP-10")
+def test_without_tokens_only_loopback_is_served(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "serve", "tests.http.serving:ECHO"]
+    command += ["--bind", "0.0.0.0:0", "--loom", f"sqlite:{tmp_path / 'loom.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "can be reached from other machines: give --tokens FILE" in done.stderr
+    for bind in ("192.168.0.1:1", "example.org:1", "[::]:1"):
+        for no_auth in (True, False):
+            with pytest.raises(CannotServe):
+                _tokens(Settings("memory:", bind=bind, no_auth=no_auth))
+    for bind in ("127.0.0.1:1", "[::1]:1", "localhost:1"):
+        made, text = _tokens(Settings("memory:", bind=bind))
+        assert made is not None
+        assert text is not None
+        assert made.find(text) is not None
+
+
+def test_a_token_is_printed_once_and_its_hash_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "tokens.toml"
+    scopes = ["--scope", "cast", "--scope", "read", "--tenant", "acme"]
+    made = CliRunner().invoke(app, ["serve", "token", "ci", *scopes, "--tokens", str(file)])
+    text = made.stdout.strip()
+    assert made.exit_code == 0
+    assert text.startswith("ct_")
+    assert text not in file.read_text(encoding="utf-8")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    found = Tokens.of_file(file).find(text)
+    assert found is not None
+    assert (found.name, found.tenant, found.scopes) == ("ci", "acme", {"cast", "read"})
+    assert Tokens.of_file(file).find(text + "x") is None
+    again = CliRunner().invoke(app, ["serve", "token", "ci", *scopes, "--tokens", str(file)])
+    assert again.exit_code == 2
+    known = Tokens.of_file(file)
+    second = add_token(file, "ops", ["admin"])
+    assert known.find(second) is None
+    known.reload()
+    assert known.find(second) is not None
+
+
+TWO = f"""
+[[token]]
+name = "a"
+sha256 = "{"0" * 64}"
+scopes = ["read"]
+tenant = "x"
+[[token]]
+name = "b"
+sha256 = "{"1" * 64}"
+scopes = ["read"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[[token]]\nname = 'a'", "sha256"),
+        ("[[token", "expected TOML"),
+        (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['reed']", 'did you mean "read"'),
+        (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=[]", "at least one scope"),
+        (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['admin']\ntenant='x'", "admin sees all tenants"),
+        (TWO, "would see all tenants"),
+        (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['read']\n" * 2, 'two tokens are called "a"'),
+    ],
+)
+def test_a_broken_file_of_tokens_says_what_is_wrong(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidTokens, match=why):
+        Tokens.of_file(file)
+
+
+def test_the_command_line_imports_neither_starlette_nor_hypercorn_nor_mcp() -> None:
+    program = "import sys\nfrom cantrip_actors.cli.app import app\nprint([n for n in sys.modules if n in WANTED])"
+    text = program.replace("WANTED", "('starlette', 'hypercorn', 'cantrip_actors.http', 'pydantic', 'openai', 'mcp')")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

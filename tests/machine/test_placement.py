@@ -1,0 +1,127 @@
+"""What a node takes: the decisions of `machine/placement.py`, as tables of cases and as laws."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors.machine.placement import Candidate, Looked, Member, State, Take, UnloadIdle, advance, rank
+
+SERVES = {"c1": "desk"}
+
+
+def members(*rooms: tuple[int, int]) -> list[Member]:
+    """Nodes with these capacities and loads."""
+    return [Member(f"n{n}", capacity, busy, serves=SERVES) for n, (capacity, busy) in enumerate(rooms)]
+
+
+def orphans(count: int) -> list[Candidate]:
+    return [Candidate(f"e{n}", "c1", "desk") for n in range(count)]
+
+
+def settle(nodes: list[Member], unowned: list[Candidate]) -> Counter[str]:
+    """Have each node look in turn until nothing changes; return how many entities each took."""
+    states = {one.owner: State(one.owner) for one in nodes}
+    taken: Counter[str] = Counter()
+    still = 0
+    while still < 2 * len(nodes) + 2:
+        before = len(unowned)
+        for one in list(nodes):
+            states[one.owner], actions = advance(states[one.owner], Looked(nodes, unowned))
+            got = {action.entity_id for action in actions if isinstance(action, Take)}
+            unowned = [other for other in unowned if other.entity_id not in got]
+            taken[one.owner] += len(got)
+            nodes = [
+                other._replace(busy=other.busy + len(got)) if other.owner == one.owner else other for other in nodes
+            ]
+        still = still + 1 if len(unowned) == before else 0
+    return taken
+
+
+@pytest.mark.rule("N-11")
+def test_the_entities_of_a_dead_node_are_shared_out() -> None:
+    taken = settle(members((2000, 0), (2000, 0), (2000, 0)), orphans(1000))
+    assert sum(taken.values()) == 1000
+    assert max(taken.values()) < 1000 / 3 * 1.15
+
+
+@pytest.mark.rule("N-17")
+def test_nodes_with_more_room_take_more() -> None:
+    taken = settle(members((400, 0), (400, 350), (400, 0), (400, 0)), orphans(600))
+    assert taken["n1"] <= 50
+    assert min(taken["n0"], taken["n2"], taken["n3"]) > 150
+
+
+@pytest.mark.rule("N-17")
+def test_casts_on_equal_nodes_spread_evenly() -> None:
+    taken = settle(members(*[(1000, 0)] * 4), orphans(1000))
+    assert max(taken.values()) <= 1.5 * 250
+
+
+@pytest.mark.rule("N-16")
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4), st.integers(0, 12))
+def test_all_is_taken_for_which_there_is_room_and_no_more(rooms: list[tuple[int, int]], count: int) -> None:
+    nodes = members(*rooms)
+    room = {one.owner: one.room for one in nodes}
+    taken = settle(nodes, orphans(count))
+    assert all(taken[owner] <= room[owner] for owner in taken)
+    assert sum(taken.values()) == min(count, sum(room.values()))
+
+
+@pytest.mark.rule("N-10")
+@given(st.integers(1, 5), st.text(min_size=1, max_size=8))
+def test_of_all_nodes_exactly_one_is_first(count: int, entity: str) -> None:
+    nodes = members(*[(10, n) for n in range(count)])
+    ranks = [rank(one, Candidate(entity, "c1"), nodes) for one in nodes]
+    assert sorted(ranks) == list(range(count))
+
+
+@pytest.mark.rule("N-10")
+def test_what_the_first_node_leaves_is_taken_by_the_next_one() -> None:
+    nodes, unowned = members((10, 0), (10, 0)), orphans(1)
+    late = max(nodes, key=lambda one: rank(one, unowned[0], nodes))
+    state, actions = advance(State(late.owner), Looked(nodes, unowned))
+    assert actions == []
+    _, actions = advance(state, Looked(nodes, unowned))
+    assert actions == [Take("e0")]
+
+
+@pytest.mark.rule("N-61")
+def test_a_node_takes_only_what_it_serves() -> None:
+    (one,) = members((10, 0))
+    assert rank(one, Candidate("e", "c2", "desk"), [one]) == math.inf
+    assert rank(one, Candidate("e", "c2", "desk", may_move=True), [one]) == 0
+    assert rank(one, Candidate("e", "c2", "desk", moves_to="c1"), [one]) == 0
+    assert rank(one, Candidate("e", "c2", "other", may_move=True), [one]) == math.inf
+
+
+@pytest.mark.rule("N-60")
+def test_an_idle_entity_goes_to_the_newest_release_and_a_busy_one_to_its_own() -> None:
+    old = Member("old", 10, serves={"c1": "desk"}, release_no=1)
+    new = Member("new", 10, serves={"c2": "desk"}, release_no=2)
+    both = [old, new]
+    idle, busy = Candidate("e", "c1", "desk", may_move=True), Candidate("e", "c1", "desk")
+    assert [rank(one, idle, both) for one in both] == [math.inf, 0]
+    assert [rank(one, busy, both) for one in both] == [0, math.inf]
+    rolled_back = [old._replace(release_no=3), new]
+    assert [rank(one, idle, rolled_back) for one in rolled_back] == [0, math.inf]
+
+
+@pytest.mark.rule("N-63")
+def test_a_node_that_drains_takes_nothing() -> None:
+    nodes = [one._replace(is_draining=True) for one in members((10, 0))]
+    assert advance(State("n0"), Looked(nodes, orphans(3)))[1] == []
+
+
+@pytest.mark.rule("N-18")
+@pytest.mark.parametrize(("busy", "unloads"), [(8, True), (5, False), (0, False)])
+def test_a_node_that_is_loaded_more_than_others_unloads_idle_entities(busy: int, unloads: bool) -> None:
+    nodes = members((10, busy), (10, 4))
+    assert (UnloadIdle() in advance(State("n0"), Looked(nodes, [], idle=3))[1]) is unloads
+    assert UnloadIdle() not in advance(State("n0"), Looked(nodes, [], idle=0))[1]
+
+
+def test_a_node_that_is_not_listed_takes_nothing() -> None:
+    assert advance(State("other"), Looked(members((10, 0)), orphans(3)))[1] == []

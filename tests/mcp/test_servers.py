@@ -1,0 +1,171 @@
+"""Servers of tools that are programs and URLs: real processes and sockets, killed and restarted."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Runtime
+from cantrip_actors.http import Settings
+from cantrip_actors.http.server import listen, run_hypercorn
+from cantrip_actors.mcp import ToolServerError, http, stdio
+from tests.mcp.test_gates import seen, servers_of, spell
+from tests.mcp.tools import tools
+from tests.runtime.spells import done, say
+
+pytestmark = pytest.mark.real_time
+
+ROOT = str(Path(__file__).parent.parent.parent)
+OURS = {"PYTHONPATH": ROOT}
+
+
+def program(**options: Any) -> Any:
+    env = options.pop("env", {})
+    return stdio("t", sys.executable, "-m", "tests.mcp.tools", cwd=ROOT, env={**OURS, **env}, **options)
+
+
+@asynccontextmanager
+async def served(noticed: list[str] | None = None) -> AsyncIterator[str]:
+    """Serve the tools on a socket; returns the URL."""
+    app = tools(noticed).streamable_http_app()
+    stop, listening = anyio.Event(), anyio.Event()
+    listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
+
+    async def started() -> None:
+        listening.set()
+        await stop.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_hypercorn, app, listener, started)
+        await listening.wait()
+        yield f"{url}/mcp"
+        stop.set()
+
+
+def is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.rule("MCP-01", "MCP-11", "MCP-12")
+async def test_a_program_is_a_server_with_a_clean_environment_and_ends_with_its_entity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    async with Runtime.open() as runtime:
+        says = [say("t__environment"), say("t__process"), done("ok")]
+        outcome = await runtime.cast(spell(*says, server=program(env={"GIVEN": "yes"})), "go")
+        (names, _), (process, _) = seen(outcome)[:2]
+        assert {"GIVEN", "PATH", "HOME"} <= set(names["result"])
+        known = {"GIVEN", "PYTHONPATH", "PATH", "HOME", "LANG", "TERM", "LC_CTYPE"}
+        assert set(names["result"]) <= known
+        with anyio.fail_after(10):
+            while is_alive(process):
+                await anyio.sleep(0.05)
+        assert not servers_of(runtime)
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_call_whose_server_dies_is_of_unknown_outcome_and_the_next_call_works() -> None:
+    async with Runtime.open() as runtime:
+        cantrip = spell(say("t__die"), say("t__add", a=1, b=1), done("ok"), server=program())
+        first, second, *_ = seen(await runtime.cast(cantrip, "go"))
+    assert first[1]
+    assert first[0].startswith("t__die: outcome unknown: the server t was lost during the call")
+    assert second == ({"result": 2}, False)
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_server_that_is_killed_while_nobody_calls_it_is_started_again() -> None:
+    async with Runtime.open() as runtime:
+        says = [say("t__process"), done("ok"), say("t__process"), done("ok")]
+        entity = await runtime.invoke(spell(*says, server=program()), "go")
+        ((before, _), *_) = seen(await entity.result())
+        os.kill(int(before), signal.SIGKILL)
+        await anyio.sleep(0.2)
+        ((after, is_error), *_) = seen(await entity.send("again"))[-2:]
+        await entity.stop()
+    assert not is_error
+    assert before != after
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_program_that_does_not_start_is_told_with_its_last_words() -> None:
+    code = "import sys; sys.exit('no licence')"
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError, match="no licence"):
+            await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", code)), "go")
+        with pytest.raises(ToolServerError, match=r"server t.*No such file or directory"):
+            await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
+    flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError, match=r"server t.*it wrote a message of more than 16 MiB"):
+            await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", flood)), "go")
+
+
+@pytest.mark.rule("MCP-12")
+async def test_a_program_that_ignores_its_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "print('no message', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    noted = tmp_path / "processes"
+
+    async def leave(_: Any) -> None:
+        raise AssertionError("it never answers")
+
+    with anyio.move_on_after(20):
+        async with anyio.create_task_group() as tasks:
+            server = stdio("t", sys.executable, "-c", code, str(noted))
+            tasks.start_soon(server.hold, lambda _: None, leave)
+            while not (noted.exists() and noted.read_text()):
+                await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+    with anyio.fail_after(10):
+        while any(is_alive(one) for one in noted.read_text().split()):
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.rule("MCP-01", "MCP-12")
+async def test_a_url_is_a_server() -> None:
+    noticed: list[str] = []
+    async with served(noticed) as url, Runtime.open() as runtime:
+        cantrip = spell(say("t__add", a=1, b=2), say("t__say", text="x"), done("ok"), server=http("t", url))
+        results = seen(await runtime.cast(cantrip, "go"))
+    assert results[:2] == [({"result": 3}, False), ("said x", False)]
+
+
+@pytest.mark.rule("MCP-03")
+async def test_a_timeout_reaches_a_server_behind_a_url() -> None:
+    noticed: list[str] = []
+    async with served(noticed) as url, Runtime.open() as runtime:
+        cantrip = spell(say("t__wait", seconds=60), done("ok"), server=http("t", url, timeout=0.5))
+        (first, *_) = seen(await runtime.cast(cantrip, "go"))
+        assert first == ("t__wait timed out after 0.5 s", True)
+        with anyio.fail_after(5):
+            while noticed != ["waits", "cancelled"]:
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_url_behind_which_nobody_answers_is_refused_by_name() -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError, match="server t: ConnectError"):
+            await runtime.cast(spell(done("ok"), server=http("t", "http://127.0.0.1:9/mcp")), "go")

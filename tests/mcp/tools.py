@@ -1,0 +1,133 @@
+"""A server of tools, for the tests: as an object, and as a program with `python -m tests.mcp.tools`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    InputRequiredResult,
+    TextContent,
+    ToolAnnotations,
+)
+from pydantic import BaseModel
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005000"
+    "1ff89993d1d0000000049454e44ae426082"
+)
+
+
+class Size(BaseModel):
+    size: int
+
+
+def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a function for each tool
+    """Return a new server; `seen` gets what its tools notice."""
+    noticed = [] if seen is None else seen
+    server = MCPServer("tools")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @server.tool(structured_output=False)
+    def say(text: str) -> str:
+        """Say something."""
+        noticed.append(text)
+        return f"said {text}"
+
+    @server.tool(structured_output=False)
+    def fail(why: str) -> CallToolResult:
+        """Fail."""
+        return CallToolResult(content=[TextContent(type="text", text=f"no: {why}")], is_error=True)
+
+    @server.tool(structured_output=False)
+    async def wait(seconds: float) -> str:
+        """Wait."""
+        noticed.append("waits")
+        try:
+            await anyio.sleep(seconds)
+        except anyio.get_cancelled_exc_class():
+            noticed.append("cancelled")
+            raise
+        return "waited"
+
+    @server.tool(structured_output=False)
+    async def count(ctx: Context[Any, Any], to: int) -> str:
+        """Count, and say so."""
+        for number in range(to):
+            await ctx.report_progress(number, to, "counting")
+            await anyio.sleep(1)
+        return "counted"
+
+    @server.tool(structured_output=False)
+    def picture() -> Image:
+        """Return a picture."""
+        return Image(data=PIXEL, format="png")
+
+    @server.tool(structured_output=False)
+    async def ask(ctx: Context[Any, Any]) -> str:
+        """Ask a person for a size."""
+        answer = await ctx.elicit("Which size?", Size)
+        return f"{answer.action} {answer.data.size if answer.action == 'accept' else ''}".strip()
+
+    @server.tool(structured_output=False)
+    async def ask_again(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        """Ask a person for a size, in the way of the modern protocol."""
+        if not ctx.input_responses:
+            form = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+            asked = ElicitRequest(params=ElicitRequestFormParams(message="Which size?", requested_schema=form))
+            return InputRequiredResult(input_requests={"size": asked}, request_state="asked once")
+        answer: Any = ctx.input_responses["size"]
+        return f"{answer.action} {answer.content['size'] if answer.content else ''} {ctx.request_state}".strip()
+
+    @server.tool(structured_output=False)
+    async def log_in(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        """Have a person open an address."""
+        if not ctx.input_responses:
+            there = ElicitRequestURLParams(message="Log in.", url="https://login.example/x", elicitation_id="1")
+            return InputRequiredResult(input_requests={"there": ElicitRequest(params=there)}, request_state="")
+        answer: Any = ctx.input_responses["there"]
+        return str(answer.action)
+
+    @server.tool(structured_output=False)
+    async def ask_oddly(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        """Ask with a form that is no JSON Schema."""
+        if not ctx.input_responses:
+            form = {"type": "object", "properties": {"size": {"type": "nothing"}}}
+            asked = ElicitRequest(params=ElicitRequestFormParams(message="Which size?", requested_schema=form))
+            return InputRequiredResult(input_requests={"size": asked}, request_state="")
+        answer: Any = ctx.input_responses["size"]
+        return str(answer.action)
+
+    @server.tool()
+    def environment() -> list[str]:
+        """Return the names of the environment variables."""
+        return sorted(os.environ)
+
+    @server.tool(structured_output=False)
+    def process() -> str:
+        """Return the number of this process."""
+        return str(os.getpid())
+
+    @server.tool(structured_output=False)
+    def die(file: str = "", *, once: bool = True) -> str:
+        """End the process in the middle of a call, the first time that there is no such file."""
+        if file and Path(file).exists() and once:
+            return "alive"
+        if file:
+            Path(file).write_text("", encoding="utf-8")
+        os._exit(3)
+
+    return server
+
+
+if __name__ == "__main__":
+    tools().run()

@@ -1,0 +1,122 @@
+"""Requests to people: approvals and questions, asked of the client's user in either era."""
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp import types
+
+from cantrip_actors import Cantrip, Circle, ask_first, scripted
+from cantrip_actors.mcp_server.forms import _schema
+from cantrip_actors.wards import max_depth, max_turns
+from tests.mcp_server.clients import ERAS, answer, connected, helper, pay
+
+pytestmark = [pytest.mark.parametrize("era", ERAS), pytest.mark.rule("MCP-15")]
+
+
+def user(*answers: Any, told: list[Any] | None = None) -> Any:
+    """Return a callback that gives these answers, one a form."""
+    left = list(answers)
+
+    async def ask(_context: Any, params: Any) -> types.ElicitResult:
+        if told is not None:
+            told.append(params)
+        answer = left.pop(0)
+        if isinstance(answer, str):
+            return types.ElicitResult(action=answer)  # type: ignore[arg-type]
+        return types.ElicitResult(action="accept", content=answer)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ({"decision": "allow"}, "it said: paid 3"),
+        ({"decision": "deny", "note": "too dear"}, "too dear"),
+        ("decline", "denied"),
+    ],
+)
+async def test_an_approval_is_a_choice_of_the_clients_user(era: str, answer: Any, result: str) -> None:
+    told: list[Any] = []
+    async with connected(era, elicitation_callback=user(answer, told=told)) as (client, runtime):
+        done = await client.call_tool("helper", {"intent": "pay 3"})
+        assert result in done.content[0].text  # type: ignore[union-attr]
+        assert done.structured_content is not None
+        (form,) = told
+        assert form.message.startswith('May pay run with {"amount": 3}?')
+        (turn, *_) = runtime.loom.turns(done.structured_content["entity_id"])
+        (decision,) = turn.decisions
+        assert decision.by == "mcp:mcp"
+        assert decision.door.startswith("mcp:")
+
+
+async def test_a_question_is_a_form_of_its_own_schema(era: str) -> None:
+    told: list[Any] = []
+    async with connected(era, elicitation_callback=user({"answer": 7}, told=told)) as (client, _):
+        done = await client.call_tool("helper", {"intent": "ask"})
+        assert done.content[0].text == "it said: 7"  # type: ignore[union-attr]
+        assert told[0].message == "Which one?"
+
+
+@pytest.mark.parametrize("answer", ["cancel", {"decision": "perhaps"}, {}])
+async def test_a_dismissed_request_waits_at_the_other_doors(era: str, answer: Any) -> None:
+    async with (
+        connected(era, elicitation_callback=user(answer)) as (client, runtime),
+        anyio.create_task_group() as tasks,
+    ):
+        done: list[Any] = []
+
+        async def ask() -> None:
+            done.append(await client.call_tool("helper", {"intent": "pay 3"}))
+
+        tasks.start_soon(ask)
+        await anyio.sleep(60)
+        (request,) = runtime.requests()
+        assert not done
+        await runtime.decide(request.id, "allow", by="anna")
+        await anyio.sleep(1)
+        assert done[0].content[0].text == "it said: paid 3"
+
+
+async def test_requests_of_other_entities_are_not_put_to_the_user(era: str) -> None:
+    told: list[Any] = []
+    connection = connected(era, elicitation_callback=user({"decision": "allow"}, told=told))
+    async with connection as (client, runtime):
+        other = await runtime.start(helper("other"), "pay 4")
+        await anyio.sleep(1)
+        done = await client.call_tool("helper", {"intent": "pay 3"})
+        assert done.content[0].text == "it said: paid 3"  # type: ignore[union-attr]
+        assert len(told) == 1
+        (request,) = runtime.requests()
+        assert request.entity == other.id
+
+
+async def test_a_request_of_a_child_is_put_to_the_user(era: str) -> None:
+    script = [{"tool_calls": [{"gate": "call_agent", "args": {"intent": "pay 3"}}]}, {"content": "done"}]
+    circle = Circle(["done", "call_agent", ask_first(pay)], [max_turns(4), max_depth(1)])
+    parent = Cantrip(scripted(script), circle=circle, name="parent", child_crystal=scripted(answer))
+    async with connected(era, [parent], elicitation_callback=user({"decision": "allow"})) as (client, _):
+        done = await client.call_tool("parent", {"intent": "have it paid"})
+        assert not done.is_error
+
+
+async def test_a_client_without_forms_waits_for_another_door(era: str) -> None:
+    async with connected(era) as (client, runtime), anyio.create_task_group() as tasks:
+        tasks.start_soon(client.call_tool, "helper", {"intent": "pay 3"})
+        await anyio.sleep(60)
+        (request,) = runtime.requests()
+        await runtime.decide(request.id, "deny", by="anna")
+
+
+def test_a_question_that_no_form_can_show_is_asked_for_as_json(era: str) -> None:
+    def asks(schema: Any) -> tuple[dict[str, Any], str]:
+        return _schema(type("Asked", (), {"schema": schema})())
+
+    flat = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+    assert asks(flat) == ({name: flat[name] for name in ("type", "properties", "required")}, "whole")
+    assert asks(None)[1] == asks({"type": "integer"})[1] == "field"
+    for deep in ({"type": "array"}, {"type": "object", "properties": {"a": {"type": "array"}}}, {"enum": [1]}):
+        form, where = asks(deep)
+        assert where == "json"
+        assert form["properties"]["answer"]["type"] == "string"

@@ -1,0 +1,185 @@
+"""A cantrip as a tool: what is offered, what a call returns, how it reports and how it is cancelled."""
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
+
+from cantrip_actors import Cantrip, Circle, InvalidCantrip, gate, scripted
+from cantrip_actors.mcp_server import by_name
+from cantrip_actors.mcp_server.tools import offers_of
+from cantrip_actors.wards import max_turns, require_done_tool
+from tests.mcp_server.clients import ERAS, connected, helper
+
+pytestmark = pytest.mark.parametrize("era", ERAS)
+
+
+@pytest.mark.rule("MCP-13")
+async def test_tools_are_listed_in_one_order_and_may_be_kept_for_a_while(era: str) -> None:
+    async with connected(era, [helper("b"), helper("a")]) as (client, _):
+        listed = await client.list_tools()
+        assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork"]
+        if era != "legacy":
+            assert (listed.ttl_ms, listed.cache_scope) == (60_000, "private")
+        tool = listed.tools[0]
+        assert tool.input_schema["required"] == ["intent"]
+        assert set(tool.input_schema["properties"]) == {"intent", "context"}
+        assert tool.output_schema is not None
+        assert "entity_id" in tool.output_schema["required"]
+
+
+@pytest.mark.rule("MCP-13")
+async def test_a_call_casts_the_cantrip_and_returns_its_result(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        result = await client.call_tool("helper", {"intent": "hello"})
+        assert not result.is_error
+        told: Any = result.structured_content
+        assert result.content[0].text == told["result"] == "intent 1: hello"  # type: ignore[union-attr]
+        assert (told["turns"], told["tokens"], told["cost"]) == (1, 10, 0)
+        begun = runtime.loom.records(told["entity_id"])
+        assert any(getattr(one, "sender", None) == "mcp:mcp" for one in begun)
+
+
+async def test_a_truncated_and_a_failed_entity_are_errors(era: str) -> None:
+    def fail(_context: Any) -> Any:
+        raise RuntimeError("no such luck")
+
+    async with connected(era, [helper(), helper("broken", scripted(fail))]) as (client, _):
+        cut = await client.call_tool("helper", {"intent": "loop"})
+        assert cut.is_error
+        assert "max_turns" in cut.content[0].text  # type: ignore[union-attr]
+        assert cut.structured_content is not None
+        assert cut.structured_content["turns"] == 4
+        failed = await client.call_tool("broken", {"intent": "try"})
+        assert failed.is_error
+        assert failed.structured_content is not None
+        assert failed.structured_content["result"] is None
+
+
+@pytest.mark.parametrize("arguments", [{}, {"intent": ""}, {"intent": 3}, {"intent": "x", "more": 1}])
+async def test_arguments_that_do_not_fit_are_an_error_that_a_model_can_read(era: str, arguments: Any) -> None:
+    async with connected(era) as (client, runtime):
+        refused = await client.call_tool("helper", arguments)
+        assert refused.is_error
+        assert refused.content[0].text.startswith("helper: ")  # type: ignore[union-attr]
+        assert not list(runtime.loom.headers())
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await client.call_tool("nobody", {"intent": "x"})
+
+
+async def test_context_is_data_for_the_entity(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        result = await client.call_tool("helper", {"intent": "hello", "context": {"colour": "green"}})
+        (begun,) = [
+            one
+            for one in runtime.loom.records(result.structured_content["entity_id"])  # type: ignore[index]
+            if hasattr(one, "context") and hasattr(one, "intent")
+        ]
+        assert begun.context == {"colour": "green"}
+
+
+@pytest.mark.rule("MCP-13")
+async def test_a_progress_notification_is_sent_for_each_turn(era: str) -> None:
+    told: list[tuple[float, str | None]] = []
+
+    async def hear(progress: float, _total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+
+    async with connected(era) as (client, _):
+        await client.call_tool("helper", {"intent": "nap 1"}, progress_callback=hear)
+        await anyio.sleep(1)
+        assert told[0] == (1, "turn 1")
+
+
+@pytest.mark.rule("MCP-16")
+async def test_a_cancelled_call_stops_the_entity(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        with anyio.move_on_after(2):
+            await client.call_tool("helper", {"intent": "nap 60"})
+        await anyio.sleep(1)
+        (header,) = runtime.loom.headers()
+        assert runtime.loom.is_over(header.entity_id)
+        assert anyio.current_time() < 60
+
+
+async def test_a_long_lived_entity_remembers_and_is_forked(era: str) -> None:
+    async with connected(era, [helper(), helper("other")]) as (client, _):
+
+        async def ask(tool: str, **arguments: Any) -> Any:
+            return (await client.call_tool(tool, {"intent": "more", **arguments})).structured_content
+
+        first = await ask("helper_send")
+        second = await ask("helper_send", entity_id=first["entity_id"])
+        assert (second["result"], second["entity_id"]) == ("intent 2: more", first["entity_id"])
+        fork = await ask("helper_fork", at=first["entity_id"])
+        assert fork["result"] == "intent 3: more"
+        assert fork["entity_id"] != first["entity_id"]
+        again = await ask("helper_send", entity_id=fork["entity_id"])
+        assert again["result"] == "intent 4: more"
+        one_shot = await ask("helper")
+        for tool, handle in (
+            ("other_send", {"entity_id": first["entity_id"]}),
+            ("helper_send", {"entity_id": one_shot["entity_id"]}),
+            ("helper_send", {"entity_id": "nobody"}),
+            ("helper_fork", {"at": "nothing"}),
+        ):
+            assert (await client.call_tool(tool, {"intent": "x", **handle})).is_error
+
+
+async def test_a_cancelled_send_interrupts_and_keeps_the_entity(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        told: Any = (await client.call_tool("helper_send", {"intent": "hello"})).structured_content
+        with anyio.move_on_after(2):
+            await client.call_tool("helper_send", {"intent": "nap 60", "entity_id": told["entity_id"]})
+        await anyio.sleep(1)
+        assert not runtime.loom.is_over(told["entity_id"])
+        again = await client.call_tool("helper_send", {"intent": "more", "entity_id": told["entity_id"]})
+        assert again.structured_content is not None
+        assert again.structured_content["result"] == "intent 3: more"
+
+
+async def test_resources_show_what_happened_without_secrets(era: str) -> None:
+    async with connected(era) as (client, _):
+        secret = "sk-ant-api03-" + "a" * 80
+        told: Any = (await client.call_tool("helper", {"intent": f"keep {secret}"})).structured_content
+        entity = await client.read_resource(f"cantrip://entities/{told['entity_id']}")
+        text = entity.contents[0].text  # type: ignore[union-attr]
+        assert '"state"' in text
+        assert secret not in text
+        assert secret not in str(told)
+        (listed,) = (await client.list_resources()).resources
+        assert str(listed.uri) == f"cantrip://entities/{told['entity_id']}"
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [one.uri_template for one in templates] == ["cantrip://entities/{id}", "cantrip://turns/{id}"]
+        for unknown in ("cantrip://entities/x", "cantrip://turns/x", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match="not found"):
+                await client.read_resource(unknown)
+
+
+async def test_names_that_clash_are_refused(era: str) -> None:
+    for names in (("a", "a_send"), ("é", "è")):
+        with pytest.raises(InvalidCantrip, match="rename one"):
+            offers_of(by_name(map(helper, names)))
+    with pytest.raises(InvalidCantrip, match="another name"):
+        by_name([helper(), helper()])
+
+
+async def test_the_schema_of_the_answer_is_that_of_done(era: str) -> None:
+    class Sum(BaseModel):
+        total: int
+
+    @gate(name="done")
+    def finish(answer: Sum) -> None:
+        """Finish."""
+
+    script = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": {"total": 4}}}]}])
+    circle = Circle([finish], [max_turns(2), require_done_tool()])
+    async with connected(era, [Cantrip(script, circle=circle, name="sum")]) as (client, _):
+        (tool, *_) = (await client.list_tools()).tools
+        assert tool.output_schema is not None
+        assert tool.output_schema["$defs"]["Sum"]["required"] == ["total"]
+        result = await client.call_tool("sum", {"intent": "2 + 2"})
+        assert result.structured_content is not None
+        assert result.structured_content["result"] == {"total": 4}

@@ -1,0 +1,156 @@
+"""What was said, in spans and events: nothing of it by default, and never a secret (OTEL-11)."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from cantrip_actors import Call, Cantrip, Circle, Invocation, Runtime, gate, scripted
+from cantrip_actors.observe import Telemetry
+from cantrip_actors.observe.content import mode_of
+from cantrip_actors.wards import max_turns
+from tests.observe.spans import Sdk
+from tests.runtime.spells import cantrip, done, say
+
+pytestmark = pytest.mark.rule("OTEL-11")
+
+SECRET = "sk-live-0123456789abcdefghij"
+MARKS = ("USER-SAID", "MODEL-SAID", "GATE-SAID", "SYSTEM-SAID", "THOUGHT", "ARGUMENT")
+
+
+@gate
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"GATE-SAID {what} {SECRET}"
+
+
+def spell() -> Cantrip:
+    script = [
+        {**say("look", what="ARGUMENT"), "thinking": "THOUGHT", "content": "MODEL-SAID"},
+        {"tool_calls": [{"gate": "MODEL-SAID", "args": {"x": "ARGUMENT"}}]},
+        done("MODEL-SAID"),
+    ]
+    call = Call("SYSTEM-SAID")
+    return Cantrip(scripted(script), call=call, circle=Circle(["done", look], [max_turns(5)]))
+
+
+async def run(sdk: Sdk, **options: Any) -> str:
+    async with Runtime.open(telemetry=sdk.telemetry(**options), secrets=[SECRET]) as runtime:
+        await runtime.cast(spell(), "USER-SAID", context={"more": "USER-SAID"})
+    return sdk.exported
+
+
+async def test_nothing_that_was_said_leaves_the_process_by_default() -> None:
+    text = await run(Sdk())
+    assert [mark for mark in (*MARKS, SECRET) if mark in text] == []
+
+
+@pytest.mark.parametrize("content", ["span", "event", "both"])
+@pytest.mark.parametrize("inputs", ["new", "all"])
+async def test_each_mode_has_all_of_it_in_its_place_but_no_secret(content: str, inputs: str) -> None:
+    sdk = Sdk()
+    text = await run(sdk, content=content, inputs=inputs)
+    assert [mark for mark in MARKS if mark not in text] == []
+    assert SECRET not in text
+    logs = sdk.log_exporter.get_finished_logs()
+    assert bool(logs) == (content != "span")
+    chats = sdk.named("chat scripted")
+    assert all(("gen_ai.output.messages" in chat.attributes) == (content != "event") for chat in chats)
+    assert {one.log_record.event_name for one in logs} <= {"gen_ai.client.inference.operation.details"}
+    assert {one.log_record.span_id for one in logs} <= {chat.context.span_id for chat in chats}
+
+
+@pytest.mark.parametrize(
+    ("variable", "mode"),
+    [
+        ("NO_CONTENT", "none"),
+        ("SPAN_ONLY", "span"),
+        ("true", "span"),
+        ("EVENT_ONLY", "event"),
+        ("SPAN_AND_EVENT", "both"),
+        ("what?", "none"),
+        (None, "none"),
+    ],
+)
+def test_the_environment_says_where_content_goes(variable: str | None, mode: str) -> None:
+    assert mode_of(variable) == mode
+
+
+async def test_the_environment_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
+    assert "USER-SAID" in await run(Sdk())
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="content: expected one of"):
+        Telemetry(content="all")
+
+
+PART = {
+    "type": "object",
+    "required": ["type"],
+    "oneOf": [
+        {
+            "properties": {"type": {"enum": ["text", "reasoning"]}, "content": {"type": "string"}},
+            "required": ["content"],
+        },
+        {
+            "properties": {"type": {"const": "tool_call"}, "id": {"type": "string"}, "name": {"type": "string"}},
+            "required": ["id", "name", "arguments"],
+        },
+        {
+            "properties": {"type": {"const": "tool_call_response"}, "id": {"type": "string"}},
+            "required": ["id", "result"],
+        },
+    ],
+}
+MESSAGES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["role", "parts"],
+        "properties": {
+            "role": {"enum": ["user", "assistant", "tool"]},
+            "parts": {"type": "array", "items": PART},
+            "finish_reason": {"type": "string"},
+        },
+    },
+}
+
+
+async def test_messages_have_the_shapes_of_the_conventions() -> None:
+    sdk = Sdk()
+    await run(sdk, content="span")
+    for chat in sdk.named("chat scripted"):
+        for name in ("gen_ai.input.messages", "gen_ai.output.messages"):
+            jsonschema.validate(json.loads(chat.attributes[name]), MESSAGES)
+    first = sdk.named("chat scripted")[0].attributes
+    jsonschema.validate(json.loads(first["gen_ai.system_instructions"]), {"type": "array", "items": PART})
+    assert [one["name"] for one in json.loads(first["gen_ai.tool.definitions"])] == ["done", "look"]
+    tool = sdk.one("execute_tool look").attributes
+    assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"what": "ARGUMENT"}
+    assert json.loads(tool["gen_ai.tool.call.result"]).startswith("GATE-SAID ARGUMENT")
+
+
+async def test_many_turns_cost_linear_bytes_with_new_inputs() -> None:
+    sdk = Sdk()
+
+    def policy(context: Invocation) -> object:
+        said = sum(message.role == "assistant" for message in context) if len(context) > 390 else 0
+        return done(1) if said >= 200 else say("echo", text="x" * 50)
+
+    spell = cantrip(policy, wards=(max_turns(250),))
+    async with Runtime.open(telemetry=sdk.telemetry(content="span")) as runtime:
+        await runtime.cast(spell, "go")
+    sizes = [len(chat.attributes["gen_ai.input.messages"]) for chat in sdk.named("chat scripted")]
+    assert len(sizes) == 201
+    assert max(sizes) < 600
+
+
+async def test_the_users_function_gets_what_was_said_without_secrets() -> None:
+    got: list[Any] = []
+    await run(Sdk(), on_content=lambda span, *parts: got.append(parts))
+    text = json.dumps(got)
+    assert [mark for mark in MARKS if mark not in text] == []
+    assert SECRET not in text

@@ -1,0 +1,257 @@
+"""Log lines and crash reports: what is in them, what is not, and that the library configures nothing."""
+
+import io
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from cantrip_actors import Runtime, gate
+from cantrip_actors.http.operations import dump_at_signal
+from cantrip_actors.observe import Telemetry
+from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
+from cantrip_actors.observe.lines import configure
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.runtime.entity_actor import EntityActor
+from supervisors import ActorRef, ChildSpec, Crash
+from supervisors.events import Exited
+from supervisors.reports import BURST
+from tests.observe.spans import Sdk
+from tests.runtime.spells import cantrip, done, say
+from tests.runtime.test_recovery import crash_at
+
+SECRET = "sk-live-0123456789abcdefghij"
+
+
+@pytest.fixture
+def lines() -> Any:
+    """Configure JSON lines; return what reads them."""
+    before = structlog.get_config()
+    was = structlog.is_configured()
+    out = io.StringIO()
+    configure("json", "info", out, Redactor({"key": SECRET}))
+    yield lambda: [json.loads(line) for line in out.getvalue().splitlines()]
+    structlog.configure(**before) if was else structlog.reset_defaults()
+
+
+@pytest.mark.rule("LOG-01")
+def test_importing_and_running_configures_neither_structlog_nor_logging() -> None:
+    code = (
+        "import logging, anyio, structlog\n"
+        "handlers, level = list(logging.root.handlers), logging.root.level\n"
+        "from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted\n"
+        "from cantrip_actors.wards import max_turns\n"
+        "from cantrip_actors.observe import Telemetry\n"
+        "@gate\n"
+        "def bad() -> str:\n"
+        "    'Fail.'\n"
+        "    raise KeyError('x')\n"
+        "says = [{'tool_calls': [{'gate': 'bad', 'args': {}}]}, 'hi']\n"
+        "async def main():\n"
+        "    async with Runtime.open(telemetry=Telemetry(otel=False)) as runtime:\n"
+        "        await runtime.cast(Cantrip(scripted(says), circle=Circle(['done', bad], [max_turns(3)])), 'go')\n"
+        "anyio.run(main)\n"
+        "assert not structlog.is_configured()\n"
+        "assert (logging.root.handlers, logging.root.level) == (handlers, level)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert ran.stdout == ""
+    assert "a gate raised an exception" in ran.stderr
+
+
+@pytest.mark.rule("LOG-02")
+async def test_lines_in_json_have_the_work_in_hand_and_the_span(lines: Any) -> None:
+    sdk = Sdk()
+
+    @gate
+    async def speak() -> str:
+        """Say something to the log."""
+        structlog.get_logger("mine").info("spoke", n=1)
+        return "x"
+
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        episode = await runtime.tenant("acme").cast(cantrip([say("speak"), done(1)], speak, name="talker"), "go")
+    (line,) = lines()
+    span = sdk.one("execute_tool speak")
+    assert line["timestamp"].endswith("Z")
+    assert (line["level"], line["event"], line["logger"], line["n"]) == ("info", "spoke", "mine", 1)
+    assert (line["entity_id"], line["cantrip"], line["tenant"]) == (episode.entity_id, "talker", "acme")
+    assert (line["turn"], line["gate"]) == (episode.thread[0].id, "speak")
+    assert (line["trace_id"], line["span_id"]) == (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
+
+
+@pytest.mark.rule("LOG-02")
+def test_lines_survive_surrogates_huge_values_and_odd_objects(lines: Any) -> None:
+    log = structlog.get_logger("mine")
+    log.info("odd", text="\ud800", thing=object(), list=[1, {2}])
+    log.warning("huge", text="x" * 1_000_000, n=7)
+    log.debug("not shown")
+    odd, huge = lines()
+    assert odd["text"] == "\ud800"
+    assert huge["n"] == 7
+    assert len(huge["text"]) < 11_000
+    assert "more characters" in huge["text"]
+
+
+@pytest.mark.rule("LOG-02")
+def test_an_exception_is_a_dict_without_the_values_of_variables(lines: Any) -> None:
+    hidden = "THE-VALUE-OF-A-VARIABLE"
+    try:
+        raise KeyError("x")
+    except KeyError:
+        structlog.get_logger().exception("failed", size=len(hidden))
+    (line,) = lines()
+    assert line["exception"][0]["exc_type"] == "KeyError"
+    assert hidden not in json.dumps(line)
+
+
+@pytest.mark.rule("LOG-03")
+def test_secrets_are_redacted_wherever_they_stand(lines: Any) -> None:
+    log = structlog.get_logger()
+    said = f"event {SECRET}"
+    log.info(said, value=SECRET, deep={"list": [SECRET]}, **{f"key {SECRET}": 1})
+    try:
+        raise KeyError(SECRET)
+    except KeyError:
+        log.exception("failed")
+    assert len(lines()) == 2
+    assert SECRET not in json.dumps(lines())
+
+
+def crashed(reason: Any = None, at: float = 0.0) -> Exited:
+    spec: Any = ChildSpec("x", lambda: None)
+    return Exited(at, ActorRef(), spec, reason or Crash(KeyError("x")), expected=False)
+
+
+@pytest.mark.rule("LOG-04", "LOG-05")
+async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=3)
+    telemetry = Telemetry(otel=False, crash_dir=tmp_path / "crashes")
+    async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
+        episode = await runtime.cast(
+            cantrip([say("echo", text="x"), say("echo", text="x"), done(1)], name="notes"), "go"
+        )
+        (report,) = telemetry.crashes
+    assert (report["what"], report["actor"], report["reason"]) == ("Exited", "entity", "crash: Killed")
+    assert (report["exception"], report["restart"]) == ("Killed", "transient")
+    assert "in crashing" in report["traceback"]
+    assert "supervisors/" not in report["traceback"]
+    assert report["path"].endswith(f"{episode.entity_id}/entity")
+    assert (report["entity"], report["cantrip"]) == (episode.entity_id, "notes")
+    assert report["after_turn"] == episode.thread[0].id
+    assert [event.partition(" ")[2] for event in report["events"]] == ["started, restarts 0", "ended: crash: Killed"]
+    assert set(report["versions"]) == {"cantrip-actors", "python"}
+    (file,) = (tmp_path / "crashes").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(read_crashes(tmp_path / "crashes")) == [report]
+
+
+@pytest.mark.rule("LOG-04")
+async def test_what_ends_as_it_should_makes_no_report() -> None:
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.invoke(cantrip(lambda _: done(1)), "stays")
+        await runtime.cast(cantrip([done(1)]), "go")
+    assert list(telemetry.crashes) == []
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_storm_is_counted_and_a_group_is_told_by_its_leaves() -> None:
+    crashes = Crashes()
+    group = ExceptionGroup("several", [KeyError("a"), ExceptionGroup("inner", [ValueError("b")])])
+    for _ in range(BURST + 7):
+        crashes.take(crashed(Crash(group)))
+    reports = list(crashes)
+    assert (len(reports), crashes.dropped) == (200, 7)
+    assert reports[0]["leaves"] == ["KeyError: 'a'", "ValueError: b"]
+    crashes.take(crashed(at=5.0))
+    assert next(iter(crashes))["exception"] == "KeyError"
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_folder_keeps_the_newest_reports_only(tmp_path: Path) -> None:
+    for n in range(MOST_FILES + 5):
+        (tmp_path / f"0000-{n:05}.json").write_text("{}")
+    Crashes(tmp_path).take(crashed())
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert len(names) == MOST_FILES
+    assert names[0] == "0000-00006.json"
+
+
+@pytest.mark.rule("LOG-05", "LOG-03")
+async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = EntityActor._carry
+    raised = []
+
+    async def crashing(self: Any, *args: Any) -> Any:
+        result = await whole(self, *args)
+        if not raised:
+            raised.append(1)
+            raise ValueError(SECRET)
+        return result
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+    (report,) = telemetry.crashes
+    assert report["exception"] == "ValueError"
+    assert SECRET not in json.dumps(report)
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.real_time
+async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
+    out = io.StringIO()
+
+    def strike() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    @gate
+    async def block() -> str:
+        """Block the event loop until the dump is there."""
+        until = time.monotonic() + 20
+        while "-- the event loop is at" not in out.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)  # noqa: ASYNC251  # that is the point
+        return "x"
+
+    async with Runtime.open() as runtime:
+        with dump_at_signal(runtime, out):
+            thread = threading.Thread(target=strike)
+            thread.start()
+            episode = await runtime.cast(cantrip([say("block"), done(1)], block), "go")
+            thread.join()
+    text = out.getvalue()
+    assert f"{episode.entity_id}  Supervisor  up" in text
+    assert "circle" in text
+    assert "in block" in text
+
+
+def test_nobody_else_configured_logging() -> None:
+    assert logging.getLogger("cantrip_actors").handlers == []
+
+
+@pytest.mark.rule("LOG-01")
+async def test_a_log_that_cannot_be_written_ends_no_entity(lines: Any) -> None:
+    @gate
+    async def fail() -> str:
+        """Fail."""
+        raise ValueError("as it was told")
+
+    closed = io.StringIO()
+    closed.close()
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(closed))
+    async with Runtime.open() as runtime:
+        outcome = await runtime.cast(cantrip([say("fail"), done("went on")], fail), "go")
+    assert outcome.result == "went on"

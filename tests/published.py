@@ -1,0 +1,167 @@
+"""What providers publish of their requests: the types of their own packages, against which every request is held.
+
+A request of the tests that OpenAI, Anthropic or Google would refuse by its shape is a failing test (R-30). The
+packages are those of the lock; `versions` names them. They are imported when the first request is sent.
+"""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Literal
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.warnings import TypedDictExtraConfigWarning
+from typing_extensions import is_typeddict
+
+PACKAGES = ("openai", "anthropic", "google-genai")
+
+EXTENSIONS = {
+    "openrouter": {"usage", "reasoning", "provider", "plugins", "models", "transforms", "cache_control"},
+    "anthropic": {"temperature", "top_p", "top_k"},  # the types are those of the newest models, which take none
+    "local": {"chat_template_kwargs", "reasoning_effort", "options", "think"},
+}
+"""Fields that a speaker of somebody else's interface has of its own."""
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages."""
+    return {name: version(name) for name in PACKAGES}
+
+
+@cache
+def adapter(module: str, name: str) -> TypeAdapter[Any]:
+    """What validates a type of a package, strictly: no field that it does not have, however deep."""
+    package = module.split(".", maxsplit=1)[0]
+    found = getattr(importlib.import_module(module), name)
+    for imported in [one for key, one in sys.modules.items() if key.startswith(f"{package}.types")]:
+        for one in vars(imported).values():
+            if is_typeddict(one):
+                one.__pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TypedDictExtraConfigWarning)  # some say themselves that they take more
+        return TypeAdapter(found)
+
+
+def whole(value: Any) -> Any:
+    """The value with all that pydantic would only look at when it is iterated."""
+    if isinstance(value, Mapping):
+        return {name: whole(one) for name, one in value.items()}
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        return value
+    return [whole(one) for one in value]
+
+
+def fault(provider: str, path: str, body: bytes) -> str | None:
+    """Why the provider would refuse a request by its shape; None where it would not, or nothing is published."""
+    provider = provider.partition(":")[0]
+    try:
+        for validated in parts(provider, path, body):
+            whole(validated)
+    except ValidationError as error:
+        told = "; ".join(
+            f"{'.'.join(map(str, one['loc']))[:200]}: {one['msg']}, got {one['input']!r:.60}"
+            for one in error.errors()[:6]
+        )
+        return f"{provider} {path}: {told}"
+    return None
+
+
+def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
+    """Validate a request, or each of those in a batch, whose answers are no streams."""
+    if path.endswith("/files"):
+        lines = [orjson.loads(line) for line in body.split(b"\r\n\r\n")[-1].splitlines() if line.startswith(b"{")]
+        for line in lines:
+            assert line.keys() == {"custom_id", "method", "url", "body"}
+            yield from checked(provider, line["url"], {**line["body"], "stream": True})
+        return
+    request = orjson.loads(body)
+    if path.endswith("/messages/batches"):
+        yield adapter("anthropic.types.messages.batch_create_params", "BatchCreateParams").validate_python(
+            {"requests": [{**one, "params": plain(one["params"])} for one in request["requests"]]}
+        )
+    elif path.endswith("/batches"):
+        yield adapter("openai.types.batch_create_params", "BatchCreateParams").validate_python(request)
+    elif path.endswith(":batchGenerateContent"):
+        assert request["batch"].keys() == {"displayName", "inputConfig"}
+        for one in request["batch"]["inputConfig"]["requests"]["requests"]:
+            assert one.keys() == {"request", "metadata"}
+            yield from google(one["request"])
+    elif request.get("background"):
+        yield from checked(provider, path, {**request, "stream": True})
+    else:
+        yield from checked(provider, path, request)
+
+
+def plain(request: dict[str, Any]) -> dict[str, Any]:
+    """A request to Anthropic without what its newest models do not take."""
+    return {name: value for name, value in request.items() if name not in EXTENSIONS["anthropic"]}
+
+
+def checked(provider: str, path: str, request: dict[str, Any]) -> Iterator[Any]:
+    """Validate the parts of a request."""
+    if path.startswith(("/models/", "/publishers/google/models/")):
+        yield from google(request)
+    elif path.endswith("/chat/completions"):
+        own = {name: value for name, value in request.items() if name not in EXTENSIONS.get(provider, ())}
+        own["messages"] = [bare(message) for message in request["messages"]]
+        if "tools" in own:  # OpenRouter's own tools are of no published type
+            own["tools"] = [tool for tool in own["tools"] if not tool["type"].startswith("openrouter:")]
+        whole_ = adapter("openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming")
+        yield whole_.validate_python(own)
+    elif path.endswith("/responses"):
+        whole_ = adapter("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming")
+        yield whole_.validate_python({**request, "input": [named(item) for item in request["input"]]})
+    elif path.endswith(("/messages", ":streamRawPredict")):
+        own = {name: value for name, value in request.items() if name not in EXTENSIONS["anthropic"]}
+        types = "anthropic.types.beta" if "mcp_servers" in own else "anthropic.types"  # MCP has a beta header
+        if path.endswith(":streamRawPredict"):  # Vertex has the model in the path, and the version in the body
+            assert own.pop("anthropic_version") == "vertex-2023-10-16"
+            own["model"] = "claude"
+        yield adapter(f"{types}.message_create_params", "MessageCreateParamsStreaming").validate_python(own)
+
+
+def bare(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without what DeepSeek, OpenRouter, Google and others want back with it, in fields of their own."""
+    kept = {name: value for name, value in message.items() if not name.startswith("reasoning") and name != "images"}
+    if isinstance(kept.get("content"), list):
+        own = ("video_url", "input_audio")  # films and formats of sound that OpenAI does not take
+        told = [{"type": "text", "text": "x"} if part["type"] in own else part for part in kept["content"]]
+        sounds = [part for part in kept["content"] if part.get("input_audio", {}).get("format") in ("wav", "mp3")]
+        # OpenRouter passes marks for caches on
+        kept["content"] = [{k: v for k, v in part.items() if k != "cache_control"} for part in [*told, *sounds]]
+    if "tool_calls" in kept:
+        kept["tool_calls"] = [{k: v for k, v in call.items() if k != "extra_content"} for call in kept["tool_calls"]]
+    return kept
+
+
+def named(item: dict[str, Any]) -> dict[str, Any]:
+    """An item of an answer as its type wants it: with the id that nobody sends where nothing is stored.
+
+    OpenAI's own client for coding sends none either, and its API answers.
+    """
+    is_said = item.get("type") == "message" and item.get("role") == "assistant"
+    return {"id": "x", "status": "completed", **item} if is_said or item.get("type") == "reasoning" else item
+
+
+def google(request: dict[str, Any]) -> Iterator[Any]:
+    """Validate a request to `streamGenerateContent`: its parts have types, the whole has none."""
+    from google.genai import types
+
+    known = {
+        "contents": list[types.Content],
+        "tools": list[types.Tool],
+        "toolConfig": types.ToolConfig,
+        "systemInstruction": types.Content,
+        "generationConfig": types.GenerationConfig,
+        "safetySettings": list[types.SafetySetting],
+        "cachedContent": str,
+        "continuationToken": str,
+        "serviceTier": types.ServiceTier,
+    }
+    yield TypeAdapter(list[Literal[tuple(known)]]).validate_python(list(request))  # type: ignore[misc]
+    for name, value in request.items():
+        yield TypeAdapter(known[name]).validate_python(value)

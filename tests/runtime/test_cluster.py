@@ -1,0 +1,374 @@
+"""Several runtimes that have joined one loom: who runs what, when one of them dies, is full, or leaves."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, InvalidIntent, KeyUsed, LoomError, Node, Runtime, gate
+from cantrip_actors.loom import Unsure
+from cantrip_actors.wards import max_turns
+from tests.runtime.spells import cantrip, done, say
+
+
+def answering(delay: float = 0.1, name: str = "desk", turns: int = 10) -> Cantrip:
+    async def answer(context: Any) -> object:
+        return {**done(context[-1].content), "delay": delay}
+
+    return cantrip(answer, name=name, wards=(max_turns(turns),))
+
+
+DESK = answering()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path}/loom.db"
+
+
+def node(url: str, name: str, *cantrips: Cantrip, **more: Any) -> Runtime:
+    return Runtime.open(url, cantrips=cantrips or [DESK], node=Node(name, **more))
+
+
+@contextlib.asynccontextmanager
+async def crashing(runtime: Runtime) -> AsyncIterator[Runtime]:
+    """A runtime that leaves the block as a machine that is switched off: nothing is recorded or released."""
+    async with runtime:
+        yield runtime
+        tree = runtime._tree
+        tree.store.append = tree.store.release = tree.store.release_if_empty = tree.store.leave = _cut  # type: ignore[assignment, attr-defined]
+
+
+def _cut(*_: Any, **__: Any) -> None:
+    raise LoomError("this machine is off")
+
+
+@pytest.mark.rule("N-01")
+async def test_a_node_is_listed_while_it_is_there_and_gone_afterwards(url: str) -> None:
+    async with Runtime.open(url) as client:
+        async with node(url, "w1", release="7", zone="a", labels={"disk": "d"}, capacity=5):
+            (found,) = await client.cluster.nodes()
+            assert (found.name, found.release, found.zone, found.labels) == ("w1", "7", "a", {"disk": "d"})
+            assert (found.capacity, found.is_living, found.serves) == (5, True, ["desk"])
+        assert await client.cluster.nodes() == []
+        assert client._tree.store._rows("select * from holders") == []
+
+
+@pytest.mark.rule("N-02")
+async def test_two_nodes_of_one_name_are_two_nodes(url: str) -> None:
+    async with node(url, "w"), node(url, "w") as second:
+        assert len({one.id for one in await second.cluster.nodes()}) == 2
+
+
+@pytest.mark.rule("N-05")
+@pytest.mark.parametrize("wrong", [{"ttl": 7.9}, {"capacity": 0}, {"name": " "}, {"beat": -1}, {"capacity": True}])
+def test_a_node_refuses_settings_that_cannot_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Node: "):
+        Node(**{"name": "w", **wrong})
+
+
+@pytest.mark.rule("N-07")
+@pytest.mark.parametrize("kind", ["memory:", "jsonl:{}/loom.jsonl"])
+async def test_a_loom_with_one_writer_takes_no_nodes(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(LoomError, match="nodes share a loom in Postgres"):
+        async with node(kind.format(tmp_path), "w"):
+            pass
+
+
+@pytest.mark.rule("N-08")
+async def test_a_runtime_without_a_node_makes_no_tables_of_nodes(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        await (await runtime.invoke(DESK, "one", name="keeper")).episode()
+        assert await runtime.cluster.nodes() == []
+        assert runtime._tree.store._rows("select 1 from sqlite_master where name = 'nodes'") == []
+
+
+@pytest.mark.rule("N-21")
+async def test_a_client_that_knows_no_cantrip_sends_to_entities_of_nodes(url: str) -> None:
+    async with node(url, "w1") as one, Runtime.open(url) as client:
+        await (await one.invoke(DESK, "hello", name="keeper")).episode()
+        assert (await client.entity("keeper").send("again")).result == "again"
+        where = await client.cluster.where("keeper")
+        assert where is not None
+        assert where.name == "w1"
+
+
+@pytest.mark.rule("N-21", "N-22")
+async def test_mail_for_an_entity_that_nobody_has_loaded_is_taken_by_a_node(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        await (await runtime.invoke(DESK, "hello", name="keeper")).episode()
+    async with Runtime.open(url) as client, node(url, "w1"):
+        receipt = await client.entity("keeper").post("work", key="k")
+        assert (await receipt.episode()).result == "work"
+
+
+@pytest.mark.rule("N-10")
+async def test_the_entities_of_a_dead_node_are_resumed_by_another_one(url: str) -> None:
+    slow = answering(delay=30)
+    async with node(url, "w2", slow), Runtime.open(url) as client:
+        async with crashing(node(url, "w1", slow)) as dying:
+            cast = await dying.start(slow, "a cast")
+            keeper = await dying.invoke(slow, "an intent", name="keeper")
+            await anyio.sleep(1)
+        assert (await client.find(cast.id).episode()).result == "a cast"
+        assert (await client.find(keeper.id).episode()).result == "an intent"
+
+
+@pytest.mark.rule("N-10", "N-22")
+async def test_mail_of_a_dead_node_is_taken_by_another_one(url: str) -> None:
+    slow = answering(delay=5)
+    async with node(url, "w2", slow), Runtime.open(url) as client:
+        async with crashing(node(url, "w1", slow)) as dying:
+            keeper = await dying.invoke(slow, "first", name="keeper")
+            receipts = [await client.entity("keeper").post(f"mail {n}") for n in range(3)]
+            await anyio.sleep(1)
+        assert [(await one.episode()).result for one in receipts] == ["mail 0", "mail 1", "mail 2"]
+        turns = client.loom.turns(keeper.id)
+        assert [turn.sequence for turn in turns] == [1, 2, 3, 4]
+
+
+@pytest.mark.rule("N-10")
+async def test_a_node_takes_over_what_a_program_left_behind(url: str) -> None:
+    slow = answering(delay=30)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        cast = await program.start(slow, "a cast")
+        await anyio.sleep(1)
+    async with node(url, "w1", slow), Runtime.open(url) as client:
+        assert (await client.find(cast.id).episode()).result == "a cast"
+
+
+@pytest.mark.rule("N-16")
+async def test_entities_above_the_capacity_wait_for_room(url: str) -> None:
+    slow = answering(delay=10)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        casts = [await program.start(slow, f"cast {n}") for n in range(6)]
+        await anyio.sleep(1)
+    async with node(url, "w1", slow, capacity=2) as only, Runtime.open(url) as client:
+        busiest = 0
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal busiest
+                while True:
+                    busiest = max(busiest, len(only._tree.living))
+                    await anyio.sleep(0.5)
+
+            tasks.start_soon(watch)
+            assert {(await client.find(one.id).episode()).result for one in casts} == {f"cast {n}" for n in range(6)}
+            tasks.cancel_scope.cancel()
+        assert busiest == 2
+
+
+@pytest.mark.rule("N-12")
+async def test_interrupted_does_not_list_what_a_node_runs(url: str) -> None:
+    slow = answering(delay=30)
+    async with node(url, "w1", slow) as one, Runtime.open(url, cantrips=[slow]) as client:
+        await one.start(slow, "a cast")
+        await anyio.sleep(1)
+        assert client.interrupted() == []
+
+
+@pytest.mark.rule("N-61")
+async def test_an_entity_that_no_node_serves_is_stranded_until_one_does(url: str) -> None:
+    slow = answering(delay=3, name="slow", turns=3)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        cast = await program.start(slow, "a cast")
+        await anyio.sleep(1)
+    async with Runtime.open(url) as client, node(url, "w1"):
+        await anyio.sleep(5)
+        (stranded,) = await client.cluster.stranded()
+        assert (stranded.entity_id, stranded.cantrip_id, stranded.cantrip_name) == (cast.id, slow.id, "slow")
+        async with node(url, "w2", slow):
+            assert (await client.find(cast.id).episode()).result == "a cast"
+            assert await client.cluster.stranded() == []
+
+
+@pytest.mark.rule("N-63", "N-64")
+async def test_a_node_that_drains_hands_entities_over_between_two_turns(url: str) -> None:
+    paid: list[str] = []
+
+    @gate
+    async def pay(n: int) -> str:
+        """Pay."""
+        await anyio.sleep(1)
+        paid.append(str(n))
+        return "paid"
+
+    async def policy(context: Any) -> object:
+        n = sum(message.role == "assistant" for message in context)
+        return {**(done("all") if n == 6 else say("pay", n=n)), "delay": 0.5}
+
+    payer = cantrip(policy, pay, name="payer")
+    async with Runtime.open(url) as client, node(url, "w1", payer) as leaving:
+        cast = await leaving.start(payer, "pay six times")
+        idle = await leaving.invoke(payer, "pay six times", name="keeper")
+        await anyio.sleep(2.2)
+        async with node(url, "w2", payer):
+            assert await leaving.drain()
+            assert len(leaving._tree.living) == 0
+            for one in (cast, idle):
+                assert (await client.find(one.id).episode()).result == "all"
+    assert sorted(paid) == sorted([str(n) for n in range(6)] * 2)
+
+
+@pytest.mark.rule("N-63")
+async def test_a_node_that_is_asked_to_drain_stops_serving(url: str) -> None:
+    async with Runtime.open(url) as client, node(url, "w1") as one:
+        keeper = await one.invoke(DESK, "hello", name="keeper")
+        await keeper.episode()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.serve)
+            await anyio.sleep(1)
+            assert await client.cluster.drain("w1") == 1
+        assert not keeper.loaded
+
+
+@pytest.mark.rule("N-14")
+async def test_an_entity_that_makes_progress_is_never_quarantined(url: str) -> None:
+    async def policy(context: Any) -> object:
+        n = sum(message.role == "assistant" for message in context)
+        return {**(done("all") if n == 6 else say("echo", text=str(n))), "delay": 3}
+
+    walker = cantrip(policy, name="walker")
+    async with Runtime.open(url) as client:
+        cast = None
+        for n in range(5):
+            async with crashing(node(url, f"w{n}", walker)) as dying:
+                cast = cast or await dying.start(walker, "walk")
+                await anyio.sleep(6)
+        async with node(url, "last", walker):
+            assert cast is not None
+            assert (await client.find(cast.id).episode()).result == "all"
+
+
+@pytest.mark.rule("N-71")
+async def test_an_outage_of_the_store_suspends_entities_and_ends_none(url: str) -> None:
+    slow = answering(delay=3)
+    async with node(url, "w1", slow) as one, Runtime.open(url) as client:
+        keeper = await one.invoke(slow, "first", name="keeper")
+        store, results = one._tree.store, list[object]()
+
+        async def send() -> None:
+            results.append((await keeper.episode()).result)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.sleep(1)
+            append, store.append = store.append, _cut  # type: ignore[method-assign]
+            await anyio.sleep(8)
+            assert results == []
+            store.append = append  # type: ignore[method-assign]
+        assert results == ["first"]
+        assert (await client.entity("keeper").send("second")).result == "second"
+
+
+@pytest.mark.rule("N-10")
+async def test_a_lease_that_the_store_did_not_release_is_released_later(url: str) -> None:
+    async with node(url, "w1", passivate_after=1) as one, Runtime.open(url) as client:
+        await (await one.invoke(DESK, "hello", name="keeper")).episode()
+        store = one._tree.store
+        release, store.release = store.release, _cut  # type: ignore[method-assign]
+        await anyio.sleep(5)
+        assert len(one._tree.living) == 0
+        assert await client.cluster.where("keeper") is not None
+        store.release = release  # type: ignore[method-assign]
+        await anyio.sleep(5)
+        assert await client.cluster.where("keeper") is None
+
+
+@pytest.mark.rule("N-10")
+async def test_a_load_that_is_cancelled_while_it_claims_leaves_the_entity_to_others(url: str) -> None:
+    slow = answering(delay=3)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        cast = await program.start(slow, "a cast")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[slow]) as client:
+        store = client._tree.store
+        claim = store.claim
+        with anyio.CancelScope() as scope:
+
+            def cancelling(*args: Any, **more: Any) -> Any:
+                lease = claim(*args, **more)
+                scope.cancel()
+                return lease
+
+            store.claim = cancelling  # type: ignore[method-assign]
+            await client.resume(cast.id)
+        assert scope.cancelled_caught
+        store.claim = claim  # type: ignore[method-assign]
+        async with node(url, "w1", slow):
+            await anyio.sleep(20)
+            assert client.loom.is_over(cast.id)
+
+
+@pytest.mark.rule("N-10")
+async def test_a_claim_whose_answer_was_lost_is_made_again(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        keeper = await runtime.invoke(DESK, "hello", name="keeper")
+        await keeper.episode()
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        store = runtime._tree.store
+        claim, answers = store.claim, iter([Unsure("the answer was lost")])
+
+        def losing(*args: Any, **more: Any) -> Any:
+            lease = claim(*args, **more)
+            for error in answers:
+                raise error
+            return lease
+
+        store.claim = losing  # type: ignore[method-assign]
+        assert (await (await runtime.resume(keeper.id)).send("again")).result == "again"
+
+
+@pytest.mark.rule("N-24", "N-37")
+async def test_a_key_and_its_episode_are_the_same_after_a_failover(url: str) -> None:
+    async with Runtime.open(url) as client, node(url, "w2"):
+        async with crashing(node(url, "w1")) as dying:
+            keeper = await dying.invoke(DESK, "hello", name="keeper")
+            await keeper.episode()
+            here = await keeper.send("work", key="k")
+        again = await client.entity("keeper").send("work", key="k")
+        assert (again.result, [turn.id for turn in again.thread]) == (here.result, [turn.id for turn in here.thread])
+        with pytest.raises(KeyUsed):
+            await client.entity("keeper").send("other", key="k")
+
+
+@pytest.mark.rule("N-17", "N-21", "N-22")
+async def test_a_submission_is_cast_once_on_some_node(url: str) -> None:
+    async with Runtime.open(url) as client:
+        first = await client.submit("desk", "find it", key="job")
+        assert not first.has_begun
+        async with node(url, "w1"), node(url, "w2"):
+            again = await client.submit("desk", "find it", key="job")
+            assert (await first.episode()).result == (await again.episode()).result == "find it"
+            assert (await (await client.submit("desk", "find it", key="job")).episode()).entity_id == first.entity_id
+            assert client.schedules() == []
+            for other in (client.submit("desk", "another", key="job"), client.submit("desk", 7)):  # type: ignore[arg-type]
+                with pytest.raises((KeyUsed, InvalidIntent)):
+                    await other
+
+
+@pytest.mark.rule("N-24")
+async def test_a_key_of_a_submission_that_waits_has_one_content(url: str) -> None:
+    async with Runtime.open(url) as client:
+        await client.submit("desk", "find it", key="job")
+        with pytest.raises(KeyUsed):
+            await client.submit("desk", "another", key="job")
+        with pytest.raises(KeyUsed):
+            await client.submit("scout", "find it", key="job")
+
+
+@pytest.mark.rule("N-16", "N-17")
+async def test_submissions_spread_over_nodes_and_keep_to_their_capacity(url: str) -> None:
+    slow = answering(delay=5)
+    first, second = node(url, "w1", slow, capacity=6), node(url, "w2", slow, capacity=6)
+    async with first as one, second as two, Runtime.open(url) as client:
+        casts = [await client.submit("desk", f"job {n}") for n in range(20)]
+        await anyio.sleep(4)
+        assert len(one._tree.living) <= 6
+        assert len(two._tree.living) <= 6
+        assert len(one._tree.living) + len(two._tree.living) > 6
+        assert [(await cast.episode()).result for cast in casts] == [f"job {n}" for n in range(20)]

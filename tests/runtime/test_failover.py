@@ -1,0 +1,148 @@
+"""A primary and a streaming standby, real servers: the primary is killed, the standby promoted, and nodes go on."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from cantrip_actors import Cantrip, Circle, LoomError, Node, Runtime, gate, scripted
+from cantrip_actors.loom import open_store, verify_loom
+from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.wards import max_turns
+from conformance.postgres import Server
+from tests.loom import postgres
+
+pytestmark = pytest.mark.real_time
+
+STEPS = 12
+ENTITIES = 4
+
+
+class Pair:
+    """A primary and its standby; `url` names both."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.primary = stack.enter_context(Server())
+        self.standby = stack.enter_context(Server(follows=self.primary))
+        hosts = ",".join(quote(str(one.folder), safe="") for one in (self.primary, self.standby))
+        self.url = f"postgresql:///postgres?host={hosts}&user=postgres&target_session_attrs=read-write"
+
+    def is_synchronous(self) -> None:
+        self.primary.run("alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.standby.promote()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    postgres.server()  # skips, or fails in CI, where no server is installed
+    with ExitStack() as stack:
+        yield Pair(stack)
+
+
+def paying(paid: Counter[tuple[str, int]]) -> Cantrip:
+    @gate
+    async def pay(number: int, by: str) -> str:
+        """Pay."""
+        paid[by, number] += 1
+        await anyio.sleep(0.05)
+        return "paid"
+
+    def say(messages: Any) -> Any:
+        name = messages[0].content
+        done = sum(message.role == "tool" for message in messages)
+        if done == STEPS:
+            return {"tool_calls": [{"gate": "done", "args": {"answer": name}}]}
+        return {"tool_calls": [{"gate": "pay", "args": {"number": done, "by": name}}]}
+
+    return Cantrip(scripted(say), circle=Circle(["done", pay], [max_turns(STEPS + 3)]), name="payer")
+
+
+@pytest.mark.rule("N-69", "N-71")
+async def test_entities_go_on_after_a_failover_and_pay_once(pair: Pair) -> None:
+    pair.is_synchronous()
+    paid: Counter[tuple[str, int]] = Counter()
+    cantrip = paying(paid)
+    async with Runtime.open(pair.url, cantrips=[cantrip], node=Node("w1", beat=0.2, ttl=5)) as runtime:
+        entities = [await runtime.start(cantrip, f"p{n}", key=f"k{n}") for n in range(ENTITIES)]
+        with anyio.fail_after(60):
+            while len(paid) < ENTITIES * STEPS // 3:
+                await anyio.sleep(0.02)
+        await anyio.to_thread.run_sync(pair.fail_over)
+        with anyio.fail_after(60):
+            results = []
+            for n, entity in enumerate(entities):
+                results.append(await ended(runtime, entity.id))
+                assert results[n].result == f"p{n}"
+    assert set(paid.values()) == {1}
+    for result in results:
+        told = [one for turn in result.thread for one in turn.observations if one.gate == "pay"]
+        unknown = [one for one in told if one.is_error]
+        assert all("outcome unknown" in str(one.result) for one in unknown)
+        assert len(told) == STEPS
+    with open_store(pair.url, read_only=True) as store:
+        assert verify_loom(store).ok
+
+
+async def ended(runtime: Runtime, entity_id: str) -> Any:
+    """The episode of an entity, as somebody waits for it who repeats what failed while the server was away."""
+    while True:
+        try:
+            return await runtime.find(entity_id).episode()
+        except LoomError:
+            await anyio.sleep(0.2)
+
+
+@pytest.mark.rule("N-73", "N-69")
+async def test_an_entity_that_is_ahead_of_its_log_goes_on_from_what_the_loom_has(pair: Pair) -> None:
+    said = scripted(lambda messages: {"tool_calls": [{"gate": "done", "args": {"answer": messages[-1].content}}]})
+    desk = Cantrip(said, circle=Circle(["done"], [max_turns(5)]), name="desk")
+    async with Runtime.open(pair.url, cantrips=[desk], node=Node("w1", beat=0.2, ttl=5)) as runtime:
+        entity = await runtime.invoke(desk, "begin", name="desk-1")
+        await entity.episode()
+        await entity.send("kept")
+        await anyio.to_thread.run_sync(caught_up, pair)
+        pair.standby.run("alter system set primary_conninfo = ''", "select pg_reload_conf()")
+        await anyio.sleep(0.3)
+        await entity.send("lost")
+        await anyio.to_thread.run_sync(pair.fail_over)
+        with anyio.fail_after(60):
+            answer = await sent(runtime, "and now?")
+        assert answer.result == "and now?"
+        intents = [one.intent for one in runtime.loom.records(entity.id) if isinstance(one, IntentGiven)]
+    assert intents == ["begin", "kept", "and now?"]
+
+
+def caught_up(pair: Pair) -> None:
+    pair.is_synchronous()
+    pair.primary.run("create table caught_up (x int)")  # its commit waits for the standby
+    pair.primary.run("alter system reset synchronous_standby_names", "select pg_reload_conf()")
+
+
+async def sent(runtime: Runtime, text: str) -> Any:
+    while True:
+        try:
+            return await runtime.entity("desk-1").send(text, key=text)
+        except LoomError:
+            await anyio.sleep(0.2)
+
+
+@pytest.mark.rule("N-70")
+async def test_a_node_says_that_a_standby_is_not_synchronous(pair: Pair) -> None:
+    desk = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(5)]), name="desk")
+    with capture_logs() as logs:
+        async with Runtime.open(pair.url, cantrips=[desk], node=Node("w1")) as runtime:
+            risks = await runtime.cluster.risks()
+    assert any("no standby is synchronous" in risk for risk in risks)
+    assert any("fsync is off" in risk for risk in risks)
+    assert set(risks) <= {one["event"] for one in logs if one["log_level"] == "warning"}
+    pair.is_synchronous()
+    async with Runtime.open(pair.url) as runtime:
+        assert not any("standby" in risk for risk in await runtime.cluster.risks())

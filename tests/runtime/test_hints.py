@@ -1,0 +1,103 @@
+"""Hints between processes on one Postgres loom: they look at once for what another one posted or ended."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Node, Runtime, scripted
+from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.runtime import inboxes
+from cantrip_actors.wards import max_turns
+from tests.loom.postgres import fresh
+
+pytestmark = pytest.mark.real_time
+
+DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "here"}}]}
+RARELY = 60.0
+"""Seconds between two looks: what happens sooner, a hint has brought."""
+
+LISTENERS = "select pid from pg_stat_activity where query like 'listen cantrip_%'"
+
+
+def desk() -> Cantrip:
+    return Cantrip(scripted(lambda _: DONE), circle=Circle(["done"], [max_turns(3)]), name="desk")
+
+
+async def ask(url: str, query: str) -> list[Any]:
+    def work() -> list[Any]:
+        with psycopg.connect(url.partition("&schema=")[0], autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    return await anyio.to_thread.run_sync(work)
+
+
+async def with_nodes() -> str:
+    """The URL of a loom that a node has joined before, so that whoever opens it uses hints from the beginning."""
+    url = fresh()
+    async with Runtime.open(url, cantrips=[desk()], node=Node("w0")):
+        pass
+    return url
+
+
+async def until(is_true: Callable[[], Any]) -> None:
+    with anyio.fail_after(30):
+        while not await is_true():
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.rule("N-30", "N-37")
+async def test_mail_reaches_another_node_and_its_answer_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, cantrip = await with_nodes(), desk()
+    monkeypatch.setattr(inboxes, "LOOK", RARELY)
+    async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
+        await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
+        async with Runtime.open(url) as client:
+            with anyio.fail_after(RARELY / 2):
+                for n in range(10):
+                    assert (await client.entity("desk-1").send(f"number {n}")).result == "here"
+
+
+@pytest.mark.rule("N-31")
+async def test_without_any_hint_everything_happens_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, cantrip = await with_nodes(), desk()
+    monkeypatch.setattr(PostgresStore, "can_hint", lambda _: False)
+    monkeypatch.setattr(inboxes, "LOOK", 0.05)
+    async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
+        await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
+        async with Runtime.open(url) as client:
+            assert (await client.entity("desk-1").send("and now?")).result == "here"
+            assert await ask(url, LISTENERS) == []
+
+
+@pytest.mark.rule("N-32")
+async def test_who_listens_comes_back_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, cantrip = await with_nodes(), desk()
+    monkeypatch.setattr(inboxes, "LOOK", RARELY)
+    async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
+        await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
+        async with Runtime.open(url) as client:
+            await client.entity("desk-1").send("are you there?")
+            before = await ask(url, LISTENERS)
+            assert len(before) == 2
+            assert await ask(url, f"{LISTENERS} and xact_start is not null") == []
+            await ask(url, f"select pg_terminate_backend(pid) from ({LISTENERS}) listening")
+            await client.entity("desk-1").post("while nobody listens", key="lost")
+
+            async def are_back() -> bool:
+                return len(set(await ask(url, LISTENERS)) - set(before)) == 2
+
+            await until(are_back)
+            with anyio.fail_after(RARELY / 2):
+                assert (await client.receipt("desk-1", "lost").episode()).result == "here"
+                assert (await client.entity("desk-1").send("and again")).result == "here"
+
+
+@pytest.mark.rule("N-08")
+async def test_a_program_alone_neither_listens_nor_tells() -> None:
+    url, cantrip = fresh(), desk()
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        await runtime.cast(cantrip, "go")
+        assert await ask(url, LISTENERS) == []

@@ -1,0 +1,155 @@
+"""Files as values: which bytes are a file, what it is called, and how texts refer to it."""
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors import File, Image, InvalidFile, InvalidImage, LoomError
+from cantrip_actors.records.codec import image_facts, image_of
+from cantrip_actors.terms.image import LARGEST, handles, named_in, said
+from tests.pictures import DOCX, PDF, files, png
+
+pytestmark = pytest.mark.rule("R-20")
+
+BYTES = {
+    PDF: "application/pdf",
+    b"\n" + PDF: "application/pdf",
+    b"RIFF\x00\x00\x00\x00WAVEfmt ": "audio/wav",
+    b"ID3\x04\x00": "audio/mpeg",
+    b"\xff\xfb\x90\x00": "audio/mpeg",
+    b"\xff\xf1\x50\x80": "audio/aac",
+    b"fLaC\x00": "audio/flac",
+    b"OggS\x00\x02": "audio/ogg",
+    b"FORM\x00\x00\x00\x00AIFF": "audio/aiff",
+    b"\x00\x00\x00\x20ftypM4A ": "audio/mp4",
+    b"\x00\x00\x00\x20ftypisom": "video/mp4",
+    b"\x00\x00\x00\x14ftypqt  ": "video/quicktime",
+    b"\x1a\x45\xdf\xa3\x01\x42\x82\x84webm": "video/webm",
+    b"\x1a\x45\xdf\xa3\x01\x42\x82\x84matroska": "video/x-matroska",
+    b"OggS\x00\x02" + bytes(20) + b"\x80theora": "video/ogg",
+    b"RIFF\x00\x00\x00\x00AVI LIST": "video/x-msvideo",
+    b"\x00\x00\x01\xba\x44": "video/mpeg",
+    "Grüße\n\ttext".encode(): "text/plain",
+}
+
+
+@pytest.mark.parametrize(("data", "kind"), BYTES.items(), ids=list(BYTES.values()))
+def test_the_bytes_tell_the_type_and_not_the_name(data, kind) -> None:
+    assert File(data).media_type == kind
+    if kind != "text/plain":
+        assert File(data, filename="a.txt").media_type == kind
+
+
+@pytest.mark.parametrize(
+    ("filename", "kind"),
+    [
+        *[
+            ("a.md", "text/markdown"),
+            ("a.CSV", "text/csv"),
+            ("a.json", "application/json"),
+            ("a.yml", "application/yaml"),
+        ],
+        *[("a.html", "text/html"), ("a.pdf", "text/plain"), ("a", "text/plain"), ("a.svg", "image/svg+xml")],
+    ],
+)
+def test_among_texts_the_name_tells_the_type(filename, kind) -> None:
+    made = File(b"x", filename=filename)
+    assert (made.media_type, made.is_text) == (kind, True)
+    assert type(image_of(image_facts(made))) is File
+
+
+def test_an_office_document_is_known_by_its_name_and_any_format_by_what_is_said_of_it() -> None:
+    assert File(DOCX, filename="a.docx").media_type.endswith("wordprocessingml.document")
+    assert File(DOCX, media_type="application/epub+zip").media_type == "application/epub+zip"
+    assert File(b"OggS\x00", media_type="video/ogg").media_type == "video/ogg"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: File("text"), "expected bytes, got str"),
+        (lambda: File(b""), "got no bytes at all"),
+        (lambda: File(bytes(LARGEST + 1)), "expected at most 20,000,000 bytes"),
+        (lambda: File(b"\x00\x01\x02"), r"expected a PDF, text in UTF-8, audio or video, got bytes that begin with"),
+        (lambda: File(DOCX, filename="a.zip"), "say which with media_type"),
+        (lambda: File(png()), r"got a picture \(image/png\): make an Image of it"),
+        (lambda: File(PDF, media_type="text/plain"), 'media_type "text/plain", but its bytes are application/pdf'),
+        (lambda: File(b"text", media_type="application/pdf"), "but its bytes are text/plain"),
+        (lambda: File(PDF, media_type="pdf"), 'expected a type as in "application/pdf"'),
+        (lambda: File(PDF, filename=" "), "filename: expected a text"),
+        (lambda: File.read("nowhere.pdf"), "nowhere.pdf: cannot read it: No such file"),
+        (lambda: File.at("http://example.org/a.pdf"), 'expected an address as in "https://example.org/a.pdf"'),
+        (lambda: File.at("https://example.org/a.png"), r"is a picture by its ending: use Image.at\(url\)"),
+        (lambda: File.uploaded("", "openai"), "file_id: expected a text"),
+        (lambda: File.uploaded("file_1", None), "provider: expected a text"),
+    ],
+)
+def test_what_is_no_file_is_refused_with_a_word_what_to_do(make, why) -> None:
+    with pytest.raises(InvalidFile, match=why):
+        make()
+
+
+def test_an_image_is_a_file_and_its_errors_are_those_of_files() -> None:
+    assert isinstance(Image(png()), File)
+    with pytest.raises(InvalidFile):
+        Image(PDF)
+    assert issubclass(InvalidImage, InvalidFile)
+
+
+def test_a_file_is_read_with_its_name(tmp_path) -> None:
+    (tmp_path / "report.pdf").write_bytes(PDF)
+    made = File.read(tmp_path / "report.pdf")
+    assert (made.filename, made.data, made.size) == ("report.pdf", PDF, len(PDF))
+    assert str(made) == made.label == f"[file report.pdf, application/pdf, {len(PDF)} B]"
+    assert made.handle == f"[file report.pdf, application/pdf, {len(PDF)} B, {made.name}]"
+
+
+def test_the_type_behind_an_address_is_that_of_its_ending() -> None:
+    kinds = {path: File.at(f"https://example.org/{path}").media_type for path in ("a.pdf?x=1", "a.mp4", "a", "a.csv#x")}
+    assert list(kinds.values()) == ["application/pdf", "video/mp4", "application/pdf", "text/csv"]
+
+
+def test_bytes_that_only_others_have_are_not_to_be_had() -> None:
+    behind, uploaded = File.at("https://example.org/a.pdf"), File.uploaded("f", "openai")
+    for made, where in ((behind, "an address"), (uploaded, "only the provider")):
+        with pytest.raises(LoomError, match=where):
+            _ = made.data
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_a_handle_is_found_again_whatever_the_file_is_called(filename) -> None:
+    try:
+        made = File(PDF, filename=filename)
+    except InvalidFile:
+        assert not filename.strip()
+        return
+    assert handles(f"see {made.handle}.") == [made.name]
+    assert named_in(f"see {made.handle}.", [made, Image(png())]) == (made,)
+    assert "\n" not in made.label
+
+
+@given(files)
+def test_a_file_survives_copies_pickles_and_the_loom(made) -> None:
+    assert copy.copy(made) is copy.deepcopy(made) is made
+    again = pickle.loads(pickle.dumps(made))
+    assert (again, again.after, again.found()) == (made, made.after, made.found())
+    kept = image_of(image_facts(made))
+    assert (kept, kept.after, type(kept)) == (made, made.after, type(made))
+    assert image_facts(kept) == image_facts(made)
+
+
+def test_files_and_images_keep_their_order_in_what_is_said() -> None:
+    report, photo, notes = File(PDF, filename="a.pdf"), Image(png()), File(b"x", filename="b.txt")
+    given_ = said(["Compare", report, photo, "with", notes], "")
+    assert given_.text == "Compare\nwith"
+    assert given_.images == (report, photo, notes)
+    assert [one.after for one in given_.images] == [7, 7, None]
+    assert said(report, "").text == report.label
+
+
+def test_a_file_does_not_change() -> None:
+    with pytest.raises(AttributeError, match="does not change"):
+        File(PDF).filename = "b"
