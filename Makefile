@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom clean
+.PHONY: help setup kits demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -25,6 +25,9 @@ setup: $(STAMP) ## .venv, with exactly what requirements.lock names
 $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@touch $@
+
+kits: ## .kits, from npm: the MCP conformance kit, and the Node that it needs; its test runs where it is there
+	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
 
 demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this project's own docs and sources)
 	@$(VENV)/bin/cantrip demo $(FOLDER)
@@ -71,15 +74,17 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
-docs: $(STAMP) ## the generated pages: docs/rules.md, docs/reference.md, docs/loop.md, and the diagram in docs/recovery.md
+docs: $(STAMP) ## the generated pages: docs/rules.md, docs/reference.md, docs/loop.md, docs/families.md, and parts of two others
 	@$(PY) -m tools.rules --shared "$(SHARED)"
 	@$(PY) -m tools.reference
 	@$(PY) -m tools.diagram
+	@$(PY) -m tools.families
 
 docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
 	@$(PY) -m tools.rules --check --shared "$(SHARED)"
 	@$(PY) -m tools.reference --check
 	@$(PY) -m tools.diagram --check
+	@$(PY) -m tools.families --check
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)

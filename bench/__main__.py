@@ -14,9 +14,12 @@ COMMANDS = {
     "timers": ("bench.timers", "what timers cost in each store, and what 100,000 that wait cost an idle runtime"),
     "requests": ("bench.requests", "what entities hold that wait for people, and what a decision costs"),
     "sends": ("bench.sends", "what a send to an idle entity costs, and loading one with a long history"),
+    "serve": ("bench.serve", "what HTTP costs beside the same calls in the process, and 500 event streams"),
+    "observe": ("bench.observe", "what spans and metrics cost a turn, without and with an SDK"),
     "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),
     "suspended": ("bench.suspended", "what entities hold while their programs wait for children"),
     "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
+    "redact": ("bench.redact", "what it costs to take secrets out of clean text, beside another commit"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }
 

@@ -1,31 +1,41 @@
 """`python -m bench crystals`: what providers' streams and contexts cost, in CPU microseconds.
 
-Three measurements for each family: a chunk decoded (framing, JSON, canonical payload), a chunk over a socket (httpx and
-all, the server in a process of its own), and a turn of an entity whose answers come from a transport in memory, around
-turn 50 and around turn 2,000: what a context costs that is old.
+For each family: a chunk decoded (framing, JSON, payload), beside framing and JSON alone; a chunk over a socket
+(httpx and all, the server in a process of its own); a message of a context that is encoded for the first time; and a
+turn of an entity whose answers come from a transport in memory, around turn 50 and around turn 2,000: what a context
+costs that is old.
+
+`--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratios (R-32).
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import orjson
 
-from cantrip_actors import Call, Cantrip, Circle, Runtime, gate
+from cantrip_actors import Call, Cantrip, Circle, Message, Runtime, ToolCall, gate
+from cantrip_actors.crystal.sse import Framing
 from cantrip_actors.crystals import ProviderCrystal, Recording, anthropic, google, openai, testing
 from cantrip_actors.wards import max_turns
 
 CHUNKS = 2000
 TURNS = 2100
-EARLY, LATE = (40, 60), (1950, 2050)
+EARLY = (40, 60)
+LIMITS = {"x_raw": 1.5, "x_late": 2.0, "x_chunk": 1.05, "x_message": 1.05, "x_turn": 1.1}
+"""Times framing and JSON alone, times an early turn, and times what it cost beside it."""
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def _anthropic(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -84,17 +94,45 @@ FAMILIES: dict[str, tuple[Callable[..., ProviderCrystal], Callable[..., Iterator
 }
 
 
-def decoding(family: str) -> float:
-    """Measure the decoding of a chunk."""
+def decoding(family: str, times: int = 9) -> tuple[float, float]:
+    """Measure the decoding of a chunk, and what framing and JSON take of it."""
     sent = list(FAMILIES[family][1](["word "] * CHUNKS, None))
     recording = Recording(family, tuple(orjson.dumps(value) for value in sent))
     chunks = [testing.events(value) for value in sent]
-    best = float("inf")
-    for _ in range(5):
+    decoded = raw = float("inf")
+    for _ in range(times):  # alternately: a machine has slow moments
         began = time.process_time()
+        parser = Framing()
+        for chunk in chunks:
+            for event in parser.feed(chunk):
+                orjson.loads(event.data)
+        between = time.process_time()
         recording.play(chunks)
-        best = min(best, time.process_time() - began)
-    return best / len(chunks) * 1e6
+        raw, decoded = min(raw, between - began), min(decoded, time.process_time() - between)
+    return decoded / len(chunks) * 1e6, raw / len(chunks) * 1e6
+
+
+def encoding(family: str, times: int = 5) -> float:
+    """Measure a message of a context of 1,000 that is encoded for the first time."""
+    make, stream = FAMILIES[family]
+    body = testing.events(*stream(["word"], None))
+    messages = [Message("system", "Be terse."), Message("user", "look around")]
+    for n in range(499):
+        messages.append(Message("assistant", "Let me look.", (ToolCall(f"c{n}", "look", {"path": "a"}),)))
+        messages.append(Message("tool", "what there is to see " * 15, (), f"c{n}", "look"))
+
+    async def run() -> float:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
+        async with httpx.AsyncClient(transport=transport) as client:
+            best = float("inf")
+            for _ in range(times):
+                crystal = make("m", client=client, base_url="http://provider")
+                began = time.process_time()
+                await crystal.invoke(messages)
+                best = min(best, time.process_time() - began)
+            return best
+
+    return anyio.run(run) / len(messages) * 1e6
 
 
 def serve(family: str, told: Connection) -> None:
@@ -140,45 +178,87 @@ async def look(path: str) -> str:
     return f"{path}: " + "what there is to see " * 15
 
 
-def a_turn(family: str) -> tuple[float, float, int]:
-    """Measure turns around turn 50 and around turn 2,000, and the bytes of the last request."""
+def a_turn(family: str, turns: int) -> tuple[float, float]:
+    """Measure turns around turn 50, and the last hundred of `turns`."""
     make, stream = FAMILIES[family]
     moments: list[float] = []
-    size = 0
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal size
+    def answer(request: httpx.Request) -> httpx.Response:  # noqa: ARG001  # as httpx wants it
         moments.append(time.process_time())
-        size = len(request.content)
         call = {"name": "look", "args": {"path": "a"}}
-        if len(moments) >= TURNS:
+        if len(moments) >= turns:
             call = {"name": "done", "args": {"answer": "seen"}}
         return httpx.Response(200, content=testing.events(*stream([], call)))
 
     async def run() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client, Runtime.open() as runtime:
             crystal = make("m", client=client, base_url="http://provider")
-            circle = Circle(gates=["done", look], wards=[max_turns(TURNS + 1)])
+            circle = Circle(gates=["done", look], wards=[max_turns(turns + 1)])
             await runtime.cast(Cantrip(crystal, Call("Be terse."), circle), "look around")
 
     anyio.run(run)
-    early, late = ((moments[b] - moments[a]) / (b - a) * 1e6 for a, b in (EARLY, LATE))
-    return early, late, size
+    last = len(moments) - 1
+    early, late = ((moments[b] - moments[a]) / (b - a) * 1e6 for a, b in (EARLY, (max(EARLY[0], last - 100), last)))
+    return early, late
 
 
-def main(argv: list[str]) -> int:
-    """Print the table; the exit code is 0."""
+def main(argv: Sequence[str]) -> int:
+    """Print the table; return 1 if a limit is exceeded, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench crystals", description=__doc__)
     parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio")
-    backend = parser.parse_args(argv).backend
-    print(f"{'':18}{'decoded':>9}{'over a socket':>15}{'turn 50':>9}{'turn 2000':>11}{'its request':>13}")
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=TURNS, help="turns of an entity; fewer are quicker, and tell less")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    trees = [ROOT] if options.beside is None else [ROOT, options.beside.resolve()]
+    least: dict[Path, dict[str, dict[str, float]]] = {}
+    for _ in range(options.rounds):
+        for tree in trees:
+            for family, told in _measured(tree, options.turns).items():
+                best = least.setdefault(tree, {}).setdefault(family, told)
+                best.update({what: min(value, best[what]) for what, value in told.items()})
+    for family, figures in least[ROOT].items():
+        figures["x_raw"] = figures["chunk"] / figures["raw"]
+        figures["x_late"] = figures["late"] / figures["early"]
+        if len(trees) > 1:
+            other = least[trees[1]][family]
+            for what, mine in (("chunk", "chunk"), ("message", "message"), ("turn", "late")):
+                figures[f"x_{what}"] = figures[mine] / other[mine]
+    over = [
+        f"{family}: {what} {figures[what]:.2f}"
+        for family, figures in least[ROOT].items()
+        for what, limit in LIMITS.items()
+        if figures.get(what, 0.0) > limit
+    ]
+    if options.json:
+        print(orjson.dumps({**least[ROOT], "over": over}, option=orjson.OPT_INDENT_2).decode())
+        return 1 if over else 0
+    for family, figures in least[ROOT].items():
+        figures["socket"] = over_a_socket(family, options.backend)
+        print(f"{family:18}" + "  ".join(f"{what} {value:,.2f}" for what, value in figures.items()))
+    print("CPU microseconds: a chunk, framing and JSON of it, a new message, turn 50, turn 2,000; and ratios")
+    print(f"over the limit: {', '.join(over)}" if over else "every limit holds")
+    return 1 if over else 0
+
+
+def _measured(tree: Path, turns: int) -> dict[str, dict[str, float]]:
+    # the other commit may have another version of this file: it is run from here, and imports what lies in that tree
+    command = [sys.executable, str(Path(__file__).resolve()), str(turns)]
+    ran = subprocess.run(command, cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, check=True)
+    told: dict[str, dict[str, float]] = orjson.loads(ran.stdout)
+    return told
+
+
+def measure(turns: int) -> dict[str, dict[str, float]]:
+    """Return the figures of each family."""
+    told: dict[str, dict[str, float]] = {}
     for family in FAMILIES:
-        early, late, size = a_turn(family)
-        costs = f"{decoding(family):>9.1f}{over_a_socket(family, backend):>15.1f}{early:>9.0f}{late:>11.0f}"
-        print(f"{family:18}{costs}{size / 1000:>10.0f} kB")
-    print("CPU microseconds: a chunk, a chunk, a turn, a turn")
-    return 0
+        chunk, raw = decoding(family)
+        early, late = a_turn(family, turns)
+        told[family] = {"chunk": chunk, "raw": raw, "message": encoding(family), "early": early, "late": late}
+    return told
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(orjson.dumps(measure(int(sys.argv[1]))).decode())

@@ -31,6 +31,7 @@ class Boundary(NamedTuple):
 BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("supervisors/child.py", "live", "whatever leaves an actor is its exit reason: supervision's boundary"),
     Boundary("supervisors/child.py", "_terminate", "what goes wrong in cleaning up is the exit reason then, as in OTP"),
+    Boundary("supervisors/system.py", "_tell", "a report that fails must not end what it reports on"),
     Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and that is reported"),
     Boundary("supervisors/child.py", "hatch", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
@@ -50,6 +51,16 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "the boundary around the Python medium: a value of a program may be none on this side, for any reason",
     ),
     Boundary(
+        "cantrip_actors/http/app.py",
+        "_answering.answer",
+        "around requests: a mistake of ours is one 500 with an id in the log, and the service goes on (HTTP-15)",
+    ),
+    Boundary(
+        "cantrip_actors/http/feeds.py",
+        "Feed.run",
+        "a feed is observation: if it crashes, its readers come again, and neither others nor entities notice",
+    ),
+    Boundary(
         "cantrip_actors/agentic/dispatcher.py",
         "AgentDispatcher._call",
         "whatever the validators of a schema raise, the answer does not fit it: it is asked for again (A-34)",
@@ -59,7 +70,19 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "Controller.invoke",
         "whatever an agent raises ends its run and is carried out as the cause; it is not for the crystal's retries",
     ),
+    Boundary(
+        "cantrip_actors/redact/logs.py",
+        "Logger._write",
+        "the program's log is no part of its work: processors and files of the user's may raise anything",
+    ),
+    Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same where nothing of the library may be imported"),
     Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "whoever opens or closes the runtime raises it"),
+    Boundary(
+        "cantrip_actors/observe/tracing.py", "attempt", "a processor of spans that raises changes nothing (OTEL-04)"
+    ),
+    Boundary(
+        "cantrip_actors/observe/tracing.py", "observing.observed", "the same, and its episode is not traced any further"
+    ),
     Boundary("cantrip_actors/runtime/events.py", "Watchers.publish", "observation, never control: who raises is gone"),
     Boundary("conformance/fuzz/campaign.py", "failure", "whatever an input makes a parser raise is what is looked for"),
     Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),

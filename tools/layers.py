@@ -40,7 +40,7 @@ COMMON = "anyio orjson pydantic structlog"
 ROOMS: dict[str, Room] = {
     "supervisors": _room("", "anyio structlog trio"),
     "cantrip_actors.terms": _room(
-        "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema", IMPURE
+        "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing", IMPURE
     ),
     "cantrip_actors.redact": _room("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _room("", "anyio"),
@@ -49,29 +49,46 @@ ROOMS: dict[str, Room] = {
     "cantrip_actors.machine": _room("terms records", "cronsim msgspec orjson", IMPURE),
     "cantrip_actors.stream": _room("terms redact records machine", "msgspec orjson", IMPURE),
     "cantrip_actors.loom": _room("terms own_files redact records machine", f"{COMMON} psycopg"),
-    "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} httpx yaml"),
+    "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
     "cantrip_actors.circle": _room(
         "terms user_code own_files redact records machine",
         f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
+    "cantrip_actors.mcp": _room("terms redact", f"{COMMON} httpx2 mcp mcp_types"),
     "cantrip_actors.runtime": _room(
         "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
     ),
-    "cantrip_actors.recipes": _room("terms own_files crystal circle cantrip_actors", f"{COMMON} yaml"),
+    "cantrip_actors.recipes": _room("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _room("terms records machine runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _room(
         "terms own_files records redact loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
     ),
-    "cantrip_actors.observe": _room("terms records stream runtime cantrip_actors", f"{COMMON} msgspec starlette"),
+    "cantrip_actors.observe": _room(
+        "terms redact records machine stream loom runtime cantrip_actors supervisors",
+        f"{COMMON} msgspec opentelemetry starlette uuid_utils",
+    ),
+    "cantrip_actors.cluster": _room("", "ray"),
     "cantrip_actors.cli": _room(
         "terms own_files redact records machine stream loom crystal circle runtime recipes agentic dispatch"
-        " cantrip_actors",
-        f"{COMMON} cantrip_demos click rich typer yaml starlette",
+        " cantrip_actors cluster observe http acp mcp mcp_server",
+        f"{COMMON} cantrip_demos click httpx rich typer yaml starlette",
+    ),
+    "cantrip_actors.http": _room(
+        "terms own_files redact records machine stream loom runtime observe mcp_server cantrip_actors supervisors",
+        f"{COMMON} hypercorn mcp starlette",
+    ),
+    "cantrip_actors.acp": _room(
+        "terms redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
+    ),
+    "cantrip_actors.mcp_server": _room(
+        "terms redact records machine stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     FACE: _room("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these stand where a user stands.
-    "bench": _room("cantrip_actors agentic dispatch supervisors", None),
+    "bench": _room("cantrip_actors agentic dispatch http observe redact supervisors", None),
+    # A chunk is measured beside the framing that it is read with.
+    "bench.crystals": _room("cantrip_actors crystal", None),
     "conformance": _room("cantrip_actors supervisors", None),
     # Fuzzing attacks the parsers themselves, where they stand.
     "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),

@@ -23,6 +23,7 @@ PUBLIC = (
     "cantrip_actors.gates",
     "cantrip_actors.crystals",
     "cantrip_actors.looms",
+    "cantrip_actors.mcp",
     "cantrip_actors.recipes",
     "cantrip_actors.agentic",
     "cantrip_actors.agentic.arithmetic",

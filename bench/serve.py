@@ -1,0 +1,228 @@
+"""`python -m bench serve`: what HTTP costs, beside the same calls in the process, in one run.
+
+*cast* is the CPU of one cast by `POST /api/v1/casts` with `wait`, and of `runtime.cast`, with a scripted crystal and a
+loom in SQLite, client and server in one process (a bare ASGI application under the same server and client is the
+floor). *first byte* is how long after the crystal's first piece a reader of the event stream has it, beside
+`runtime.watch`. *streams* is how long a turn takes an entity that 500 event streams follow, beside one that nobody
+follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from cantrip_actors import Cantrip, Circle, Invocation, Runtime, gate, scripted
+from cantrip_actors.http import Limits, Service, Settings, make_app
+from cantrip_actors.http.server import listen, run_hypercorn
+from cantrip_actors.wards import max_turns
+
+__all__ = ["main"]
+
+STREAMS_LIMIT = 1.2
+"""How many times as long a turn may take with 500 readers."""
+FIRST_BYTE_LIMIT = 5.0
+"""Milliseconds more than in the process until a reader has the first piece."""
+TURN = 0.25
+"""Seconds that the crystal takes for a turn that is followed."""
+
+
+@gate
+async def think(seconds: float) -> str:
+    """Take as long as a model does."""
+    await anyio.sleep(seconds)
+    return "thought"
+
+
+def _answer(context: Invocation) -> dict[str, Any]:
+    asked = max(n for n, one in enumerate(context) if one.role == "user")
+    word, _, rest = str(context[asked].content).partition(" ")
+    turns = len(context[asked + 1 :]) // 2
+    if word == "turns" and turns < int(rest):
+        return {"content": f"turn {turns}", "tool_calls": [{"gate": "think", "args": {"seconds": TURN}}]}
+    return {"content": "ok"}
+
+
+SPELL = Cantrip(scripted(_answer, record=False), circle=Circle(["done", think], [max_turns(1000)]), name="echo")
+ASKED = {"cantrip": "echo", "intent": "hi", "wait": 20}
+
+
+@asynccontextmanager
+async def _served(app: Any) -> AsyncIterator[str]:
+    listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
+    stop, is_up = anyio.Event(), anyio.Event()
+
+    async def started() -> None:
+        is_up.set()
+        await stop.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_hypercorn, app, listener, started)
+        await is_up.wait()
+        yield url
+        stop.set()
+
+
+@asynccontextmanager
+async def _service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
+    service = Service(runtime, [SPELL], limits=Limits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
+    async with service.open(), _served(make_app(service)) as url:
+        yield service, url
+        service.end_streams()
+
+
+async def _cost(work: Callable[[], Awaitable[Any]], number: int) -> tuple[float, float]:
+    """Return microseconds of CPU, and of wall clock, for each of `number` calls."""
+    for _ in range(20):
+        await work()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(number):
+        await work()
+    return (time.process_time() - cpu) / number * 1e6, (time.perf_counter() - wall) / number * 1e6
+
+
+async def measure_casts(number: int) -> dict[str, float]:
+    """Return what a cast costs by HTTP, in the process, and a request that does nothing."""
+
+    async def nothing(request: Request) -> JSONResponse:
+        await request.body()
+        return JSONResponse({"ok": True})
+
+    bare = Starlette(routes=[Route("/", nothing, methods=["POST"])])
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        async with Runtime.open(f"sqlite:{folder}/loom.db") as runtime:
+            inside, _ = await _cost(lambda: runtime.cast(SPELL, "hi"), number)
+            async with _service(runtime) as (_, url), httpx.AsyncClient(base_url=url) as client:
+                over, wall = await _cost(lambda: client.post("/api/v1/casts", json=ASKED), number)
+            async with _served(bare) as url, httpx.AsyncClient(base_url=url) as client:
+                floor, _ = await _cost(lambda: client.post("/", json=ASKED), number)
+    return {"cast_inside": inside, "cast_http": over, "request_bare": floor, "requests_a_second": 1e6 / wall}
+
+
+async def measure_first_byte(number: int) -> dict[str, float]:
+    """Return after how many milliseconds a watcher in the process, and a reader of the stream, have a new piece."""
+    inside: list[float] = []
+    outside: list[float] = []
+    async with Runtime.open() as runtime, _service(runtime) as (_, url):
+        entity = await runtime.invoke(SPELL, "hi")
+        await entity.episode()
+        first = [0.0]
+
+        def look(_envelopes: Any) -> None:
+            first[0] = first[0] or time.perf_counter()
+
+        stop = runtime.watch(look)
+        async with await _follow(url, entity.id) as line:
+            for _ in range(number):
+                await _read_all(line)
+                first[0], began = 0.0, time.perf_counter()
+                await entity.post("hi")
+                while b"event: " not in await line.receive():  # the header of a chunk may come alone
+                    pass
+                outside.append((time.perf_counter() - began) * 1e3)
+                inside.append((first[0] - began) * 1e3)
+        stop()
+    return {"first_inside": statistics.median(inside), "first_http": statistics.median(outside)}
+
+
+async def _follow(url: str, entity_id: str) -> anyio.abc.SocketStream:
+    """Return a connection that an event stream is sent over."""
+    host, port = url.partition("//")[2].split(":")
+    line = await anyio.connect_tcp(host, int(port))
+    request = f"GET /api/v1/entities/{entity_id}/events HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n"
+    await line.send(request.encode())
+    return line
+
+
+async def _read_all(line: anyio.abc.SocketStream) -> None:
+    """Read what comes until nothing comes for a while."""
+    while True:
+        with anyio.move_on_after(0.1) as quiet:
+            await line.receive()
+        if quiet.cancelled_caught:
+            return
+
+
+async def measure_streams(streams: int, turns: int) -> dict[str, float]:
+    """Return how long a turn takes without readers, and with so many."""
+    async with Runtime.open() as runtime, _service(runtime) as (service, url):
+
+        async def seconds(readers: int) -> float:
+            entity = await runtime.invoke(SPELL, "hi")
+            await entity.episode()
+
+            async def read() -> None:
+                async with await _follow(url, entity.id) as line:
+                    async for _ in line:
+                        pass
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(readers):
+                    tasks.start_soon(read)
+                with service.feed(entity.id) as feed:
+                    while feed.readers <= readers:  # noqa: ASYNC110  # no event says so
+                        await anyio.sleep(0.01)
+                    await anyio.sleep(0.5)
+                    began = time.perf_counter()
+                    await entity.send(f"turns {turns}")
+                    took = time.perf_counter() - began
+                tasks.cancel_scope.cancel()
+            await entity.stop()
+            return took / turns
+
+        return {"turn_alone": await seconds(0) * 1e3, "turn_followed": await seconds(streams) * 1e3}
+
+
+async def measure(casts: int, streams: int) -> dict[str, float]:
+    """Measure all of it."""
+    return {
+        **await measure_casts(casts),
+        **await measure_first_byte(max(5, casts // 20)),
+        **await measure_streams(streams, 8),
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print; return 1 if a limit does not hold, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m bench serve", description=__doc__)
+    parser.add_argument("--casts", type=int, default=500)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    found = anyio.run(measure, options.casts, options.streams, backend=options.backend)
+    ratio = found["turn_followed"] / found["turn_alone"]
+    later = found["first_http"] - found["first_inside"]
+    is_over = ratio > STREAMS_LIMIT or later > FIRST_BYTE_LIMIT
+    if options.json:
+        print(orjson.dumps({**found, "ratio": ratio, "later": later, "over": is_over}).decode())
+        return int(is_over)
+    print(f"cast in the process    {found['cast_inside']:>8,.0f} us of CPU")
+    print(f"cast over HTTP         {found['cast_http']:>8,.0f} us of CPU, client included")
+    print(f"a bare request         {found['request_bare']:>8,.0f} us of CPU, client included")
+    print(f"casts a second         {found['requests_a_second']:>8,.0f} by one client, one after the other")
+    print(
+        f"first piece            {found['first_http']:>8,.1f} ms over HTTP, {found['first_inside']:,.1f} in the process"
+    )
+    print(f"a turn                 {found['turn_alone']:>8,.0f} ms alone, {found['turn_followed']:,.0f} with readers")
+    print(f"with {options.streams} streams       {ratio:>8,.2f} times (limit {STREAMS_LIMIT})")
+    return int(is_over)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""Generate docs/families.md, what each family of crystals sends, and the table of settings in docs/crystals.md.
+
+Nothing on these pages is written by hand: each setting is given to a crystal of the family, and the page shows what
+its request has more. `tests/crystal/test_families.py` holds the same requests against what the providers publish.
+
+``python -m tools.families`` writes the pages, ``--check`` only says whether they are what would be written.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cantrip_actors.crystal.batch_endpoints import ENDPOINTS
+from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.policy.background import BACKGROUND
+from cantrip_actors.crystal.provider import Asked, ProviderCrystal
+from cantrip_actors.crystals import anthropic, bedrock, google, local, openai, openrouter, xai
+from cantrip_actors.terms.messages import Message, ToolDefinition
+from cantrip_actors.terms.server_tools import TAKEN, ServerTool
+from tools.pages import ROOT, settle
+
+PAGE = ROOT / "docs" / "families.md"
+CRYSTALS = ROOT / "docs" / "crystals.md"
+BEGIN = "<!-- Made by `make docs` from the requests of each family; do not edit. -->\n"
+END = "<!-- The end of the made part. -->\n"
+
+HEAD = f"""\
+{BEGIN}
+# What each provider is sent
+
+For those who want to know what a setting of `Call` becomes at their provider, and what is left out or changed. Each
+line is a setting, and what the request of the model named has more because of it. The tests hold each of these
+requests against the types that the provider publishes.
+
+What a family has no field for is left out, and every answer says so: `metadata["left_out"]` of its `Response`, which
+the loom keeps with the utterance. What a *model* refuses is learnt from its refusal for an hour: the nearest value
+that it takes (`metadata["adjusted"]` has what was wanted and what was sent), or nothing (`left_out`). A value that no
+model takes raises `ProviderError`. The rules are R-01 to R-08 and R-26 of [rules.md](rules.md).
+"""
+
+READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+class Family(NamedTuple):
+    """A family, and the crystal that stands for it."""
+
+    name: str
+    crystal: ProviderCrystal
+    key: str
+
+
+class Sample(NamedTuple):
+    """A setting, as a user writes it, and the query with it."""
+
+    written: str
+    options: Mapping[str, Any] = {}
+    choice: str | None = None
+
+
+SETTINGS = (
+    Sample("temperature=0.2", {"temperature": 0.2}),
+    Sample("top_p=0.9", {"top_p": 0.9}),
+    Sample("max_tokens=2000", {"max_tokens": 2000}),
+    Sample('stop=["END"]', {"stop": ("END",)}),
+    Sample('options={"effort": "high"}', {"effort": "high"}),
+    Sample('options={"output_schema": …}', {"output_schema": SCHEMA}),
+    Sample('tool_choice="required"', choice="required"),
+    Sample('tool_choice="none"', choice="none"),
+    Sample('tool_choice="gate:read"', choice="gate:read"),
+    Sample("parallel_tool_calls=False", {"parallel_tool_calls": False}),
+    Sample('service_tier="default"', {"service_tier": "default"}),
+    Sample("frequency_penalty=0.5", {"frequency_penalty": 0.5}),
+    Sample("presence_penalty=0.5", {"presence_penalty": 0.5}),
+    Sample("logprobs=2", {"logprobs": 2}),
+    Sample("seed=7", {"seed": 7}),
+    Sample('verbosity="low"', {"verbosity": "low"}),
+    Sample('reasoning_summary="none"', {"reasoning_summary": "none"}),
+)
+
+TOOLS: Mapping[str, ServerTool] = {
+    "web_search": ServerTool("web_search"),
+    "url_context": ServerTool("url_context"),
+    "code_execution": ServerTool("code_execution"),
+    "file_search": ServerTool("file_search", {"stores": ("vs_1",)}),
+}
+
+
+def families() -> list[Family]:
+    """Return the families, each with a crystal of a model of today."""
+    cloud = bedrock("us.anthropic.claude-sonnet-4-5-20250929-v1:0", region="us-east-1", api_key="k")
+    return [
+        Family("anthropic", anthropic("claude-sonnet-4-5", api_key="k"), "`ANTHROPIC_API_KEY`"),
+        Family("openai", openai("gpt-5", api_key="k"), "`OPENAI_API_KEY`"),
+        Family("openai-chat", openai("gpt-4.1", chat=True, api_key="k"), "`OPENAI_API_KEY`"),
+        Family("google", google("gemini-3-pro-preview", api_key="k"), "`GEMINI_API_KEY` or `GOOGLE_API_KEY`"),
+        Family("openrouter", openrouter("anthropic/claude-sonnet-4.5", api_key="k"), "`OPENROUTER_API_KEY`"),
+        Family("xai", xai("grok-4", api_key="k"), "`XAI_API_KEY`"),
+        Family("bedrock", cloud, "your AWS credentials, or `AWS_BEARER_TOKEN_BEDROCK`"),
+        Family("local", local("http://localhost:8080/v1", "llama3.2"), "none, or `LOCAL_API_KEY`"),
+    ]
+
+
+def request(family: Family, sample: Sample) -> Request:
+    """Return the request of a family with a setting."""
+    asked = Asked([Message("user", "go")], [READ], sample.choice, Settings.of(sample.options))
+    return family.crystal.family.request(asked)
+
+
+def added(before: Any, after: Any) -> Any:
+    """Return what `after` has that `before` has not."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return {name: added(before.get(name), one) for name, one in after.items() if one != before.get(name)}
+    if isinstance(before, list) and isinstance(after, list):
+        return [one for one in after if one not in before]
+    return after
+
+
+def shown(family: Family, sample: Sample) -> str:
+    """Return what a setting becomes, as a cell of a table."""
+    made = request(family, sample)
+    fields = added(json.loads(request(family, Sample("")).body), json.loads(made.body))
+    parts = [f"`{json.dumps(fields, ensure_ascii=False)}`"] if fields else []
+    if made.left_out:
+        parts.append(f"left out: {', '.join(f'`{name}`' for name in made.left_out)}")
+    parts += [f"adjusted: `{name}`: {one.sent}" for name, one in made.adjusted.items()]
+    return "; ".join(parts).replace("|", "\\|") or "as without it"
+
+
+def page() -> str:
+    """Return docs/families.md."""
+    return "\n".join([HEAD, *(line for family in families() for line in section(family))])
+
+
+def section(family: Family) -> Iterator[str]:
+    """Yield the lines about one family."""
+    crystal, kind = family.crystal, family.crystal.family
+    yield f"## {family.name}\n"
+    yield f"Key: {family.key}. Address: `{kind.base_url or 'its region'}{kind.path}`. The model here: `{kind.model}`.\n"
+    yield "| `Call(…)` | what is sent |"
+    yield "| --- | --- |"
+    for sample in SETTINGS:
+        yield f"| `{sample.written}` | {shown(family, sample)} |"
+    for name, tool in TOOLS.items():
+        if name in TAKEN.get(kind.serves, {}):
+            limits = ", ".join(sorted(TAKEN[kind.serves][name])) or "no settings"
+            sent = shown(family, Sample("", {"server_tools": (tool,)}))
+            yield f"| `server_tools=[{name}(…)]`, with {limits} | {sent} |"
+    takes = kind.encoder.writer.takes
+    pictures = ", ".join(sorted(one.removeprefix("image/") for one in takes.kinds)) if takes.any else "none"
+    files = ", ".join(f"`{one}`" for one in takes.files) or "texts only, told as text"
+    learns = ", ".join(f"`{name}`" for name in sorted({*kind.lessons, *kind.written}))
+    yield ""
+    yield f"- Images: {pictures}. [Files](files.md): {files}."
+    yield f"- Left out, or set to the nearest value, if a model refuses it: {learns}."
+    answers = [
+        name for name, has in (("batch", type(kind) in ENDPOINTS), ("background", type(kind) in BACKGROUND)) if has
+    ]
+    later = " and ".join(f"`{name}:{crystal.name}`" for name in answers) or "not offered"
+    yield f"- [Answering later](batches.md): {later}.\n"
+
+
+def table() -> str:
+    """Return which settings each family sends, as a table."""
+    made = families()
+    lines = [f"| `Call(…)` | {' | '.join(f'`{family.name}`' for family in made)} |", "| --- |" + " --- |" * len(made)]
+    for sample in SETTINGS:
+        cells = ["" if request(family, sample).left_out else "yes" for family in made]
+        lines.append(f"| `{sample.written}` | {' | '.join(cells)} |")
+    tools = {name: [name in TAKEN.get(family.crystal.family.serves, {}) for family in made] for name in TOOLS}
+    lines += [
+        f"| `server_tools=[{name}(…)]` | {' | '.join('yes' if has else '' for has in row)} |"
+        for name, row in tools.items()
+    ]
+    later = ["yes" if type(family.crystal.family) in ENDPOINTS else "" for family in made]
+    return "\n".join([*lines, f"| [in batches](batches.md), at half price | {' | '.join(later)} |", ""])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write or check the pages; return 1 if one is out of date."""
+    parser = argparse.ArgumentParser(prog="python -m tools.families", description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args(argv).check
+    text = CRYSTALS.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        print(f"{CRYSTALS.name}: expected the lines {BEGIN.strip()} and {END.strip()}", file=sys.stderr)
+        return 1
+    codes = [settle(PAGE, page(), check=check)]
+    codes.append(settle(CRYSTALS, f"{before}{BEGIN}\n{table()}\n{END}{after}", check=check))
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
