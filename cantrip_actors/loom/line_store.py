@@ -52,7 +52,7 @@ class LineStore(Store):
     def _check_open(self) -> None:
         """Raise LoomError where nothing can be recorded."""
 
-    def update_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
+    def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
         """Change an account of this process: nobody else writes to this loom, so it is kept in memory."""
         self._accounts[name], result = change(self._accounts.get(name), now)
         return result

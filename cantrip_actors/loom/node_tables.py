@@ -74,7 +74,7 @@ class NodeTables(Store):
     def _now(self, db: Connection) -> float:
         """Return the time, in seconds, of one clock for all processes."""
 
-    def update_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:  # noqa: ARG002  # the server's clock alone counts
+    def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:  # noqa: ARG002  # the server's clock alone counts
         """Change an account, while all others wait."""
 
         def work(db: Connection) -> T:

@@ -334,7 +334,7 @@ class Store(ABC):
         """Call `heard` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
     @abstractmethod
-    def update_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
+    def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
         """Change an account that all processes of the loom share, a text, and return what `change` returns beside it.
 
         `change` is given the account, None for a new one, and the time in seconds: that of the server, or `now` where

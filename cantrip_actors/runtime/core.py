@@ -140,7 +140,7 @@ class Core:
         def change(account: str | None, now: float) -> tuple[str, Grant]:
             return draw(account, limits, ask, now)
 
-        work = partial(self.store.update_account, name, change, anyio.current_time())
+        work = partial(self.store.change_account, name, change, anyio.current_time())
         return await anyio.to_thread.run_sync(work) if self.store.blocking else work()
 
     # The loom

@@ -98,9 +98,7 @@ class Entity:
             cell.wait.callers += 1
             try:
                 with tree.questions.waiting(self._id):
-                    await cell.supervisor.exited()
-                    if cell.outcome is None:
-                        await cell.ending.wait()
+                    await cell.ending.wait()
             finally:
                 cell.wait.callers -= 1
             if cell.outcome is not None:

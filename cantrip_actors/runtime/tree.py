@@ -212,15 +212,16 @@ class Tree(Core):
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             if self.instrument is not None:
                 self._system.sinks.append(self.instrument.supervised)
+            self.is_open = True  # the first search for mail, as soon as its actor starts, may load entities
             try:
                 await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
             except BaseException as error:  # most likely a cancellation: close the system
+                self.is_open = False
                 await self._system.__aexit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
             store.close()
             raise
-        self.is_open = True
 
     def _check_node(self, store: Store, node: Node) -> None:
         """Raise LoomError if a runtime cannot join (N-07)."""

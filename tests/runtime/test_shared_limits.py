@@ -97,14 +97,14 @@ async def test_nothing_begins_while_the_account_cannot_be_reached(
 ) -> None:
     seen: dict[str, Any] = {}
     is_away = True
-    real = SqliteStore.update_account
+    real = SqliteStore.change_account
 
     def update(self: Any, *given: Any) -> Any:
         if is_away:
             raise LoomError("the server is away")
         return real(self, *given)
 
-    monkeypatch.setattr(SqliteStore, "update_account", update)
+    monkeypatch.setattr(SqliteStore, "change_account", update)
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(runtime.cast, spell(Model(0.01, seen), requests_per_minute=600, shared="account"), "go")
         await anyio.sleep(0.3)
