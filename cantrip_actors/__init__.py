@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         NameTaken,
         ProviderError,
         RuntimeClosed,
+        Stranded,
         UnknownRequest,
     )
     from cantrip_actors.terms.file import File
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
     from cantrip_actors.terms.risk import LethalTrifecta
-    from cantrip_actors.terms.wrapping import GateCall, Refused, ask_first, wrap
+    from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
     "AlreadyDecided",
@@ -115,6 +116,7 @@ __all__ = [
     "EntityEvent",
     "EntityStartedEvent",
     "Episode",
+    "Fence",
     "File",
     "FinalResponseEvent",
     "Folding",
@@ -159,6 +161,7 @@ __all__ = [
     "Scripted",
     "StepCompleteEvent",
     "StepStartEvent",
+    "Stranded",
     "Subscription",
     "TextEvent",
     "ThinkingEvent",
@@ -226,6 +229,7 @@ _HOMES = {
         "NameTaken",
         "ProviderError",
         "RuntimeClosed",
+        "Stranded",
         "UnknownRequest",
     ),
     "cantrip_actors.terms.gate": (
@@ -250,6 +254,7 @@ _HOMES = {
         "TurnMetadata",
     ),
     "cantrip_actors.terms.wrapping": (
+        "Fence",
         "GateCall",
         "Refused",
         "ask_first",

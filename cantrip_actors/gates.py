@@ -6,9 +6,10 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
 from cantrip_actors.terms.gate import Gate, Injected, gate, standard
-from cantrip_actors.terms.wrapping import GateCall, Refused, wrap
+from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
+    "Fence",
     "Gate",
     "GateCall",
     "GateError",

@@ -129,5 +129,16 @@ def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer
 
 def replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
     """Return a cantrip with some parts replaced."""
-    names = ("crystal", "call", "circle", "child_crystal", "crystals", "folding", "retry", "require_done_tool", "name")
+    names = (
+        "crystal",
+        "call",
+        "circle",
+        "child_crystal",
+        "crystals",
+        "folding",
+        "retry",
+        "require_done_tool",
+        "name",
+        "needs",
+    )
     return Cantrip(**{name: parts.get(name, getattr(cantrip, name)) for name in names})

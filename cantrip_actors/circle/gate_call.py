@@ -60,8 +60,8 @@ async def run_gate(
     """
     function = gate.function
     assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
-    if gate.site is not None:
-        args = {**args, gate.site: site}
+    if site is not None:
+        args = {**args, **{name: part(site) for name, part in gate.site}}
     result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
     if isinstance(result, Failure):
         problem = result.exception

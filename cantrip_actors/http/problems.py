@@ -34,6 +34,7 @@ from cantrip_actors.terms.errors import (
     NameTaken,
     ProviderError,
     RuntimeClosed,
+    Stranded,
     UnknownRequest,
 )
 
@@ -89,6 +90,7 @@ _ROWS: Final = (
     _Row(KeyUsed, 422, "idempotency-key-reused"),
     _Row(Held, 409, "held"),
     _Row(Quarantined, 409, "quarantined"),
+    _Row(Stranded, 503, "stranded", later=True),
     _Row(CantripUnknown, 409, "cantrip-unknown"),
     _Row(EntityEnded, 409, "ended"),
     _Row(AlreadyDecided, 409, "already-decided"),

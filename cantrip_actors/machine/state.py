@@ -103,6 +103,8 @@ class Plan:
     name: str | None = None
     key: str | None = None
     tenant: str = ""
+    release: str = ""
+    """The release of the node that runs the entity."""
 
     @classmethod
     def of(
@@ -119,6 +121,7 @@ class Plan:
         name: str | None = None,
         key: str | None = None,
         tenant: str = "",
+        release: str = "",
     ) -> Plan:
         """Return the plan of an entity with this cantrip.
 
@@ -151,6 +154,7 @@ class Plan:
             name=name,
             key=key,
             tenant=tenant,
+            release=release,
         )
 
     @property
@@ -214,6 +218,7 @@ class Plan:
             call=cantrip.call.as_json(),
             circle=cantrip.circle.as_json(),
             cantrip_name=cantrip.name,
+            release=self.release or None,
         )
 
 

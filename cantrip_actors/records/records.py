@@ -176,7 +176,10 @@ class MailRefused(_Record, frozen=True, tag="refused"):
 
 
 class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip", "cantrip_name": "name"}):
-    """From here on the entity works with the cantrip `cantrip_id` instead of `previous`: its call, circle, crystal."""
+    """From here on the entity works with the cantrip `cantrip_id` instead of `previous`: its call, circle, crystal.
+
+    `release` is that of the node on which it moved, if that has one (N-62).
+    """
 
     entity_id: str
     cantrip_id: str
@@ -186,6 +189,7 @@ class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id":
     call: Mapping[str, Any]
     circle: Mapping[str, Any]
     cantrip_name: str | None = None
+    release: str | None = None
 
 
 class QueryPosted(_Record, frozen=True, tag="query_posted"):

@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Forgotten, Loom
 from cantrip_actors.records.records import Header
+from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent
@@ -124,6 +125,10 @@ class BlockingRequestFeed(_BlockingFeed[Request]):
     """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
 
 
+class BlockingLogFeed(_BlockingFeed[T]):
+    """`LogFeed` without `await`: `for turn in entity.story(): …`, in a thread of yours."""
+
+
 class BlockingReceipt(_Blocking[Receipt]):
     """`Receipt` without `await`."""
 
@@ -199,6 +204,10 @@ class BlockingCluster(_Blocking[Cluster]):
     free = _blocking(Cluster.free)
     use_release = _blocking(Cluster.use_release)
 
+    def events(self, entity: str) -> BlockingLogFeed[EntityEvent]:
+        """Return what is recorded of an entity from now on, as `Cluster.events`, to iterate in a thread of yours."""
+        return BlockingLogFeed(self._portal.call(self._inner.events, entity), self._portal)
+
 
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
@@ -246,6 +255,10 @@ class BlockingEntity(_Blocking[Entity]):
         To see its beginning, subscribe with `BlockingRuntime.events` before it is started.
         """
         return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
+
+    def story(self, after: int = 0) -> BlockingLogFeed[Turn]:
+        """Return its turns after a number, and those to come, as `Entity.story`, to iterate in a thread of yours."""
+        return BlockingLogFeed(self._portal.call(self._inner.story, after), self._portal)
 
 
 class BlockingRuntime(_Blocking[Runtime]):

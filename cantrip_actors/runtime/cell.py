@@ -215,6 +215,8 @@ class Cell:
     """The outcome of the last episode."""
     error: CantripError | None = None
     """The error of the crystal or the loom, if that ended the last episode."""
+    token: int = 0
+    """Of a root entity: the token of the lease with which this process runs its tree."""
     is_over: bool = False
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)

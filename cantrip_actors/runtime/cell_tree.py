@@ -20,6 +20,7 @@ from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.terms.gate import DELEGATION
+from cantrip_actors.terms.wrapping import Fence
 from supervisors import ChildSpec, DynamicSupervisor, Supervisor, SupervisorRef
 
 __all__ = ["cell_spec"]
@@ -56,7 +57,10 @@ def _supervisor(cell: Cell) -> Supervisor:
 
 
 def _circle(cell: Cell) -> GatesActor:
+    def fence() -> Fence:
+        return Fence(cell.root.entity_id, cell.root.token)
+
     who, variables, report = cell.entity_id, lambda: cell.context_variables, cell.services.guard.report_failure
     if cell.plan.circle.medium == "tools":
-        return GatesActor(who, variables, report, cell.working)
-    return CircleActor(cell.plan.circle, cell.services.snapshots, who, variables, report, cell.working)
+        return GatesActor(who, variables, report, cell.working, fence)
+    return CircleActor(cell.plan.circle, cell.services.snapshots, who, variables, report, cell.working, fence)

@@ -121,6 +121,7 @@ class Cells:
             name=name,
             key=key,
             tenant=tenant if parent is None else parent.plan.tenant,
+            release="" if core.membership is None else core.membership.info.release,
         )
         summary = cantrip.folding.summary
         if summary is not False:

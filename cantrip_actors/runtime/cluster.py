@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -11,7 +12,10 @@ import anyio
 from cantrip_actors.loom import Store, no_more, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
-from cantrip_actors.runtime.node import candidate_of, member_of
+from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.events import EntityEvent, events_of
+from cantrip_actors.runtime.log_feed import LogFeed
+from cantrip_actors.runtime.placing import candidate_of, member_of
 from cantrip_actors.terms.errors import LoomError
 
 if TYPE_CHECKING:
@@ -77,6 +81,24 @@ class Cluster:
         root = self._tree.root_of(entity_id)
         owner = await self._in_store(partial(self._tables.place, root))
         return next((one for one in await self.nodes() if one.id == owner), None)
+
+    def events(self, entity: str) -> LogFeed[EntityEvent]:
+        """Return what is recorded of an entity from now on, whichever process runs it, up to its end (N-41).
+
+        `entity` is a name or id. `Runtime.events` is for the entities of this process, and sees a step as it is made;
+        this sees it when it is recorded, half a second later at most. Raises LoomError for an unknown entity.
+        """
+        tree = self._tree
+        tree.check_open()
+        entity_id = tree.store.named(entity) or entity
+        tip = tree.store.tip(entity_id) if tree.loom.has(entity_id) else None
+        if tip is None:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+
+        def read(records: Sequence[Record]) -> Iterable[EntityEvent]:
+            return tree.guard.redact_events(events_of(records, time.time()))
+
+        return LogFeed(tree, entity_id, read, tip.position)
 
     async def stranded(self) -> list[StrandedEntity]:
         """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""

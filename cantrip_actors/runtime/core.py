@@ -62,6 +62,7 @@ class Limits(NamedTuple):
     keep_keys: float = 604_800.0
     unattended: Unattended = "wait"
     retention: Retention = MappingProxyType({})
+    stranded_after: float = 60.0
 
 
 class _Opened(NamedTuple):
@@ -177,18 +178,26 @@ class Core:
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 
-    async def claim(self, what: str, *, lift: bool = False) -> None:
-        """Let no other process run an entity, or make one with that name (`name:…`). Raises Held, Quarantined."""
-        if self.store.shared:
-            await self.writer.call(Claim(what, lift))
+    async def claim(self, what: str, *, lift: bool = False) -> int:
+        """Let no other process run an entity, or make one with that name (`name:…`); return the token of the lease.
+
+        Raises Held, Quarantined.
+        """
+        if not self.store.shared:
+            return 0
+        token: int = await self.writer.call(Claim(what, lift))
+        return token
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another process runs an entity."""
         return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
 
     def has_living_node(self) -> bool:
-        """Return whether a node of a cluster lives, which takes what no process runs."""
-        return any(node.is_living for node in self.store.nodes())
+        """Return whether a node of a cluster lives, which takes what no process runs.
+
+        A runtime that is a node lives, also while its row has expired: it renews it when the server is back.
+        """
+        return self.membership is not None or any(node.is_living for node in self.store.nodes())
 
     # Entities
 

@@ -16,12 +16,14 @@ from cantrip_actors.loom import Held
 from cantrip_actors.machine.project import outcome_of, state_of
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.episode import Episode, episode_of
 from cantrip_actors.runtime.events import Subscription
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.log_feed import LogFeed, turns_after
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.cantrip import Cantrip
@@ -273,6 +275,15 @@ class Entity:
             subscription.close()
         return subscription
 
+    def story(self, after: int = 0) -> LogFeed[Turn]:
+        """Return its turns with a higher number than `after`, and those to come, in order, up to its end (N-39).
+
+        They come from the loom, so it does not matter which process runs the entity, or whether one does:
+        `async for turn in entity.story(after=41)`. A turn is seen when it is recorded. Raises InvalidIntent for a wrong
+        number; iterating raises LoomError for an entity that is not in the loom.
+        """
+        return turns_after(self._tree, self._id, after)
+
     async def result(self) -> Episode:
         """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
         try:
@@ -283,12 +294,15 @@ class Entity:
             raise
 
     async def _cancel(self) -> None:
-        """End the entity, if this process runs it or it waits for a person."""
+        """End the entity: here if this process runs it or it waits for a person, else by mail (N-38)."""
         tree, cell = self._tree, self._loaded()
         if cell is not None:
             await tree.terminate(cell, "cancelled")
         elif tree.is_open and tree.loom.has(self._id) and tree.is_waiting(self._id):
             await self.stop()
+        elif tree.is_open and not tree.drains and tree.is_held(self._id):  # what was handed over goes on
+            with suppress(EntityEnded):
+                await self._post_control("stop", {"reason": "cancelled"})
 
     def _loaded(self) -> Cell | None:
         return self._tree.living.get(self._id)

@@ -17,7 +17,7 @@ from cantrip_actors.circle.gate_call import Report, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, ContextVariables, Working, bound_variables
-from cantrip_actors.terms.wrapping import GateCall
+from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
 from supervisors import Actor, Caller
 
 __all__ = ["GatesActor"]
@@ -29,7 +29,7 @@ class GatesActor(Actor):
     """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way.
 
     `report` is called with the exceptions of gates and of the steps around them. `working` is for the lines
-    that gates log.
+    that gates log. `fence` returns the fence of the entity's owner.
     """
 
     hibernate_after = 1.0
@@ -41,11 +41,13 @@ class GatesActor(Actor):
         context_variables: Callable[[], ContextVariables] = tuple,
         report: Report | None = None,
         working: Working | None = None,
+        fence: Callable[[], Fence] = lambda: NO_FENCE,
     ) -> None:
         self._entity_id = entity_id
         self._working = working
         self._context_variables = context_variables
         self._report = report
+        self._fence = fence
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
         """Run a gate and return its observation."""
@@ -56,7 +58,7 @@ class GatesActor(Actor):
             DOING.set((message.turn_id, gate.name))
             if gate.wrappers:
                 return await run_wrapped(message, self._site(message), self._report)
-            site = None if gate.site is None else self._site(message)
+            site = self._site(message) if gate.site else None
             return await run_gate(gate, message.call, message.args, site, self._report)
 
     def _site(self, run: Run) -> GateCall:
@@ -64,4 +66,5 @@ class GatesActor(Actor):
         args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):
             args = run.gate.plain(args)
-        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, run.call.id)
+        call = run.call.id
+        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call, self._fence())

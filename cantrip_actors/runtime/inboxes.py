@@ -8,6 +8,7 @@ ends of episodes that a caller here waits for.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
 from cantrip_actors.runtime.loading import usage_under
 from cantrip_actors.runtime.loom_writer import Post
+from cantrip_actors.runtime.placing import stranding
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
@@ -285,10 +287,19 @@ class Inboxes:
             self.forget(entity_id, key, waiter)
 
     async def outcome(self, entity_id: str, key: str) -> Outcome:
-        """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it."""
+        """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it.
+
+        If no living node of a cluster can run the entity, it raises Stranded after `stranded_after` seconds (N-61).
+        """
         waiter = self.expect(entity_id, key, self._core.capture_variables())
+        patience = self._core.limits.stranded_after if self._core.store.shared else math.inf
         try:
-            return await waiter.wait()
+            while True:
+                with anyio.move_on_after(patience):
+                    return await waiter.wait()
+                why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
+                if why is not None and not waiter.is_settled.is_set():
+                    raise why
         finally:
             self.forget(entity_id, key, waiter)
 

@@ -303,7 +303,7 @@ class LoomActor(Actor):
         self._unreleased.pop(message.entity_id, None)
         if self._store.expires:
             self._renewal.start()
-        caller.reply(None)
+        caller.reply(lease.token)
 
     async def _write(self, group: list[Caller]) -> None:
         records, taken, post, timers = _joined([caller.message for caller in group])

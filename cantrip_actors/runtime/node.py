@@ -17,19 +17,18 @@ import anyio
 import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.placement import Candidate, Looked, Member, State, Take, advance, rank
-from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, rank
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.inboxes import Inboxes
-from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.runtime.membership import Membership, Node
+from cantrip_actors.runtime.placing import candidate_of, member_of
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
 
-__all__ = ["NodeActor", "candidate_of", "join", "member_of", "serve"]
+__all__ = ["NodeActor", "join", "serve"]
 
 T = TypeVar("T")
 
@@ -118,7 +117,8 @@ class NodeActor(Actor):
             for cell in idle:
                 cell.entity.send(UNLOAD_WHEN_IDLE)
         if taken:
-            _log.info("entities without an owner are taken over", node=ours.node.name, entities=len(taken))
+            told = {"node": ours.node.name, "id": ours.owner, "entities": len(taken)}
+            _log.info("entities without an owner are taken over", **told)
 
     def _start(self, entity_id: str) -> None:
         if entity_id not in self._loading:
@@ -184,15 +184,6 @@ class NodeActor(Actor):
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
-def candidate_of(core: Core, header: Any) -> Candidate:
-    """Return what placement has to know of an entity. Raises LoomError."""
-    now = cantrip_in_force(core.loom, header)
-    is_idle = header.lasting and core.store.life(header.entity_id) is Life.IDLE
-    move = core.upgrades.move_of(header, now, is_idle=True) if is_idle else None
-    moves_to = None if move is None else move.cantrip.id
-    return Candidate(header.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to)
-
-
 def admits(core: Core, membership: Membership, header: Any) -> bool:
     """Return whether an entity that is wanted here may be loaded here at once, and not by a node with more room.
 
@@ -252,8 +243,3 @@ async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) 
             tasks.start_soon(wait_for, again, draining)
             await drain()
         tasks.cancel_scope.cancel()
-
-
-def member_of(row: NodeRow) -> Member:
-    """Return a node as placement sees it."""
-    return Member(row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no)

@@ -33,6 +33,7 @@ from cantrip_actors.runtime.context_variables import ContextVariables, Working
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.snapshots import SMALL_MIDWAY, Account, Snapshots
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.wrapping import NO_FENCE, Fence
 from supervisors import Caller, ExitReason
 
 __all__ = ["RELEASE_PROGRAM", "CircleActor"]
@@ -66,8 +67,9 @@ class CircleActor(GatesActor):
         context_variables: Callable[[], ContextVariables] = tuple,
         report: Report | None = None,
         working: Working | None = None,
+        fence: Callable[[], Fence] = lambda: NO_FENCE,
     ) -> None:
-        super().__init__(entity_id, context_variables, report, working)
+        super().__init__(entity_id, context_variables, report, working, fence)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

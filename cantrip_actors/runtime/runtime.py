@@ -116,6 +116,7 @@ class Runtime:
         seal_key: SealKey | None = None,
         telemetry: Instrument | None = None,
         node: Node | None = None,
+        stranded_after: float = 60.0,
     ) -> None:
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -132,7 +133,10 @@ class Runtime:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
         offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, retention_of(retention))
+        if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
+            raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
+        kept_for = retention_of(retention)
+        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after)
         self._tree = Tree(
             os.fspath(url),
             offered,
@@ -172,6 +176,7 @@ class Runtime:
         seal_key: SealKey | None = None,
         telemetry: Instrument | None = None,
         node: Node | None = None,
+        stranded_after: float = 60.0,
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -222,6 +227,7 @@ class Runtime:
         With `node` the runtime joins the other nodes of the loom, in Postgres or, on one machine, in SQLite. A node
         resumes entities whose nodes died, and loads those for which mail waits, if it serves their cantrips and has
         room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
+        Whoever waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
 
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
         is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
@@ -244,6 +250,7 @@ class Runtime:
             seal_key=seal_key,
             telemetry=telemetry,
             node=node,
+            stranded_after=stranded_after,
         )
 
     @staticmethod

@@ -115,8 +115,9 @@ class Scheduler:
         first = await self._first_after(self._looked)
         if first <= now:
             await self._carry_out(now, start_soon)
-            is_all_done = self._again == math.inf and not self._casting
-            self._looked = -math.inf if is_all_done else now
+            if self._casting:  # meanwhile others may submit what is due before `_looked`
+                self._again = min(self._again, now + LOOK)
+            self._looked = -math.inf if self._again == math.inf else now
             first = await self._first_after(self._looked)
         self.next = min(first, self._again)
 

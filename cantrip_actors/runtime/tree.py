@@ -207,7 +207,8 @@ class Tree(Core):
         try:
             if self._node is not None:
                 self._check_node(store, self._node)
-                serves = {cantrip.id: cantrip.name for cantrip in self.cantrips.given}
+                labels = self._node.labels.items()
+                serves = {one.id: one.name for one in self.cantrips.given if one.needs.items() <= labels}
                 self.membership = join(self._node, self, serves)
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             if self.instrument is not None:
@@ -415,7 +416,7 @@ class Tree(Core):
             if leaving is not None:
                 await leaving.ending.wait()
             try:
-                await self.claim(cell.entity_id, lift=lift)
+                cell.token = await self.claim(cell.entity_id, lift=lift)
             except anyio.get_cancelled_exc_class():  # it may be granted all the same, and nobody would release it
                 self.writer.cast(Release(cell.entity_id))
                 raise

@@ -153,6 +153,8 @@ class Cantrip:
     `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names none;
     `crystals` are those that a request may name, and, under a whole number, those of a depth (1: the children).
     `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward (D-002).
+    `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip (N-20). They say
+    where it runs, not what it is, so its id does not depend on them.
 
     Raises InvalidCantrip with one of the texts of `specs/cantrip.md` where a part is missing or wrong.
     """
@@ -166,6 +168,7 @@ class Cantrip:
     retry: Retry = field(default_factory=Retry)
     require_done_tool: bool = False
     name: str | None = None
+    needs: Mapping[str, str] = field(default_factory=dict)
     level: int = field(default=0, init=False)
     """0 for what a user casts, 1 for its children, and so on."""
 
@@ -180,6 +183,7 @@ class Cantrip:
         retry: Retry | None = None,
         require_done_tool: bool = False,
         name: str | None = None,
+        needs: Mapping[str, str] | None = None,
     ) -> None:
         if crystal is None:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
@@ -197,10 +201,14 @@ class Cantrip:
             ("retry", retry, Retry),
             ("require_done_tool", require_done_tool, bool),
             ("name", name, str),
+            ("needs", needs, Mapping),
         )
         for what, part, kind in kinds:
             if part is not None and not isinstance(part, kind):
                 raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
+        for label, value in (needs or {}).items():
+            if not (isinstance(label, str) and isinstance(value, str)):
+                raise InvalidCantrip(f"cantrip: needs: expected labels, a text for each, got {label!r}: {value!r}")
         parts: dict[str, Any] = {
             "crystal": crystal,
             "call": call or Call(),
@@ -211,6 +219,7 @@ class Cantrip:
             "retry": retry or Retry(),
             "require_done_tool": require_done_tool,
             "name": name,
+            "needs": MappingProxyType(dict(needs or {})),
             "level": 0,
         }
         for part_name, part in parts.items():

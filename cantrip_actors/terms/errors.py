@@ -94,6 +94,13 @@ class CantripUnknown(LoomError):
         self.offered = tuple(offered)
 
 
+class Stranded(CantripUnknown):
+    """No living node of the cluster can run the entity (N-61). Its mail waits, and so may you: `episode` again.
+
+    `offered` are the names and content ids of the cantrips that living nodes serve.
+    """
+
+
 class AskCycle(CantripError):
     """An entity would wait for an answer from one that waits, directly or through others, for it.
 

@@ -43,7 +43,7 @@ from cantrip_actors.terms.problems import short, told
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
-from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper
+from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wrapper
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -65,6 +65,8 @@ __all__ = [
     "gate",
     "provide",
     "standard",
+    "the_call",
+    "the_fence",
 ]
 
 T = TypeVar("T")
@@ -125,8 +127,8 @@ class Gate:
     read_only: bool = False
     timeout: float | None = None
     blocking: bool = False
-    site: str | None = None
-    """The parameter that is given the `GateCall`, if the function has one."""
+    site: tuple[tuple[str, Callable[[GateCall], Any]], ...] = ()
+    """The parameters that are given the `GateCall` or a part of it, and what of it."""
     wrappers: tuple[Wrapper, ...] = field(default=(), repr=False)
     """The steps around it, outermost first; see `wrap`."""
     written: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -344,7 +346,8 @@ def gate(
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
-    waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself.
+    waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself, and
+    one annotated `Injected[Fence]` the fence of its entity's owner (N-19).
     `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
     `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
     strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
@@ -398,10 +401,10 @@ def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[Base
 
 def _split(
     function: Callable[..., Any], name: str
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, str | None]:
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, tuple[tuple[str, Callable[[GateCall], Any]], ...]]:
     """A function's parameters: which are injected, which of those have no default, the others as model fields.
 
-    Then whether it takes any others, and which parameter is given the call itself.
+    Then whether it takes any others, and which parameters are given the call itself, or a part of it.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -412,7 +415,8 @@ def _split(
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
-    injected, required_injected, fields, open_, site = [], [], {}, False, None
+    injected, required_injected, fields, open_ = [], [], {}, False
+    site: list[tuple[str, Callable[[GateCall], Any]]] = []
     fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():
         if parameter.name in fixed:
@@ -427,8 +431,8 @@ def _split(
             open_ = True
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
-        elif hint is GateCall:
-            site = parameter.name
+        elif (part := _part_of_call(hint)) is not None:
+            site.append((parameter.name, part))
         elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
             injected.append(parameter.name)
             if parameter.default is parameter.empty:
@@ -439,7 +443,24 @@ def _split(
             raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
         else:
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-    return tuple(injected), tuple(required_injected), fields, open_, site
+    return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
+
+
+def the_call(call: GateCall) -> GateCall:
+    """Return the call: what a parameter annotated `GateCall` is given."""
+    return call
+
+
+def the_fence(call: GateCall) -> Fence:
+    """Return the fence of a call: what a parameter annotated `Injected[Fence]` is given."""
+    return call.fence
+
+
+def _part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
+    """Return what of a call a parameter with that annotation is given; None if it is given something else."""
+    if hint is GateCall:
+        return the_call
+    return the_fence if hint == Injected[Fence] else None
 
 
 def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["AskFirst", "GateCall", "Post", "Pre", "Refused", "Unattended", "When", "Wrapper"]
+__all__ = ["NO_FENCE", "AskFirst", "Fence", "GateCall", "Post", "Pre", "Refused", "Unattended", "When", "Wrapper"]
 
 Unattended = Literal["wait", "deny"]
 """What a request does while no program follows requests: it waits, or it is denied at once."""
@@ -20,6 +20,23 @@ class Refused:
     """A call that is not carried out, or whose result does not count: the text of the error observation."""
 
     reason: str
+
+
+class Fence(NamedTuple):
+    """Which owner of an entity calls a gate (N-19).
+
+    `tree` is the id of the root entity, and `token` grows each time another process takes its tree. A gate that writes
+    elsewhere passes both on, and the other side refuses a token lower than the highest that it has seen for the tree:
+    so a node that was frozen and comes back late changes nothing there. The token is 0 on a loom that one process alone
+    writes.
+    """
+
+    tree: str
+    token: int
+
+
+NO_FENCE: Final = Fence("", 0)
+"""That of a call by nobody's entity."""
 
 
 class GateCall(NamedTuple):
@@ -35,6 +52,8 @@ class GateCall(NamedTuple):
     entity_id: str
     turn_id: str
     call_id: str | None = None
+    fence: Fence = NO_FENCE
+    """Which owner of the entity calls, for what the gate writes to."""
 
     @property
     def id(self) -> str:

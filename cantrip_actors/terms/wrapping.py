@@ -18,9 +18,20 @@ from typing import Any, get_args
 
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
-from cantrip_actors.terms.wrapper import AskFirst, GateCall, Post, Pre, Refused, Unattended, When, Wrapper
+from cantrip_actors.terms.wrapper import (
+    NO_FENCE,
+    AskFirst,
+    Fence,
+    GateCall,
+    Post,
+    Pre,
+    Refused,
+    Unattended,
+    When,
+    Wrapper,
+)
 
-__all__ = ["GateCall", "Post", "Pre", "Refused", "Wrap", "Wrapper", "ask_first", "wrap"]
+__all__ = ["NO_FENCE", "Fence", "GateCall", "Post", "Pre", "Refused", "Wrap", "Wrapper", "ask_first", "wrap"]
 
 
 @dataclass(frozen=True, slots=True)

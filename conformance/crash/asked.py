@@ -7,7 +7,22 @@ life: the loom says which requests are open.
 
 from __future__ import annotations
 
-from cantrip_actors import AlreadyDecided, Cantrip, Circle, Request, Runtime, UnknownRequest, ask_first, gate, scripted
+import contextlib
+
+import anyio
+
+from cantrip_actors import (
+    AlreadyDecided,
+    Cantrip,
+    Circle,
+    LoomError,
+    Request,
+    Runtime,
+    UnknownRequest,
+    ask_first,
+    gate,
+    scripted,
+)
 from conformance.crash.workload import CIRCLE, WARDS, Root, answer, world
 
 __all__ = ["ASKED", "ASKS", "GATES", "be_the_person"]
@@ -34,10 +49,13 @@ ASKED = (
 
 
 async def be_the_person(runtime: Runtime) -> None:
-    """Decide all requests, until cancelled."""
-    async with runtime.requests(follow=True) as feed:
-        async for request in feed:
-            await _decide(runtime, request)
+    """Decide all requests, until cancelled; look again if the loom could not be reached."""
+    while True:
+        with contextlib.suppress(LoomError):
+            async with runtime.requests(follow=True) as feed:
+                async for request in feed:
+                    await _decide(runtime, request)
+        await anyio.sleep(0.05)
 
 
 async def _decide(runtime: Runtime, request: Request) -> None:

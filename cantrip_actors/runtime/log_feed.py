@@ -1,0 +1,105 @@
+"""What is recorded of one entity, as it is recorded, whichever process runs it (N-39, N-41).
+
+A feed reads the loom. Where this process runs the entity, its events say when there is more; else the feed looks twice
+a second. So it goes on when another process takes the entity over, and tells nothing twice and leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+
+from cantrip_actors.machine.project.turns import TurnReader
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.terms.errors import InvalidIntent, RuntimeClosed
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+__all__ = ["LogFeed", "turns_after"]
+
+T = TypeVar("T")
+
+Reader = Callable[[Sequence[Record]], Iterable[T]]
+
+
+class LogFeed(AsyncIterator[T], Generic[T]):
+    """What comes of an entity's records, in order. It ends with the entity, or when the runtime closes.
+
+    Iterating raises LoomError for an entity that is not in the loom, and while the loom cannot be read: try again then.
+    """
+
+    def __init__(self, tree: Tree, entity_id: str, read: Reader[T], position: int = -1) -> None:
+        self._tree = tree
+        self._entity_id = entity_id
+        self._read = read
+        self._position = position
+        self._ready: deque[T] = deque()
+        self._is_closed = False
+        self._news = tree.bus.subscribe(entity_id=entity_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing further comes; what came before can still be read."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Take nothing further; what came before can still be read."""
+        self._is_closed = True
+        self._news.close()
+
+    async def __anext__(self) -> T:
+        while not self._ready:
+            if self._is_closed:
+                raise StopAsyncIteration
+            await self._look()
+            if not (self._ready or self._is_closed):
+                await self._wait()
+        return self._ready.popleft()
+
+    async def _look(self) -> None:
+        try:
+            is_blocking = self._tree.store.blocking
+            is_over, records = await anyio.to_thread.run_sync(self._records) if is_blocking else self._records()
+        except RuntimeClosed:
+            self.close()
+            return
+        self._ready.extend(self._read(records))
+        if is_over:
+            self.close()
+
+    def _records(self) -> tuple[bool, Sequence[Record]]:
+        loom = self._tree.loom
+        is_over = loom.is_over(self._entity_id)  # asked first, so that the records have the end
+        records, self._position = loom.records_since(self._entity_id, self._position)
+        return is_over, records
+
+    async def _wait(self) -> None:
+        """Wait until there may be more: an event of this process, or half a second."""
+        with anyio.move_on_after(LOOK):
+            try:
+                await anext(self._news)
+            except StopAsyncIteration:  # the entity was unloaded or has ended, or the runtime closes
+                if not self._tree.is_open:
+                    self.close()
+                    return
+                await anyio.sleep(LOOK)
+                self._news = self._tree.bus.subscribe(entity_id=self._entity_id)
+
+
+def turns_after(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
+    """Return the turns of an entity with a higher number than `after`, as they are recorded. Raises InvalidIntent."""
+    if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+        raise InvalidIntent(f"story: after: expected the number of a turn, 0 for all of them, got {after!r}")
+    reader = TurnReader()
+
+    def read(records: Sequence[Record]) -> Iterable[Turn]:
+        made = (reader.add(record) for record in records)
+        return [turn for turn in made if turn is not None and turn.sequence > after]
+
+    return LogFeed(tree, entity_id, read)

@@ -1,0 +1,371 @@
+"""Who sends to, waits for and watches entities that run on other nodes."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from cantrip_actors import (
+    Cantrip,
+    CantripUnknown,
+    EntityEnded,
+    Fence,
+    GateCall,
+    Injected,
+    InvalidIntent,
+    LoomError,
+    Runtime,
+    Stranded,
+    gate,
+)
+from cantrip_actors.records.records import Adopted
+from cantrip_actors.wards import max_tokens, max_turns
+from tests.runtime.kills import Kill
+from tests.runtime.spells import cantrip, done, say
+from tests.runtime.test_cluster import DESK, answering, crashing, node
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path}/loom.db"
+
+
+def walker(steps: int = 6, delay: float = 1.0) -> Cantrip:
+    """Takes so many turns, each after a delay."""
+
+    async def policy(context: Any) -> object:
+        n = sum(message.role == "assistant" for message in context)
+        return {**(done("there") if n == steps - 1 else say("echo", text=str(n))), "delay": delay}
+
+    return cantrip(policy, name="walker", wards=(max_turns(50),))
+
+
+# N-61
+
+
+@pytest.mark.rule("N-61")
+async def test_a_sender_is_told_when_no_living_node_can_run_the_entity(url: str) -> None:
+    slow = answering(name="slow", turns=20)
+    async with Runtime.open(url, cantrips=[slow]) as program:
+        await (await program.invoke(slow, "begin", name="keeper")).episode()
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1"):
+        receipt = await client.entity("keeper").post("work", key="k")
+        with pytest.raises(Stranded, match="no living node serves the cantrip") as told:
+            await receipt.episode()
+        assert isinstance(told.value, CantripUnknown)
+        assert told.value.offered == (("desk", DESK.id),)
+        async with node(url, "w2", slow):
+            assert (await receipt.episode()).result == "work"
+
+
+@pytest.mark.rule("N-61")
+async def test_a_sender_waits_on_while_a_node_works_or_has_no_room(url: str) -> None:
+    slow = answering(delay=40)
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", slow, capacity=1):
+        casts = [await client.submit("desk", f"job {n}") for n in range(2)]
+        assert [(await one.episode()).result for one in casts] == ["job 0", "job 1"]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "soon"])
+async def test_a_time_for_stranding_that_is_none_is_refused(url: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="stranded_after: expected seconds"):
+        Runtime.open(url, stranded_after=wrong)
+
+
+# N-20
+
+
+@pytest.mark.rule("N-20")
+async def test_an_entity_runs_only_on_nodes_that_have_what_its_cantrip_needs(url: str) -> None:
+    picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="picky", needs={"disk": "nfs1"})
+    with_disk = {"labels": {"disk": "nfs1", "zone": "a"}}
+    async with Runtime.open(url) as client, node(url, "w1", picky, labels={"disk": "other"}):
+        job = await client.submit("picky", "work")
+        await anyio.sleep(20)
+        assert not job.has_begun
+        async with node(url, "w2", picky, **with_disk):
+            episode = await job.episode()
+            assert episode.result == "work"
+            served = {one.name: one.serves for one in await client.cluster.nodes()}
+            assert served == {"w1": [], "w2": ["picky"]}
+
+
+@pytest.mark.rule("N-20")
+async def test_what_no_node_has_the_labels_for_is_stranded(url: str) -> None:
+    picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="picky", needs={"disk": "nfs1"})
+    async with Runtime.open(url, cantrips=[picky]) as program:
+        await (await program.invoke(picky, "begin", name="keeper")).episode()
+    async with Runtime.open(url) as client, node(url, "w1", picky):
+        await client.entity("keeper").post("work")
+        await anyio.sleep(5)
+        (stranded,) = await client.cluster.stranded()
+        assert (stranded.name, stranded.cantrip_name) == ("keeper", "picky")
+
+
+@pytest.mark.rule("N-20")
+def test_what_a_cantrip_needs_is_no_part_of_its_id() -> None:
+    picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="desk", needs={"disk": "nfs1"})
+    assert (picky.id, dict(picky.needs)) == (DESK.id, {"disk": "nfs1"})
+
+
+# N-38
+
+
+@pytest.mark.rule("N-38")
+async def test_a_waiter_that_goes_away_takes_nothing_back(url: str) -> None:
+    slow = answering(delay=5)
+    async with Runtime.open(url) as client, node(url, "w1", slow) as one:
+        await (await one.invoke(slow, "begin", name="keeper")).episode()
+        with anyio.move_on_after(2):
+            await client.entity("keeper").send("work", key="k")
+        assert (await client.receipt("keeper", "k").episode()).result == "work"
+
+
+@pytest.mark.rule("N-38")
+async def test_a_cast_whose_caller_is_cancelled_is_stopped_wherever_it_runs(url: str) -> None:
+    slow = answering(delay=60)
+    async with Runtime.open(url) as client, node(url, "w1", slow) as one:
+        cast = await one.start(slow, "work")
+        with anyio.move_on_after(3):
+            await client.find(cast.id).result()
+        assert (await client.find(cast.id).episode()).reason == "cancelled"
+
+
+# N-39, N-41
+
+
+@pytest.mark.rule("N-39")
+async def test_a_story_has_each_turn_once_and_in_order_over_a_takeover(url: str) -> None:
+    spell = walker()
+    async with Runtime.open(url) as client, node(url, "w2", spell):
+        async with crashing(node(url, "w1", spell)) as dying:
+            cast = await dying.start(spell, "walk")
+            await anyio.sleep(2.5)
+        told = [turn.sequence async for turn in client.find(cast.id).story(after=1)]
+        assert told == [2, 3, 4, 5, 6]
+        assert [turn.sequence async for turn in client.find(cast.id).story()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.rule("N-39")
+async def test_a_story_of_a_long_lived_entity_goes_on_when_it_was_unloaded(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK], passivate_after=1) as runtime:
+        keeper = await runtime.invoke(DESK, "one", name="keeper")
+        seen: list[int] = []
+
+        async def follow() -> None:
+            seen.extend([turn.sequence async for turn in keeper.story()])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await keeper.episode()
+            await anyio.sleep(30)
+            assert not keeper.loaded
+            await keeper.send("two")
+            await keeper.stop()
+        assert seen == [1, 2]
+
+
+@pytest.mark.rule("N-39")
+async def test_a_story_ends_when_it_is_closed_and_when_the_runtime_closes(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        keeper = await runtime.invoke(DESK, "one", name="keeper")
+        await keeper.episode()
+        closed, left = keeper.story(), keeper.story()
+        assert (await anext(closed)).sequence == (await anext(left)).sequence == 1
+        closed.close()
+        assert [turn async for turn in closed] == []
+    assert [turn async for turn in left] == []
+
+
+@pytest.mark.rule("N-39")
+@pytest.mark.parametrize("after", [-1, "1", True])
+async def test_a_story_after_what_is_no_number_of_a_turn_is_refused(url: str, after: Any) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        keeper = await runtime.invoke(DESK, "one", name="keeper")
+        with pytest.raises(InvalidIntent, match="after: expected the number of a turn"):
+            keeper.story(after)
+
+
+def test_blocking_code_reads_a_story(tmp_path: Path) -> None:
+    with Runtime.blocking(f"sqlite:{tmp_path / 'loom.db'}", cantrips=[DESK]) as runtime:
+        keeper = runtime.invoke(DESK, "one", name="keeper")
+        events = runtime.cluster.events("keeper")
+        keeper.episode()
+        keeper.stop()
+        assert [turn.sequence for turn in keeper.story()] == [1]
+        assert type(list(events)[-1]).__name__ == "EntityEndedEvent"
+
+
+@pytest.mark.rule("N-41", "N-40")
+async def test_events_of_an_entity_on_another_node_come_from_the_loom(url: str) -> None:
+    spell = walker(steps=3)
+    async with Runtime.open(url) as client, node(url, "w1", spell) as one:
+        own = client.events()
+        cast = await one.start(spell, "walk")
+        told = [type(event).__name__ async for event in client.cluster.events(cast.id)]
+        assert told.count("StepCompleteEvent") == 3
+        assert told[-1] == "EntityEndedEvent"
+        own.close()
+        assert [event async for event in own] == []
+        with pytest.raises(LoomError, match="not in this loom"):
+            client.cluster.events("nobody")
+
+
+# N-29, N-42
+
+
+@pytest.mark.rule("N-29")
+@pytest.mark.parametrize("durable", [True, False], ids=["written", "not written"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_mail_to_an_entity_of_the_senders_own_node_is_taken_once(url: str, at: int, durable: bool) -> None:
+    async with Runtime.open(url) as client, node(url, "w2", passivate_after=1):
+        async with node(url, "w1") as own:
+            keeper = await own.invoke(DESK, "begin", name="keeper")
+            await keeper.episode()
+            Kill(own, at, durable=durable)
+            posted = True
+            with anyio.move_on_after(5):
+                try:
+                    await keeper.send("work", key="k")
+                except (LoomError, EntityEnded):
+                    posted = client._tree.store.find_mail(keeper.id, "k") is not None
+        if posted:
+            assert (await client.receipt("keeper", "k").episode()).result == "work"
+        assert (await client.entity("keeper").send("work", key="k")).result == "work"
+        said = [turn.utterance for turn in client.loom.turns(keeper.id)]
+        assert len(said) == 2
+
+
+@pytest.mark.rule("N-42")
+async def test_an_end_that_was_recorded_before_its_node_died_settles_the_mail(url: str) -> None:
+    spell = answering(delay=1)
+    async with Runtime.open(url) as client:
+        async with node(url, "w1", spell) as dying:
+            keeper = await dying.invoke(spell, "begin", name="keeper")
+            await keeper.episode()
+            receipt = await client.entity("keeper").post("go again", key="k")
+            await anyio.sleep(0.9)
+            Kill(dying, 1, durable=True)  # the record of its answer
+            await anyio.sleep(5)
+        assert receipt.state in ("working", "settled")
+        async with node(url, "w2", spell):
+            assert (await receipt.episode()).result == "go again"
+            assert len(client.loom.turns(keeper.id)) == 2
+
+
+# N-56
+
+
+@pytest.mark.rule("N-56")
+async def test_the_budget_of_an_entity_goes_with_it_to_another_node(url: str) -> None:
+
+    async def policy(context: Any) -> object:
+        return {**say("echo", text="more"), "delay": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 5}}
+
+    spell = cantrip(policy, name="spender", wards=(max_turns(50), max_tokens(60)))
+    async with Runtime.open(url) as client, node(url, "w2", spell):
+        async with crashing(node(url, "w1", spell)) as dying:
+            cast = await dying.start(spell, "spend")
+            await anyio.sleep(3.5)
+        episode = await client.find(cast.id).episode()
+        assert episode.truncated
+        assert 60 <= episode.usage.total_tokens <= 80
+
+
+# N-62, N-68, N-85
+
+
+@pytest.mark.rule("N-62")
+async def test_a_move_records_the_release_on_which_it_was_made(url: str) -> None:
+    async with Runtime.open(url) as client:
+        async with node(url, "w1", answering(turns=10), release="1") as one:
+            keeper = await one.invoke(answering(turns=10), "one", name="keeper")
+            await keeper.episode()
+        newer = answering(turns=11)
+        async with node(url, "w2", newer, release="2"):
+            await client.entity("keeper").send("two")
+        (moved,) = [one for one in client.loom.records(keeper.id) if isinstance(one, Adopted)]
+        assert (moved.cantrip_id, moved.release) == (newer.id, "2")
+
+
+@pytest.mark.rule("N-68")
+async def test_a_node_that_drains_keeps_receiving_mail_until_it_has_released_an_entity(url: str) -> None:
+    slow = answering(delay=10)
+    async with Runtime.open(url) as client, node(url, "w1", slow, grace=30) as leaving:
+        keeper = await leaving.invoke(slow, "first", name="keeper")
+        await anyio.sleep(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leaving.drain)
+            await anyio.sleep(1)
+            receipt = await client.entity("keeper").post("second")
+            assert receipt.state == "waiting"
+        async with node(url, "w2", slow):
+            assert (await receipt.episode()).result == "second"
+            assert len(client.loom.turns(keeper.id)) == 2
+
+
+@pytest.mark.rule("N-85")
+async def test_a_takeover_writes_one_line_that_names_the_node(url: str) -> None:
+    slow = answering(delay=30)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        for n in range(5):
+            await program.start(slow, f"cast {n}")
+        await anyio.sleep(1)
+    with capture_logs() as lines:
+        async with node(url, "w1", slow) as one:
+            await anyio.sleep(5)
+            (ours,) = await one.cluster.nodes()
+    told = [line for line in lines if "taken over" in line["event"]]
+    assert [(line["node"], line["id"], line["entities"]) for line in told] == [("w1", ours.id, 5)]
+
+
+# N-19
+
+
+@pytest.mark.rule("N-19")
+async def test_a_gate_gets_a_fence_that_grows_with_each_owner_of_its_tree(url: str) -> None:
+
+    seen: list[tuple[str, int]] = []
+
+    @gate
+    async def write(n: int, fence: Injected[Fence], call: GateCall) -> str:
+        """Write it elsewhere."""
+        assert fence == call.fence
+        seen.append(fence)
+        return f"wrote {n}"
+
+    async def policy(context: Any) -> object:
+        n = sum(message.role == "assistant" for message in context)
+        return {**(done("all") if n == 4 else say("write", n=n)), "delay": 1}
+
+    spell = cantrip(policy, write, name="writer")
+    async with Runtime.open(url) as client, node(url, "w2", spell):
+        async with crashing(node(url, "w1", spell)) as dying:
+            cast = await dying.start(spell, "write")
+            await anyio.sleep(2.5)
+        await client.find(cast.id).episode()
+    trees, tokens = {tree for tree, _ in seen}, [token for _, token in seen]
+    assert trees == {cast.id}
+    assert tokens == sorted(tokens)
+    assert len(set(tokens)) == 2
+
+
+async def test_on_a_loom_of_one_process_the_fence_is_always_the_same() -> None:
+
+    seen: list[Any] = []
+
+    @gate
+    async def look(call: GateCall) -> str:
+        """Look."""
+        seen.append(call.fence)
+        return "seen"
+
+    async def policy(context: Any) -> object:
+        n = sum(message.role == "assistant" for message in context)
+        return done("all") if n else say("look")
+
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip(policy, look), "go")
+    assert seen == [(episode.entity_id, 0)]
