@@ -63,6 +63,8 @@ class Loaded(Protocol):
 
     is_handing_over: bool
     """Whether this node hands them over to other nodes, so that no query begins."""
+    tokens: dict[str, int]
+    """Of each root entity, the token of the lease with which this process runs its tree."""
 
     def children_of(self, cell: Cell) -> Sequence[Cell]:
         """Return the cells of the children of an entity that are loaded."""
@@ -215,8 +217,6 @@ class Cell:
     """The outcome of the last episode."""
     error: CantripError | None = None
     """The error of the crystal or the loom, if that ended the last episode."""
-    token: int = 0
-    """Of a root entity: the token of the lease with which this process runs its tree."""
     is_over: bool = False
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)

@@ -58,7 +58,8 @@ def _supervisor(cell: Cell) -> Supervisor:
 
 def _circle(cell: Cell) -> GatesActor:
     def fence() -> Fence:
-        return Fence(cell.root.entity_id, cell.root.token)
+        root = cell.root.entity_id
+        return Fence(root, cell.services.living.tokens.get(root, 0))  # without a lease it is older than every token
 
     who, variables, report = cell.entity_id, lambda: cell.context_variables, cell.services.guard.report_failure
     if cell.plan.circle.medium == "tools":

@@ -24,6 +24,8 @@ class Living:
         self.leaving: dict[str, Cell] = {}
         self.is_handing_over = False
         """Whether this node hands them over to other nodes, so that no query begins."""
+        self.tokens: dict[str, int] = {}
+        """Of each root entity, the token of the lease with which this process runs its tree."""
         self._rest: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:
@@ -40,6 +42,7 @@ class Living:
         if self._cells.get(cell.entity_id) is not cell:
             return
         del self._cells[cell.entity_id]
+        self.tokens.pop(cell.entity_id, None)
         name = cell.plan.scoped_name
         if name is not None:
             self._names.pop(name, None)

@@ -416,7 +416,7 @@ class Tree(Core):
             if leaving is not None:
                 await leaving.ending.wait()
             try:
-                cell.token = await self.claim(cell.entity_id, lift=lift)
+                self.living.tokens[cell.entity_id] = await self.claim(cell.entity_id, lift=lift)
             except anyio.get_cancelled_exc_class():  # it may be granted all the same, and nobody would release it
                 self.writer.cast(Release(cell.entity_id))
                 raise

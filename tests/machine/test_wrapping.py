@@ -111,7 +111,7 @@ class TestResolving:
             return f"{call.entity_id}: {text}"
 
         assert list(note.parameters["properties"]) == ["text"]
-        assert note.site == "call"
+        assert [parameter for parameter, _ in note.site] == ["call"]
 
 
 class TestDone:
