@@ -30,5 +30,6 @@ if command -v uv >/dev/null; then
 else
   install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$@"; }
 fi
-install --require-hashes -r requirements.lock
+# the lock names everything: a resolver would also look at newer releases of what is asked for with an extra, and refuse
+install --no-deps --require-hashes -r requirements.lock
 install --no-deps --no-build-isolation --editable .
