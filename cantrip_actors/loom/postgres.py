@@ -140,8 +140,11 @@ class PostgresStore(TableStore):
     def _settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
         patience = f"{WAITING * 1000:.0f}ms"
         given = {"search_path": sql.Identifier(self.schema), "lock_timeout": sql.Literal(patience)}
+        given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
         if self.durability == "none":
             given["synchronous_commit"] = sql.SQL("off")
+        if appends:  # a commit that waits for a standby and is cancelled stays, visible and not safe (N-74)
+            given["statement_timeout"] = sql.Literal("0")
         if appends and self.seal.chain:  # all appends wait for the row of the head: none may stop while it holds it
             given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
         each = sql.SQL(f"{how} {{}} to {{}}")

@@ -596,6 +596,7 @@ def test_mail_that_another_process_posted_is_new_once_whatever_its_lane(tables):
             other.append([taker(mail("d"))], taken=[(0, no)])
 
 
+@pytest.mark.rule("N-27")
 def test_mail_is_new_again_while_an_earlier_post_may_still_be_committed():
     with anywhere("postgres") as place, place.open() as one, psycopg.connect(postgres.server()) as posting:
         one.append([header("e", lasting=True)])

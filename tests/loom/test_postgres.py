@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -99,6 +100,21 @@ def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(sto
     monkeypatch.undo()
     assert len(store.records("e")) == 6
     store.append(turn("e", "t2", "t1", 2))
+
+
+@pytest.mark.rule("N-74")
+def test_no_timeout_of_the_servers_cancels_what_records(place, other):
+    with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
+        store.append(run("e", "t1", ends=False))
+        assert store._reader.execute("show statement_timeout").fetchone() == ("100ms",)
+        with ThreadPoolExecutor() as pool:
+            with other.transaction():
+                other.execute("select 1 from trees for update")
+                recorded = pool.submit(store.append, turn("e", "t2", "t1", 2))
+                time.sleep(0.3)
+                assert not recorded.done()
+            recorded.result()
+        assert len(store.records("e")) == 10
 
 
 @pytest.mark.rule("LOOM-1")

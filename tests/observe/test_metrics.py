@@ -163,7 +163,7 @@ async def test_counters_equal_what_happened(monkeypatch: pytest.MonkeyPatch) -> 
         assert value(telemetry, "cantrip.approvals.pending") == 0
 
 
-@pytest.mark.rule("METRIC-02")
+@pytest.mark.rule("METRIC-02", "N-57")
 async def test_gauges_show_what_is_there_now() -> None:
     telemetry = counting()
     seen: dict[str, dict[Any, float]] = {}

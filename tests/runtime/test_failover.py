@@ -7,15 +7,17 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, LoomError, Node, Runtime, gate, scripted
-from cantrip_actors.loom import open_store, verify_loom
+from cantrip_actors.loom import Unsure, open_store, verify_loom
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.wards import max_turns
 from conformance.postgres import Server
 from tests.loom import postgres
+from tests.runtime.test_cluster import DESK
 
 pytestmark = pytest.mark.real_time
 
@@ -146,3 +148,41 @@ async def test_a_node_says_that_a_standby_is_not_synchronous(pair: Pair) -> None
     pair.is_synchronous()
     async with Runtime.open(pair.url) as runtime:
         assert not any("standby" in risk for risk in await runtime.cluster.risks())
+
+
+@pytest.mark.rule("N-76")
+async def test_a_node_has_four_connections() -> None:
+    url = postgres.fresh()
+    async with Runtime.open(f"{url}&application_name=counted", node=Node("w1"), cantrips=[DESK]) as one:
+        entity = await one.invoke(DESK, "work", name="x")
+        await entity.episode()
+        async with Runtime.open(url) as sender:
+            assert (await (await sender.entity("x").post("work")).episode()).result == "work"
+        with psycopg.connect(postgres.server()) as admin:
+            query = "select count(*) from pg_stat_activity where application_name = 'counted'"
+            assert admin.execute(query).fetchone() == (4,)
+
+
+@pytest.mark.rule("N-72")
+@pytest.mark.parametrize("is_kept", [False, True], ids=["not kept", "kept"])
+async def test_an_entity_goes_on_from_what_is_recorded_when_its_connection_is_lost_while_it_commits(
+    monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    async with Runtime.open(postgres.fresh(), node=Node("w1"), cantrips=[DESK]) as runtime:
+        store, lost = runtime._tree.store, []
+        transact = store._transact
+
+        def losing(work: Any, *expected: Any) -> Any:
+            if lost or not store._knows_nodes():
+                return transact(work, *expected)
+            lost.append(1)
+            if is_kept:
+                transact(work, *expected)
+            raise Unsure("the connection was lost while this was being committed")
+
+        entity = await runtime.invoke(DESK, "work")
+        await entity.episode()
+        monkeypatch.setattr(store, "_transact", losing)
+        assert (await entity.send("work")).result == "work"
+        assert lost
+        assert verify_loom(store).ok

@@ -360,7 +360,7 @@ async def test_an_answer_comes_and_its_question_arrives_once_whenever_their_proc
     assert (episode.result, seen(episode).is_error) == ("hello", False)
 
 
-@pytest.mark.rule("C-16", "C-10")
+@pytest.mark.rule("C-16", "C-10", "N-36")
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", range(1, 12))
 @pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))

@@ -1,0 +1,116 @@
+"""No question that is asked again and again reads a whole table: its cost does not grow with what sleeps."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.machine.project import Life
+from tests.loom import postgres as servers
+from tests.loom.histories import header
+from tests.loom.test_inbox import mail, post, taker
+from tests.loom.test_store import anywhere
+
+MANY = 50_000
+"""Sleeping entities, each held by a living node, with a settled mail and a schedule that is not due."""
+
+LARGE = ("entities", "trees", "leases", "mail", "timers", "records")
+
+FILL = """
+insert into holders (owner, until) values ('elsewhere', clock_timestamp() + interval '1 hour');
+insert into entities select n, 's' || n, n, null, null, false, 'n' || n, true, 1 from generate_series(1, {many}) n;
+insert into trees select n, '', 0, 0, 0 from generate_series(1, {many}) n;
+insert into leases (entity, holder) select 's' || n, 1 from generate_series(1, {many}) n;
+insert into records select n, n, null, '' from generate_series(1, {many}) n;
+insert into mail select n, n, 1, true, 'k', '', '', n from generate_series(1, {many}) n;
+insert into timers select 0, 't' || n, 4e9 + n, '' from generate_series(1, {many}) n;
+select setval('seqs', {many}), setval('mails', {many});
+"""
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Any]:
+    with anywhere("postgres") as fresh:
+        with fresh.open():
+            pass
+        with by_hand(fresh) as other:
+            other.execute(FILL.format(many=MANY))
+            for table in LARGE:
+                other.execute(f"analyze {table}")
+        yield fresh
+
+
+@contextmanager
+def by_hand(place: Any) -> Iterator[Any]:
+    with psycopg.connect(servers.server(), autocommit=True) as connection:
+        connection.execute(f"set search_path to {place.url.rpartition('=')[2]}")
+        yield connection
+
+
+def scans(place: Any) -> dict[str, int]:
+    """How often each large table was read as a whole."""
+    with by_hand(place) as other:
+        query = "select relname, seq_scan from pg_stat_user_tables where schemaname = current_schema()"
+        return {table: count for table, count in other.execute(query) if table in LARGE}
+
+
+def look(store: Any) -> None:
+    store.unowned(10)
+    store.work()
+    store.sweep()
+    store.nodes()
+
+
+def join(store: Any) -> None:
+    info = NodeInfo("w", 10)
+    store.join("me", 60, info)
+    store.beat("me", 60, info, busy=0, is_draining=False)
+    store.renew("me", 60)
+    store.leave("me")
+
+
+def begin(store: Any) -> None:
+    lease = store.claim("e", "me", 60)
+    store.append([header("e", lasting=True)], {"e": lease.token})
+    store.release(lease)
+
+
+def send(store: Any) -> None:
+    store.append([header("f", lasting=True)])
+    (no,) = post(store, mail("a", "f"))
+    after, _ = store.new_mail(MANY)
+    store.new_mail(after)
+    store.waiting()
+    store.pending("f")
+    store.count_mail("f")
+    store.find_mail("f", "a")
+    store.append([taker(mail("a", "f"))], taken=[(0, no)])
+
+
+def fire(store: Any) -> None:
+    store.timers_due(1e9)
+    store.find_timer("", "none")
+    store.timers("s7")
+
+
+def find(store: Any) -> None:
+    store.named("n7")
+    store.life("s7")
+    store.place("s7")
+    store.is_held("s7")
+    store.below("s7")
+    store.tip("s7")
+    store.quarantined()
+    store.entities_at(Life.BUSY, Life.BUSY)
+
+
+@pytest.mark.rule("N-15", "N-77")
+@pytest.mark.parametrize("work", [look, join, begin, send, fire, find])
+def test_nothing_that_is_done_all_the_time_reads_a_whole_table(place: Any, work: Callable[[Any], None]) -> None:
+    before = scans(place)
+    with place.open() as store:
+        work(store)
+    assert scans(place) == before
