@@ -177,7 +177,6 @@ class TestRules:
             66,
             83,
             84,
-            86,
             87,
         }
         ids += [f"N-{n:02}" for n in range(1, 89) if n not in unproven]
