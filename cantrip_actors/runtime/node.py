@@ -216,6 +216,7 @@ def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership
     membership = Membership(node, info)
     core.admits = partial(admits, core, membership)
     core.admits_cast = partial(admits_cast, membership)
+    core.has_room = lambda: membership.busy < node.capacity
     return membership
 
 

@@ -454,16 +454,18 @@ class Runtime:
         what = self._beginning("start", cantrip, intent, context, by)
         return await self._beginnings.begin(what, key, waits=True)
 
-    async def submit(self, cantrip: str, intent: str, *, key: str | None = None) -> Submission:
+    async def submit(self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0) -> Submission:
         """Have some node cast the cantrip with that name, and return once that is durable; it begins soon.
 
         Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
-        that name in `cantrips`; until there is one with room it waits, and is listed among the schedules. With a `key`
-        it is cast once: a repeated call with the same content, from any process, finds the same entity.
+        that name in `cantrips`; until there is one with room it waits, and is listed among the schedules. Those of a
+        higher `priority` (-100 to 100) begin first, and of equal ones the one that was submitted first (N-50). With a
+        `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
-        Raises InvalidIntent, KeyUsed for other content with that key, RuntimeClosed, LoomError.
+        Raises InvalidIntent (also for another priority), KeyUsed for other content with that key, RuntimeClosed,
+        LoomError.
         """
-        return await submit(self._tree, self._beginnings, cantrip, intent, key, self._tenant or "")
+        return await submit(self._tree, self._beginnings, cantrip, intent, key, self._tenant or "", priority)
 
     async def invoke(
         self,

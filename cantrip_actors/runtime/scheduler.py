@@ -50,6 +50,9 @@ LONGEST: Final = 60.0
 SOON: Final = 0.001
 """Seconds that it sleeps longer than needed, because clocks are read with rounding errors."""
 
+SUBMITTED: Final = Due(math.nextafter(0, 1))
+"""The position after all submissions (`submissions`)."""
+
 _LOOK: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
@@ -140,6 +143,8 @@ class Scheduler:
                     self._casting.add(timer.id)
                     start_soon(self._cast, timer, now)
             after = page[-1].position
+            if after < SUBMITTED and not self._core.has_room():
+                after = SUBMITTED  # what waits for room is read again when there may be some
             await anyio.lowlevel.checkpoint()
 
     async def _cast(self, timer: Timer, now: float) -> None:

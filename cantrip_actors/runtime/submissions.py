@@ -1,7 +1,8 @@
 """Casts that some node begins: what `Runtime.submit` makes.
 
 A submission is a schedule that is due at once and fires once, with a key that its own key determines. So it is begun
-once, by whichever node it falls to, and a repeated submission finds the same entity, before or after that.
+once, by whichever node it falls to, and a repeated submission finds the same entity, before or after that. Timers are
+read in the order in which they are due, so a submission's priority is a matter of when it is due.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cantrip_actors.machine.schedule import firing_key
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.inboxes import LOOK
@@ -28,7 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Submission", "submit"]
 
 DUE: Final = 0.0
-"""When it is due: long ago, and for every repetition the same."""
+"""The time that it fires for: long ago, and for every repetition the same."""
+
+HIGHEST: Final = 100
+"""The highest priority; the lowest is its negative."""
+
+_STEP: Final = 1e10
+"""Seconds by which a priority is due before the next lower one: more than all times of day differ."""
 
 
 class Submission:
@@ -60,7 +68,7 @@ class Submission:
 
 
 async def submit(
-    tree: Tree, beginnings: Beginnings, name: str, intent: object, key: str | None, tenant: str
+    tree: Tree, beginnings: Beginnings, name: str, intent: object, key: str | None, tenant: str, priority: int
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
     tree.check_taking()
@@ -69,6 +77,8 @@ async def submit(
             raise InvalidIntent(f"{what}: expected a text, got {given!r}")
     if not isinstance(intent, str):
         raise InvalidIntent(f"submit: expected an intent that is a text, got {type(intent).__name__}")
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:
+        raise InvalidIntent(f"priority: expected a whole number from {-HIGHEST} to {HIGHEST}, got {priority!r}")
     text = begin_of(intent, None).intent
     key = key or tree.moment().fresh
     id = scoped(tenant, f"submit:{key}")
@@ -76,7 +86,7 @@ async def submit(
     made = Submission(tree, beginnings.id_of(fired, tenant), key)
     rule = Rule(at=DUE)
     schedule = Scheduled(to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant)
-    row = tree.guard.redact_timer(Timer(id=id, due=DUE, schedule=schedule))
+    row = tree.guard.redact_timer(Timer(id=id, due=_place(priority), schedule=schedule))
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
@@ -90,3 +100,8 @@ async def submit(
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
     return made
+
+
+def _place(priority: int) -> float:
+    """Return when a submission is due, which is its place among them: before all times of day, and so at once."""
+    return round(time_of_day(), 3) - (priority + HIGHEST + 1) * _STEP

@@ -372,3 +372,44 @@ async def test_submissions_spread_over_nodes_and_keep_to_their_capacity(url: str
         assert len(two._tree.living) <= 6
         assert len(one._tree.living) + len(two._tree.living) > 6
         assert [(await cast.episode()).result for cast in casts] == [f"job {n}" for n in range(20)]
+
+
+@pytest.mark.rule("N-16")
+async def test_submissions_begin_by_priority_and_then_in_their_order(url: str) -> None:
+    slow = answering(delay=1)
+    async with Runtime.open(url) as client:
+        given = [("a", 0), ("b", -100), ("c", 7), ("d", 0), ("e", 100), ("f", 7)]
+        casts = []
+        for text, priority in given:
+            casts.append(await client.submit("desk", text, priority=priority))
+            await anyio.sleep(0.01)
+        async with node(url, "w1", slow, capacity=1):
+            episodes = [await cast.episode() for cast in casts]
+        began = sorted(episodes, key=lambda episode: client.loom.header(episode.entity_id).at)
+        assert [episode.result for episode in began] == ["e", "c", "f", "a", "d", "b"]
+
+
+@pytest.mark.parametrize("priority", [101, -101, True, "high", 1.5])
+async def test_another_priority_is_refused(url: str, priority: Any) -> None:
+    async with Runtime.open(url) as client:
+        with pytest.raises(InvalidIntent, match="from -100 to 100"):
+            await client.submit("desk", "x", priority=priority)
+
+
+@pytest.mark.rule("N-16")
+async def test_a_node_without_room_does_not_read_all_that_waits_again_and_again(url: str) -> None:
+    async with Runtime.open(url) as client, node(url, "w1", answering(delay=100), capacity=1) as one:
+        for n in range(500):
+            await client.submit("desk", f"job {n}")
+        await anyio.sleep(5)
+        read: list[int] = []
+        due = one._tree.store.timers_due
+
+        def counted(*args: Any, **more: Any) -> Any:
+            found = due(*args, **more)
+            read.append(len(found))
+            return found
+
+        one._tree.store.timers_due = counted  # type: ignore[method-assign]
+        await anyio.sleep(10)
+        assert 0 < sum(read) <= 25 * 102
