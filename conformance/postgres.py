@@ -202,8 +202,17 @@ os.register_at_fork(after_in_child=_in_a_fork)
 
 
 def drop(url: str) -> None:
-    """Remove the loom at `url`, which names its schema."""
+    """Remove the loom at `url`, which names its schema, and end what a process that was killed had under way there."""
     server, _, options = url.partition("&schema=")
+    schema = options.partition("&")[0]
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("set client_min_messages = warning")
-        connection.execute(f"drop schema if exists {options.partition('&')[0]} cascade".encode())
+        connection.execute(_END, (schema,))
+        connection.execute(f"drop schema if exists {schema} cascade".encode())
+
+
+_END = """
+select pg_terminate_backend(pid, 5000) from (
+  select distinct pid from pg_locks join pg_class on pg_class.oid = relation
+  where relnamespace = to_regnamespace(%s) and pid <> pg_backend_pid()) as busy
+"""

@@ -58,7 +58,10 @@ def test_a_file_with_another_hash_than_the_locked_one_is_not_installed(tmp_path:
 def test_make_setup_installs_nothing_without_a_hash() -> None:
     script = (ROOT / "tools" / "venv.sh").read_text(encoding="utf-8")
     installs = re.findall(r"^install (.*)$", script, re.MULTILINE)
-    assert installs == ["--require-hashes -r requirements.lock", "--no-deps --no-build-isolation --editable ."]
+    assert installs == [
+        "--no-deps --require-hashes -r requirements.lock",
+        "--no-deps --no-build-isolation --editable .",
+    ]
 
 
 def test_the_bill_of_materials_lists_every_dependency(tmp_path: Path) -> None:
