@@ -614,7 +614,7 @@ class TableStore(NodeTables):
                 yield seq, _text(body).encode(), (_maybe(entity), _maybe(turn))
 
     def faults(self) -> Iterator[str]:
-        """Where the tables of entities and of mail say something else than the lines."""
+        """Where the tables of entities, mail and timers say something else than the lines."""
         at = 0
         while rows := self._rows(_BEGINNINGS, at, MANY):
             at = rows[-1][0]
@@ -647,6 +647,24 @@ class TableStore(NodeTables):
                     yield fault
         for (entity,) in self._new_rows(_MISCOUNTED):
             yield f"how much mail waits for entity {_text(entity)} is not what its tree says"
+        yield from self._timer_faults()
+
+    def _timer_faults(self) -> Iterator[str]:
+        """Where a timer is of no living entity, or its row says something else than its line."""
+        at: tuple[Any, Any] = (SCHEDULES - 1, "")
+        while self._version >= TIMERS_SINCE and (rows := self._rows(_ALL_TIMERS, *at, MANY)):
+            at = rows[-1][:2]
+            for no, id, due, line, entity, life in rows:
+                whose, named = (None, "") if entity is None else (_text(entity), f" of entity {_text(entity)}")
+                try:
+                    timer = decode_timer(_text(line))
+                except LoomError as error:
+                    yield f"timer {_text(id)}{named}: {error}"
+                    continue
+                if no != SCHEDULES and (life is None or life >= Life.OVER):
+                    yield f"timer {_text(id)}{named}: its entity has ended, or never began"
+                elif (timer.id, timer.due, timer.entity_id) != (_text(id), due, whose or ""):
+                    yield f"timer {_text(id)}{named}: its row says something else than its line"
 
     def heads(self) -> Mapping[str, bytes]:
         """The last link of each root's tree."""
@@ -710,6 +728,10 @@ _MARKS = """
 select mail.no, key, root.id, root.lasting, body from mail join entities root on root.no = mail.entity
   left join (records join entities on entities.no = records.entity) on seq = taken and entities.tree = mail.entity
   where taken is not null and mail.no > ? order by mail.no limit ?
+"""
+_ALL_TIMERS = """
+select entity, timers.id, due, line, entities.id, life from timers left join entities on no = entity
+  where (entity, timers.id) > (?, ?) order by entity, timers.id limit ?
 """
 _MISCOUNTED = """
 select id from trees join entities using (no) left join (

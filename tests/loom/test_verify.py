@@ -11,7 +11,9 @@ from cantrip_actors.loom import SqliteStore, open_store, verify_loom
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
 from cantrip_actors.records.seal import NOTHING, seal, sealed_with
-from tests.loom.histories import AT, histories, records, run, turn
+from cantrip_actors.records.timers import Rule, Scheduled, Timer
+from tests.loom.histories import AT, header, histories, records, run, turn
+from tests.loom.test_inbox import mail
 from tests.loom.test_store import KINDS, anywhere, examples, property_of
 
 FAMILY = [
@@ -215,6 +217,31 @@ def test_tables_that_say_something_else_than_the_lines_are_found(tmp_path, state
         found = verify_loom(store)
         assert not found.ok
         assert any(str(one).startswith(fault) for one in found.faults), found.faults
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("update timers set due = due + 1", "timer wake of entity e: its row says something else than its line"),
+        ("update timers set id = 'x' where entity = 0", "timer x: its row says something else than its line"),
+        ("update timers set line = '{' where entity = 0", "timer daily: '{' is not a timer"),
+        ("update timers set entity = 99 where id = 'wake'", "timer wake: its entity has ended, or never began"),
+        ("update entities set life = 2 where id = 'e'", "timer wake of entity e: its entity has ended"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_timers_that_say_something_else_than_their_lines_are_found(kind, statement, fault):
+    rule = Rule(at=9.0)
+    wake = Timer(id="wake", due=5.0, entity_id="e", mail=mail("k"))
+    daily = Scheduled(to="entity", name="x", intent="go", rule=rule, created=1.0, next=9.0)
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.append([header("e", lasting=True)], timers=[(0, wake)])
+            store.replace_timer(None, Timer(id="daily", due=9.0, schedule=daily))
+            assert verify_loom(store).ok
+            store._transact(lambda db: db.execute(statement))
+        with open_store(place.url, read_only=True) as store:
+            assert any(str(one).startswith(fault) for one in verify_loom(store).faults), verify_loom(store).faults
 
 
 def test_a_broken_index_is_found(tmp_path):
