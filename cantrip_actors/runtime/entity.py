@@ -298,9 +298,11 @@ class Entity:
         tree, cell = self._tree, self._loaded()
         if cell is not None:
             await tree.terminate(cell, "cancelled")
-        elif tree.is_open and tree.loom.has(self._id) and tree.is_waiting(self._id):
+        if not tree.is_open or not tree.loom.has(self._id) or tree.loom.is_over(self._id):
+            return
+        if tree.is_waiting(self._id):  # it may have been unloaded just before it was terminated
             await self.stop()
-        elif tree.is_open and not tree.drains and tree.is_held(self._id):  # what was handed over goes on
+        elif not tree.drains and tree.is_held(self._id):  # what was handed over goes on
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 
