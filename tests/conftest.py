@@ -4,6 +4,7 @@ An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a s
 ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual time cannot see: subprocesses and sockets.
 """
 
+import gc
 import os
 import tomllib
 from pathlib import Path
@@ -74,6 +75,13 @@ def _published(request: pytest.FixtureRequest) -> Any:
         faults = {found for found in (fault(*sent) for sent in dict.fromkeys(_sent)) if found is not None}
         if faults:
             pytest.fail("\n".join(sorted(faults)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take the collected tests out of what the garbage collector looks at: each look at thousands costs time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

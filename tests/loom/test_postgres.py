@@ -174,9 +174,9 @@ def test_an_address_that_is_none(url):
 
 
 def test_options_of_libpq_may_have_spaces(place):
-    with open_store(f"{place.url}&options=-c%20statement_timeout%3D7s") as store:
+    with open_store(f"{place.url}&options=-c%20work_mem%3D7MB") as store:
         store.append(run("e"))
-        assert store._writer.execute("show statement_timeout").fetchone() == ("7s",)
+        assert store._writer.execute("show work_mem").fetchone() == ("7MB",)
 
 
 def test_options_of_ours_are_no_options_of_libpq():
