@@ -9,13 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Entity, EntityEnded, Episode, InboxFull, LoomError, Runtime, scripted
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    Entity,
+    EntityEnded,
+    Episode,
+    Image,
+    InboxFull,
+    LoomError,
+    Runtime,
+    scripted,
+)
+from cantrip_actors.loom import open_store
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime import inbox, inboxes
 from cantrip_actors.runtime.inbox import PAGE
 from supervisors.testing import virtual
 from tests.exhaustive import part
 from tests.loom import postgres
+from tests.pictures import png
 from tests.runtime.kills import Kill, attempt, intents
 from tests.runtime.spells import cantrip, done
 
@@ -348,3 +362,49 @@ async def test_a_runtime_that_drains_answers_its_callers_and_leaves_other_mail_t
     async with Runtime.open(url, cantrips=[SLOW]) as runtime:
         assert (await runtime.receipt("x", receipt.key).episode()).result == "for the next"
         assert intents(runtime, entity_id) == ["start", "working", "awaited", "for the next"]
+
+
+# What cannot be taken, and what remains of mail
+
+
+@pytest.mark.rule("N-34")
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [("intent without a text", "cannot carry out mail of kind 'intent'"), ("image without bytes", "are not to be had")],
+)
+async def test_mail_that_cannot_be_taken_fails_with_its_reason_and_holds_up_none(
+    tmp_path: Path, bad: str, why: str
+) -> None:
+    def policy(context: Any) -> Any:
+        return done("seen") if [image.data for image in context[-1].images] else repeat(context)
+
+    spell = cantrip(scripted(policy, record=False))
+    url = f"sqlite:{tmp_path / 'loom'}"
+    entity_id = await begun(url, spell)
+    if bad == "image without bytes":
+        async with Runtime.open(url) as sender:
+            await sender.entity("x").post(["look", Image(png(8, 8))], key="bad")
+            sender._tree.store._transact(lambda db: db.execute("delete from blobs"))
+    else:  # another version may have posted it
+        with open_store(url) as store:
+            store.post([Mail(entity_id=entity_id, key="bad", kind="intent", body={"goal": "look"})])
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        behind = await runtime.entity("x").post("behind")
+        assert (await behind.episode()).result == "behind"
+        with pytest.raises(CantripError, match=why):
+            await runtime.receipt("x", "bad").episode()
+
+
+@pytest.mark.rule("N-35")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_waiting_mail_is_redacted_at_rest_and_empty_once_it_is_taken(kind: str, tmp_path: Path) -> None:
+    url = postgres.fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom'}"
+    await begun(url)
+    async with Runtime.open(url, secrets=["open sesame"], redact="at_rest") as sender:
+        receipt = await sender.entity("x").post("say open sesame", key="k")
+        ((line,),) = sender._tree.store._new_rows("select line from mail where taken is null")
+        assert "say " in str(line)
+        assert "sesame" not in str(line)
+        async with Runtime.open(url, cantrips=[SPELL], secrets=["open sesame"], redact="at_rest"):
+            assert "sesame" not in (await receipt.episode()).result
+        assert sender._tree.store._new_rows("select 1 from mail where line <> ''") == []
