@@ -168,15 +168,11 @@ class TestRules:
             3,
             9,
             33,
-            34,
-            35,
             47,
             50,
             51,
             58,
             66,
-            83,
-            84,
             87,
         }
         ids += [f"N-{n:02}" for n in range(1, 89) if n not in unproven]

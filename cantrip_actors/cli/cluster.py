@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Node, Runtime
+    from cantrip_actors.observe import Telemetry
 
 __all__ = ["app", "cluster"]
 
@@ -71,7 +73,8 @@ def worker(
     beat: Beat = 2.0,
     ttl: Ttl = 10.0,
     health: Annotated[
-        str | None, typer.Option("--health", metavar="HOST:PORT", help="Answer /health/live and /health/ready there.")
+        str | None,
+        typer.Option("--health", metavar="HOST:PORT", help="Answer /health/live, /health/ready and /metrics there."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     backend: Loop = Backend.asyncio,
@@ -118,9 +121,14 @@ async def _work(
     from cantrip_actors import LoomError, Runtime
     from cantrip_actors.cli.errors import LoomUnusable
     from cantrip_actors.cli.sealed import seal_key
+    from cantrip_actors.observe import Telemetry
 
+    is_traced = "opentelemetry" in sys.modules  # as with `opentelemetry-instrument`
+    telemetry = Telemetry(otel=is_traced) if is_traced or health is not None else None
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
-    opening = Runtime.open(loom, cantrips=cantrips, node=node, snapshot_key=key, seal_key=seal_key())
+    opening = Runtime.open(
+        loom, cantrips=cantrips, node=node, snapshot_key=key, seal_key=seal_key(), telemetry=telemetry
+    )
     async with AsyncExitStack() as stack:
         try:
             runtime = await stack.enter_async_context(opening)
@@ -128,8 +136,8 @@ async def _work(
             raise LoomUnusable(str(error)) from error
         checks = stack.enter_context(ExitStack())
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        if health is not None:
-            _answer_checks(runtime, health, checks, tasks)
+        if health is not None and telemetry is not None:
+            _answer_checks(runtime, telemetry, health, checks, tasks)
         if not quiet:
             output.print_note(f"{node.name} works on {render_url(loom)}")
         sys.stderr.flush()
@@ -138,11 +146,11 @@ async def _work(
         tasks.cancel_scope.cancel()
 
 
-def _answer_checks(runtime: Runtime, health: str, checks: ExitStack, tasks: Any) -> None:
+def _answer_checks(runtime: Runtime, telemetry: Telemetry, health: str, checks: ExitStack, tasks: Any) -> None:
     from cantrip_actors import InvalidCantrip
 
     try:
-        from cantrip_actors.http.health import Pulse, health_server
+        from cantrip_actors.http.health import TICK, Pulse, health_server
     except ModuleNotFoundError as error:
         raise InvalidCantrip("--health needs an extra: pip install 'cantrip-actors[serve]'") from error
     host, _, port = health.rpartition(":")
@@ -157,10 +165,10 @@ def _answer_checks(runtime: Runtime, health: str, checks: ExitStack, tasks: Any)
 
     pulse = NodePulse()
     try:
-        checks.enter_context(health_server(pulse, host.strip("[]"), int(port)))
+        checks.enter_context(health_server(pulse, host.strip("[]"), int(port), telemetry.prometheus))
     except OSError as error:
         raise typer.BadParameter(f"{health}: cannot listen there: {error.strerror}", param_hint="--health") from error
-    tasks.start_soon(pulse.beat, runtime)
+    tasks.start_soon(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
 
 
 def _label(given: str) -> tuple[str, str]:

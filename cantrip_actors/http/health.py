@@ -19,7 +19,7 @@ import anyio
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
 from cantrip_actors.http.metrics import CONTENT_TYPE
 
-__all__ = ["READY", "STALL", "Pulse", "health_server"]
+__all__ = ["READY", "STALL", "TICK", "Pulse", "health_server"]
 
 READY: Final = 5.0
 STALL: Final = 60.0

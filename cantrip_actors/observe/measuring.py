@@ -26,6 +26,16 @@ from cantrip_actors.machine.project.measured import (
 )
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
+from cantrip_actors.runtime.instrument import (
+    Drawn,
+    Fact,
+    Fired,
+    MailSettled,
+    MailTaken,
+    RenewedLate,
+    StoreFailed,
+    TakenOver,
+)
 from cantrip_actors.terms.cantrip import crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
@@ -373,6 +383,27 @@ class Measuring:
             case _:
                 pass
 
+    # Mail, timers, nodes and the store
+
+    def noted(self, fact: Fact) -> None:
+        """Count what no record tells."""
+        counters = self._counters
+        match fact:
+            case MailTaken():
+                counters.observe("cantrip.mail.wait", (fact.kind,), _seconds(fact.sent, fact.at))
+            case MailSettled():
+                counters.observe("cantrip.mail.duration", (), _seconds(fact.sent, fact.at))
+            case TakenOver():
+                counters.add("cantrip.node.takeovers", (), fact.entities)
+            case RenewedLate():
+                counters.add("cantrip.node.late_renewals", (), fact.times)
+            case StoreFailed():
+                counters.add("cantrip.loom.failures", (self._store, "fenced" if fact.is_fenced else "unreachable"))
+            case Fired():
+                counters.observe("cantrip.timer.lateness", (), fact.seconds)
+            case Drawn():
+                counters.add("cantrip.limits.draws", (fact.limits, "refused" if fact.is_refused else "drawn"))
+
     # Gauges
 
     def _gauges(self) -> Iterator[tuple[str, Labels, float]]:
@@ -393,6 +424,22 @@ class Measuring:
             yield "cantrip.crystal.waiting", labels, status.waiting
             yield "cantrip.crystal.paused", labels, status.paused_for
             yield "cantrip.crystal.breaker", labels, _BREAKER.get(status.breaker, 1)
+        if core.membership is not None:
+            yield from _node(core)
+
+
+def _node(core: Any) -> Iterator[tuple[str, Labels, float]]:
+    ours, unowned = core.membership, core.membership.unowned
+    draining = sum(one.is_draining for one in ours.members)
+    yield "cantrip.node.entities", (), sum(cell.parent is None for cell in core.living)
+    yield "cantrip.node.busy", (), ours.busy
+    yield "cantrip.node.capacity", (), ours.node.capacity
+    yield "cantrip.cluster.nodes", ("draining",), draining
+    yield "cantrip.cluster.nodes", ("living",), len(ours.members) - draining
+    yield "cantrip.cluster.unowned", (), unowned.waiting
+    yield "cantrip.cluster.unowned.longest", (), unowned.longest
+    yield "cantrip.cluster.stranded", (), unowned.stranded
+    yield "cantrip.cluster.quarantined", (), unowned.quarantined
 
 
 def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:

@@ -136,6 +136,21 @@ _ALL: Final = (
     Metric("cantrip.streams", "gauge", "1", "Readers of event streams.", ("dialect",)),
     Metric("cantrip.streams.dropped", "counter", "1", "Readers that fell behind.", ("dialect",)),
     Metric("cantrip.loop.lag", "histogram", "s", "Lateness of a timer of one second.", (), FAST),
+    Metric("cantrip.loom.failures", "counter", "1", "What the store refused or did not do.", ("store", "why")),
+    Metric("cantrip.mail.wait", "histogram", "s", "Time from sending mail to taking it.", ("kind",), EPISODE),
+    Metric("cantrip.mail.duration", "histogram", "s", "Time from sending an intent to its episode's end.", (), EPISODE),
+    Metric("cantrip.timer.lateness", "histogram", "s", "Time from when a timer is due to when it fires.", (), SECONDS),
+    Metric("cantrip.limits.draws", "counter", "1", "Slices of limits that processes share.", ("limits", "outcome")),
+    Metric("cantrip.node.entities", "gauge", "1", "Root entities that this node has loaded."),
+    Metric("cantrip.node.busy", "gauge", "1", "Root entities at work here."),
+    Metric("cantrip.node.capacity", "gauge", "1", "Root entities that may be at work here."),
+    Metric("cantrip.node.takeovers", "counter", "1", "Entities without an owner that this node took."),
+    Metric("cantrip.node.late_renewals", "counter", "1", "Renewals that came after half of the ttl."),
+    Metric("cantrip.cluster.nodes", "gauge", "1", "Nodes, as this one sees them.", ("state",)),
+    Metric("cantrip.cluster.unowned", "gauge", "1", "Entities that have work and no owner."),
+    Metric("cantrip.cluster.unowned.longest", "gauge", "s", "For how long the first of them has had none."),
+    Metric("cantrip.cluster.stranded", "gauge", "1", "Entities that have work and that no living node can run."),
+    Metric("cantrip.cluster.quarantined", "gauge", "1", "Entities whose nodes died again and again."),
 )
 
 LEGACY: Final = (

@@ -22,7 +22,7 @@ from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
 from cantrip_actors.observe.settings import OnContent, Settings
-from cantrip_actors.runtime.instrument import EpisodeSpans, Instrument
+from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
@@ -224,3 +224,7 @@ class Telemetry(Instrument):
         """Count an event of the supervisors, and report a crash."""
         self._measuring.supervised(event)
         self.crashes.take(event)
+
+    def noted(self, fact: Fact) -> None:
+        """Count what no record tells."""
+        self._measuring.noted(fact)

@@ -86,6 +86,8 @@ class Scheduled(Value, frozen=True, kw_only=True):
     last: str | None = None
     """The key of the last firing."""
     tenant: str = ""
+    trace: str | None = None
+    """The `traceparent` of the span that submitted it."""
 
 
 class Timer(Value, frozen=True, kw_only=True):

@@ -67,10 +67,13 @@ class Beginnings:
         """Return the id of a tenant's entity that begins with a key."""
         return str(uuid.uuid5(NAMESPACE, f"\0{scoped(tenant, key)}"))
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str) -> None:
-        """Cast an entity for a tenant's schedule, unless the entity with this key has begun. Raises as `begin`."""
+    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str, trace: str | None) -> None:
+        """Cast an entity for a tenant's schedule, unless the entity with this key has begun. Raises as `begin`.
+
+        `trace` is the `traceparent` of the span that its episode is below.
+        """
         if not self._tree.loom.has_begun(self.id_of(key, tenant)):
-            await self.begin(Beginning(cantrip, Begin(intent), tenant=tenant), key, waits=True)
+            await self.begin(Beginning(cantrip, Begin(intent, trace=trace), tenant=tenant), key, waits=True)
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity, and wait until it has ended."""

@@ -180,6 +180,8 @@ class Caller:
 
     variables: ContextVariables = ()
     spans: EpisodeSpans | None = None
+    sent: str = ""
+    """When it sent the intent, if that came as mail."""
 
     @property
     def own_variables(self) -> ContextVariables:

@@ -30,14 +30,14 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
-from cantrip_actors.runtime.instrument import Instrument
+from cantrip_actors.runtime.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.living import Living
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
-from cantrip_actors.terms.errors import RuntimeClosed
+from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning, SupervisorRef
 
@@ -144,7 +144,17 @@ class Core:
             return draw(account, limits, ask, now)
 
         work = partial(self.store.change_account, name, change, anyio.current_time())
-        return await anyio.to_thread.run_sync(work) if self.store.blocking else work()
+        try:
+            grant = await anyio.to_thread.run_sync(work) if self.store.blocking else work()
+        except LoomError:
+            self._note(StoreFailed())
+            raise
+        self._note(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
+        return grant
+
+    def _note(self, fact: Fact) -> None:
+        if self.instrument is not None:
+            self.instrument.noted(fact)
 
     # The loom
 

@@ -70,6 +70,7 @@ from cantrip_actors.runtime.context_variables import WORKING, bound_variables
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.instrument import MailSettled, MailTaken
 from cantrip_actors.runtime.loading import last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
@@ -348,6 +349,9 @@ class EntityActor(Actor):
         if companion is not None:
             await companion.ends(self._here(), outcome)
         self._settle(outcome)
+        instrument = self._services.watchers.instrument
+        if instrument is not None and cell.caller.sent:
+            instrument.noted(MailSettled(cell.caller.sent, self._moment().at))
         self._services.living.note_rest()
 
     def _cut(self) -> None:
@@ -405,11 +409,15 @@ class EntityActor(Actor):
 
     async def _append(self, records: Sequence[Record]) -> None:
         """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""
-        cell, inbox = self._cell, self._cell.inbox
+        services, cell, inbox = self._services, self._cell, self._cell.inbox
         outgoing, self._outgoing = self._outgoing, ()
-        await self._services.append(records, () if inbox is None else inbox.taken_by(records), outgoing)
+        await services.append(records, () if inbox is None else inbox.taken_by(records), outgoing)
         if inbox is not None:
-            inbox.note_taken(records)
+            taken, instrument = inbox.note_taken(records), services.watchers.instrument
+            if taken and instrument is not None:
+                at = self._moment().at
+                for mail in taken:
+                    instrument.noted(MailTaken(mail.kind, mail.at, at))
         if cell.start is not None and self._state.phase is not Phase.NEW:
             cell.start.recorded.set()
             if cell.start.released is not None:
@@ -588,7 +596,7 @@ class EntityActor(Actor):
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
-                self._cell.caller = Caller(inbox.variables_of(one.mail.key))
+                self._cell.caller = Caller(inbox.variables_of(one.mail.key), sent=one.mail.at)
                 return event
         return None
 

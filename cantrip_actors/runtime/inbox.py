@@ -237,15 +237,18 @@ class Inbox:
         found = ((place, self._in_hand.get(key or "")) for place, key in keys)
         return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
 
-    def note_taken(self, records: Iterable[Record]) -> None:
-        """Remove the mail that these records took: they are in the loom now."""
+    def note_taken(self, records: Iterable[Record]) -> list[Mail]:
+        """Remove the mail that these records took, and return it: they are in the loom now."""
+        mail = []
         for record in records:
             key = key_of(record)
             if key is not None:
                 taken = self._in_hand.pop(key, None)
                 if taken is not None:
                     self._known.discard(taken.no)
+                    mail.append(taken.mail)
                 self._note_recorded(key)
+        return mail
 
     def _note_recorded(self, key: str) -> None:
         for waiter in self._waiters.get(key, ()):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Fenced, Held, Quarantined, Store, Unsure
+from cantrip_actors.loom import Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
@@ -29,7 +29,7 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
 from cantrip_actors.runtime.loading import usage_under
-from cantrip_actors.runtime.loom_writer import Post
+from cantrip_actors.runtime.loom_writer import Post, is_outage
 from cantrip_actors.runtime.placing import stranding
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
@@ -37,7 +37,7 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
 
-__all__ = ["Inboxes", "MailActor", "is_outage"]
+__all__ = ["Inboxes", "MailActor"]
 
 T = TypeVar("T")
 
@@ -421,11 +421,6 @@ class Inboxes:
             await self.post(mail)
         except CantripError as error:
             inbox.settle(mail.key, None, error)
-
-
-def is_outage(error: BaseException | None) -> bool:
-    """Return whether an error says that the store could not be reached, or did not answer."""
-    return type(error) in (LoomError, Unsure)
 
 
 class MailActor(Actor):

@@ -12,9 +12,10 @@ of their work as the current one, in whichever actor they run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cantrip_actors.machine.actions import Action
+from cantrip_actors.records.mail import MailKind
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -25,7 +26,68 @@ from supervisors.events import Event as SystemEvent
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
 
-__all__ = ["EpisodeSpans", "Instrument"]
+__all__ = [
+    "Drawn",
+    "EpisodeSpans",
+    "Fact",
+    "Fired",
+    "Instrument",
+    "MailSettled",
+    "MailTaken",
+    "RenewedLate",
+    "StoreFailed",
+    "TakenOver",
+]
+
+
+class MailTaken(NamedTuple):
+    """A record took mail that was sent at `sent`. Times are ISO 8601 in UTC, by the clocks of sender and taker."""
+
+    kind: MailKind
+    sent: str
+    at: str
+
+
+class MailSettled(NamedTuple):
+    """The episode of an intent ended."""
+
+    sent: str
+    at: str
+
+
+class TakenOver(NamedTuple):
+    """This node took entities that had no owner."""
+
+    entities: int
+
+
+class RenewedLate(NamedTuple):
+    """This node renewed its leases later than after half of its ttl, so often."""
+
+    times: int
+
+
+class StoreFailed(NamedTuple):
+    """The store could not be reached or did not answer; or it refused the append of a writer that lost its lease."""
+
+    is_fenced: bool = False
+
+
+class Fired(NamedTuple):
+    """A timer or a schedule fired, so many seconds after it was due."""
+
+    seconds: float
+
+
+class Drawn(NamedTuple):
+    """A slice of limits that processes share was drawn, or refused because nothing was left."""
+
+    limits: str
+    is_refused: bool
+
+
+Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn
+"""What no record tells."""
 
 
 class EpisodeSpans(Protocol):
@@ -97,3 +159,6 @@ class Instrument(Protocol):
 
     def supervised(self, event: SystemEvent) -> None:
         """Take note of what happened to an actor."""
+
+    def noted(self, fact: Fact) -> None:
+        """Take note of what no record tells."""

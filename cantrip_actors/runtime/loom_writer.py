@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 
-from cantrip_actors.loom import Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
+from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.lease_renewal import LeaseRenewal
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import NO_REPLY, Actor, Caller, ExitReason
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from cantrip_actors.loom.node_tables import NodeTables
     from cantrip_actors.runtime.membership import Membership
 
-__all__ = ["Append", "Claim", "Forget", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer"]
+__all__ = ["Append", "Claim", "Forget", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer", "is_outage"]
 
 T = TypeVar("T")
 
@@ -108,12 +109,17 @@ class Release(NamedTuple):
     entity_id: str
 
 
+def is_outage(error: BaseException | None) -> bool:
+    """Return whether an error says that the store could not be reached, or did not answer."""
+    return type(error) in (LoomError, Unsure)
+
+
 class LoomActor(Actor):
     """Writes the records and the mail that callers send.
 
     It calls `publish` with all records that were written, in order, even if their caller was cancelled meanwhile. It
     calls `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
-    `has_timer` with each timer that was set, and `committed` with the seconds and the messages of each commit.
+    `has_timer` with each timer that was set. It tells `instrument` of commits, and of what the store did not do.
     """
 
     def __init__(
@@ -123,7 +129,7 @@ class LoomActor(Actor):
         deliver: Callable[[Sequence[Pending]], None],
         has_mail: Callable[[str], None],
         has_timer: Callable[[Timer], None],
-        committed: Callable[[float, int], None] | None = None,
+        instrument: Instrument | None = None,
         membership: Membership | None = None,
     ) -> None:
         self._store = store
@@ -131,7 +137,7 @@ class LoomActor(Actor):
         self._deliver = deliver
         self._has_mail = has_mail
         self._has_timer = has_timer
-        self._committed = committed
+        self._instrument = instrument
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
         self._owner = this_process()
@@ -272,9 +278,16 @@ class LoomActor(Actor):
         try:
             await self._in_store(work)
         except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
+            self._note_failure(error)
             _log.warning(what, error=str(error))
             return False
         return True
+
+    def _note_failure(self, error: LoomError) -> None:
+        """Tell the instrument that the store refused a writer without a lease, or could not be reached."""
+        is_fenced = isinstance(error, Fenced)
+        if self._instrument is not None and (is_fenced or is_outage(error)):
+            self._instrument.noted(StoreFailed(is_fenced))
 
     async def _forget(self, message: Forget, caller: Caller) -> None:
         """Forget entities; what takes long is done in a thread, and nothing is written meanwhile."""
@@ -316,6 +329,7 @@ class LoomActor(Actor):
             elif records:
                 self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
         except Unsure as error:  # not retried: the records may be in the store already
+            self._note_failure(error)
             for caller in group:
                 own = Unsure(str(error))  # one for each caller, which adds the id of its entity
                 own.__cause__ = error
@@ -325,10 +339,11 @@ class LoomActor(Actor):
                 for caller in group:
                     await self._write([caller])
             else:
+                self._note_failure(error)
                 group[0].fail(error)
         else:
-            if records and self._committed is not None:
-                self._committed(time.perf_counter() - began, len(group))
+            if records and self._instrument is not None:
+                self._instrument.committed(time.perf_counter() - began, len(group))
             self._publish(records)
             self._reply(group, post, timers)
 
@@ -345,6 +360,7 @@ class LoomActor(Actor):
         try:
             rows = await self._in_store(partial(self._store.post, mails))
         except LoomError as error:
+            self._note_failure(error)
             for caller in posts:
                 caller.fail(type(error)(str(error)))
             return

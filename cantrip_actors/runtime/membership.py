@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import anyio
 
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.machine.placement import Member
 
-__all__ = ["Membership", "Node"]
+__all__ = ["Membership", "Node", "UnownedCount"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,17 @@ class Node:
             )
 
 
+class UnownedCount(NamedTuple):
+    """How many entities have work and no owner, as a node saw it at its last look."""
+
+    waiting: int = 0
+    stranded: int = 0
+    """Those of them that no living node can run."""
+    quarantined: int = 0
+    longest: float = 0.0
+    """For how many seconds this node has seen the first of them so."""
+
+
 class Membership:
     """The state of a runtime that has joined, which its loom actor, its node actor and its renewals share."""
 
@@ -71,11 +83,13 @@ class Membership:
         """Entities that stopped because the store could not be reached, and since when (monotonic time)."""
         self.members: list[Member] = []
         """The living nodes at the last look."""
+        self.unowned = UnownedCount()
         self.asked = anyio.Event()
         """Set when somebody asks this node to drain."""
         self._lock = threading.Lock()
         self._renewed = self._steady_since = time.monotonic()
         self._is_asked = False
+        self._late = 0
 
     def note_renewed(self, *, asked: bool) -> None:
         """Take note of a renewal, in any thread."""
@@ -83,6 +97,7 @@ class Membership:
         with self._lock:
             if now - self._renewed > self.node.ttl / 2:
                 self._steady_since = now
+                self._late += 1
             self._renewed = now
             self._is_asked = self._is_asked or asked
 
@@ -90,6 +105,12 @@ class Membership:
         """Set `asked` if a renewal has heard it: an event belongs to the event loop."""
         if self._is_asked and not self.asked.is_set():
             self.asked.set()
+
+    def take_late(self) -> int:
+        """Return how often it has renewed late since the last call."""
+        with self._lock:
+            late, self._late = self._late, 0
+            return late
 
     @property
     def is_steady(self) -> bool:

@@ -17,12 +17,13 @@ import anyio
 import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, rank
+from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, rank
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.inboxes import Inboxes
-from cantrip_actors.runtime.membership import Membership, Node
+from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
+from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.placing import candidate_of, member_of
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
@@ -54,6 +55,7 @@ class _Found(NamedTuple):
     unowned: list[Candidate]
     hopeless: list[str]
     """Entities that wait for people, or cannot be read."""
+    quarantined: int = 0
 
 
 class NodeActor(Actor):
@@ -119,6 +121,21 @@ class NodeActor(Actor):
         if taken:
             told = {"node": ours.node.name, "id": ours.owner, "entities": len(taken)}
             _log.info("entities without an owner are taken over", **told)
+        if core.instrument is not None:
+            self._tell(core.instrument, found, len(taken))
+
+    def _tell(self, instrument: Instrument, found: _Found, taken: int) -> None:
+        """Tell what this look found and did."""
+        ours, seen = self._membership, self._state.seen
+        members = ours.members
+        stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
+        looks = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
+        ours.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, looks * ours.node.beat)
+        if taken:
+            instrument.noted(TakenOver(taken))
+        late = ours.take_late()
+        if late:
+            instrument.noted(RenewedLate(late))
 
     def _start(self, entity_id: str) -> None:
         if entity_id not in self._loading:
@@ -166,7 +183,8 @@ class NodeActor(Actor):
                 hopeless.append(one.entity_id)
             else:
                 candidates.append(candidate)
-        return _Found(nodes, candidates, hopeless)
+        quarantined = 0 if self._core.instrument is None else len(store.quarantined())
+        return _Found(nodes, candidates, hopeless, quarantined)
 
     def _candidate(self, one: Unowned) -> Candidate | None:
         """Return what can run an entity; None for one that waits for people, or has not begun."""

@@ -31,6 +31,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.runtime.instrument import Fired
 from cantrip_actors.runtime.loom_writer import ReplaceTimer
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed
@@ -64,8 +65,8 @@ class Casts(Protocol):
     def id_of(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str) -> None:
-        """Cast an entity, unless the one with this key has begun."""
+    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str, trace: str | None) -> None:
+        """Cast an entity, unless the one with this key has begun; `trace` is the span that its episode is below."""
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
@@ -181,6 +182,7 @@ class Scheduler:
         schedule = timer.schedule
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
+            self._note_fired(timer, now, timer.due)
             return await self._replace(timer, None, [timer.mail])
         entity_id = self._address(schedule, now)
         mail: list[Mail] = []
@@ -190,9 +192,15 @@ class Scheduler:
             if not mail:  # the last firing still waits in the inbox, and does what this one would do
                 return await self._replace(timer, _with_last(what.becomes, schedule.last))
         if what.fires is not None:
+            self._note_fired(timer, now, what.fires)
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
             mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscoped(timer.id)}"))
         return await self._replace(timer, what.becomes, mail)
+
+    def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
+        """Tell how late a firing is. A submission is never late: it begins when there is room."""
+        if self._core.instrument is not None and due is not None and timer.position > SUBMITTED:
+            self._core.instrument.noted(Fired(max(0.0, now - due)))
 
     def _address(self, schedule: Scheduled, now: float) -> str:
         try:
@@ -236,8 +244,10 @@ class Scheduler:
         if what.stops_last and last is not None:
             await self.casts.stop(last, STOPPED)
         if what.fires is not None:
+            self._note_fired(timer, now, what.fires)
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
-                await self.casts.fire(cantrip, schedule.intent, firing_key(timer.id, what.fires), schedule.tenant)
+                key = firing_key(timer.id, what.fires)
+                await self.casts.fire(cantrip, schedule.intent, key, schedule.tenant, schedule.trace)
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
             return becomes

@@ -85,7 +85,10 @@ async def submit(
     fired = firing_key(id, DUE)
     made = Submission(tree, beginnings.id_of(fired, tenant), key)
     rule = Rule(at=DUE)
-    schedule = Scheduled(to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant)
+    trace = None if tree.instrument is None else tree.instrument.trace()
+    schedule = Scheduled(
+        to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace
+    )
     row = tree.guard.redact_timer(Timer(id=id, due=_place(priority), schedule=schedule))
     assert row.schedule is not None
     old = await tree.scheduler.find(id)

@@ -62,9 +62,9 @@ from cantrip_actors.runtime.events import (
     events_of,
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
-from cantrip_actors.runtime.inboxes import Inboxes, MailActor, is_outage
+from cantrip_actors.runtime.inboxes import Inboxes, MailActor
 from cantrip_actors.runtime.instrument import Instrument
-from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release
+from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release, is_outage
 from cantrip_actors.runtime.membership import Membership, Node
 from cantrip_actors.runtime.node import NodeActor, join
 from cantrip_actors.runtime.questions import Questions
@@ -297,13 +297,12 @@ class Tree(Core):
     def _tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, publish = self.crystals, self.inboxes, self.scheduler, self._publish
         servers = self.tool_servers
-        committed = None if self.instrument is None else self.instrument.committed
         return Supervisor(
             [
                 ChildSpec(
                     "loom",
                     lambda: LoomActor(
-                        store, publish, inboxes.deliver, inboxes.load, scheduler.note, committed, self.membership
+                        store, publish, inboxes.deliver, inboxes.load, scheduler.note, self.instrument, self.membership
                     ),
                     ref=self.writer,
                 ),

@@ -105,8 +105,8 @@ def test_a_worker_can_be_asked_to_drain_from_another_process(start: Any, cantrip
     assert "has no nodes" in cantrip("cluster", "ls").err
 
 
-@pytest.mark.rule("N-78")
-def test_a_worker_answers_health_checks(start: Any, place: Path) -> None:
+@pytest.mark.rule("N-78", "N-83")
+def test_a_worker_answers_health_checks_and_has_a_page_of_metrics(start: Any, place: Path) -> None:
     invoke()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -116,6 +116,8 @@ def test_a_worker_answers_health_checks(start: Any, place: Path) -> None:
     for check in ("live", "ready"):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/{check}", timeout=10) as answer:
             assert answer.status == 200
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert b"cantrip_node_capacity 200" in answer.read()
 
 
 @pytest.mark.rule("N-78")

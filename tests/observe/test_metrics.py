@@ -68,17 +68,22 @@ EXPECTED = {
     "gen_ai.execute_tool.duration": ("histogram", "s", SECONDS),
     "cantrip.cost.usd": ("counter", "{usd}", ()),
     "cantrip.crystal.paused": ("gauge", "s", ()),
+    "cantrip.cluster.unowned.longest": ("gauge", "s", ()),
 }
 COUNTERS = (
     "supervisor.restarts supervisor.crashes supervisor.gave_up supervisor.zombies supervisor.dead_letters "
     "supervisor.failed_starts entity.ends entity.resumed turns loom.records crystal.retries sandbox.killed "
-    "streams.dropped"
+    "streams.dropped loom.failures limits.draws node.takeovers node.late_renewals"
 )
 GAUGES = (
     "actors mailbox.depth entities loom.backlog crystal.running crystal.waiting crystal.breaker "
-    "approvals.pending streams"
+    "approvals.pending streams node.entities node.busy node.capacity cluster.nodes cluster.unowned cluster.stranded "
+    "cluster.quarantined"
 )
-HISTOGRAMS = "turn.overhead loom.commit.duration loom.batch approval.wait sandbox.duration loop.lag"
+HISTOGRAMS = (
+    "turn.overhead loom.commit.duration loom.batch approval.wait sandbox.duration loop.lag mail.wait mail.duration "
+    "timer.lateness"
+)
 
 
 @pytest.mark.rule("METRIC-01")

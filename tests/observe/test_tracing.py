@@ -21,6 +21,7 @@ from cantrip_actors import (
     Companion,
     Folding,
     Invocation,
+    Node,
     ProviderError,
     Retry,
     Runtime,
@@ -385,6 +386,27 @@ async def test_posted_mail_carries_the_span_of_its_sender(sdk: Sdk, tmp_path: Pa
             receipt = await entity.post("two")
         await receipt.episode()
     assert parent_of(sdk.named("invoke_agent")[1]) == sdk.one("request").context.span_id
+
+
+@pytest.mark.rule("N-84")
+async def test_an_episode_on_another_node_is_part_of_its_senders_trace(sdk: Sdk, tmp_path: Path) -> None:
+    url, there = f"sqlite:{tmp_path / 'loom.db'}", Sdk()
+    desk = cantrip(lambda _: done(1), name="desk")
+    node = Runtime.open(url, cantrips=[desk], node=Node("w1"), telemetry=there.telemetry())
+    async with node, Runtime.open(url, telemetry=sdk.telemetry()) as client:
+        await (await node.invoke(desk, "one", name="mine")).episode()
+        with sdk.tracer.start_as_current_span("post"):
+            receipt = await client.entity("mine").post("two")
+        with sdk.tracer.start_as_current_span("submit"):
+            submission = await client.submit("desk", "three")
+        await receipt.episode()
+        await submission.episode()
+    assert sdk.named("invoke_agent desk") == []
+    _, posted, submitted = there.named("invoke_agent desk")
+    assert {posted.context.trace_id, submitted.context.trace_id} == {
+        sdk.one(n).context.trace_id for n in ("post", "submit")
+    }
+    assert {parent_of(posted), parent_of(submitted)} == {sdk.one(n).context.span_id for n in ("post", "submit")}
 
 
 @pytest.mark.rule("OTEL-05")
