@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         KeyUsed,
         Loom,
         Quarantined,
+        QueueFull,
         open_loom,
     )
     from cantrip_actors.records.records import Observation
@@ -148,6 +149,7 @@ __all__ = [
     "Observation",
     "ProviderError",
     "Quarantined",
+    "QueueFull",
     "Receipt",
     "Refused",
     "Request",
@@ -196,6 +198,7 @@ _HOMES = {
         "KeyUsed",
         "Loom",
         "Quarantined",
+        "QueueFull",
         "open_loom",
     ),
     "cantrip_actors.terms.call": ("Call",),

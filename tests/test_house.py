@@ -167,11 +167,8 @@ class TestRules:
         unproven = {
             3,
             9,
-            33,
             47,
-            50,
             51,
-            58,
             66,
             87,
         }

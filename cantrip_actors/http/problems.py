@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined
+from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import (
@@ -97,6 +97,7 @@ _ROWS: Final = (
     _Row(AskCycle, 409, "ask-cycle"),
     _Row(UnknownRequest, 404, "unknown-request"),
     _Row(InboxFull, 429, "inbox-full", later=True),
+    _Row(QueueFull, 429, "queue-full", later=True),
     _Row(RuntimeClosed, 503, "closing", later=True),
     _Row(ProviderError, 502, "provider"),
     _Row(CrystalError, 502, "crystal"),

@@ -9,7 +9,7 @@ from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
-from cantrip_actors.loom.inbox import InboxFull, KeyUsed, Taken
+from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
 from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
@@ -52,6 +52,7 @@ __all__ = [
     "Pending",
     "Pruned",
     "Quarantined",
+    "QueueFull",
     "Quote",
     "Recovered",
     "Repaired",

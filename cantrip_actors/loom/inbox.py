@@ -17,7 +17,7 @@ from cantrip_actors.records.mail import Mail, MailRow, encode_mail, key_of
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
-__all__ = ["InboxFull", "KeyUsed", "MailPlan", "Refusal", "Taken", "mark_fault"]
+__all__ = ["InboxFull", "KeyUsed", "MailPlan", "QueueFull", "Refusal", "Taken", "mark_fault"]
 
 Refusal = LoomError | EntityEnded
 """Why mail is not accepted."""
@@ -34,6 +34,10 @@ class InboxFull(LoomError):
     def at(cls, most: int, entity: str) -> InboxFull:
         """Say how much mail waits for which entity."""
         return cls(f"{most} mails wait for entity {entity}: no more are accepted, send it again later")
+
+
+class QueueFull(LoomError):
+    """So many submissions wait for a node that no more are accepted: submit it again later."""
 
 
 class Taken(LoomError):

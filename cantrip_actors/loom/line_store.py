@@ -182,6 +182,10 @@ class LineStore(Store):
         """The first timers that are due, in order."""
         return [self._timer(line) for line in self._known.timers.due(until, after, limit)]
 
+    def has_due(self, until: float, count: int) -> bool:
+        """Whether at least so many timers are due."""
+        return self._known.timers.has_due(until, count)
+
     def _is_timer(self, db: None, id: str, entity_id: str, expected: Timer | None) -> bool:  # noqa: ARG002  # none
         return self._known.timers.find(entity_id, id) == (None if expected is None else encode_timer(expected))
 

@@ -47,6 +47,10 @@ class Timers:
         found = [one for one in self._order[first : first + limit] if one.due <= until]
         return [self._rows[one.entity_id][one.id][1] for one in found]
 
+    def has_due(self, until: float, count: int) -> bool:
+        """Return whether at least so many timers are due at `until`."""
+        return len(self._order) >= count and self._order[count - 1].due <= until
+
     def all(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield entity, id and line of every timer."""
         for entity_id, rows in self._rows.items():

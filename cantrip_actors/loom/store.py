@@ -316,6 +316,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def has_due(self, until: float, count: int) -> bool:
+        """Return whether at least so many timers are due at `until` (seconds since 1970)."""
+
+    @abstractmethod
     def _is_timer(self, db: Any, id: str, entity_id: str, expected: Timer | None) -> bool:
         """Return whether a timer is as expected, None for one that is not there; keep others from changing it."""
 

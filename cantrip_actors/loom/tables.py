@@ -422,6 +422,11 @@ class TableStore(NodeTables):
         )
         return self._timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
 
+    def has_due(self, until: float, count: int) -> bool:
+        """Whether at least so many timers are due."""
+        query = "select 1 from timers where due <= ? order by due, entity, id limit 1 offset ?"
+        return self._version >= TIMERS_SINCE and bool(self._rows(query, until, count - 1))
+
     def _timers(self, query: str, *values: Any) -> list[Timer]:
         rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
         return [self._timer(_text(line)) for (line,) in rows]

@@ -55,7 +55,7 @@ ELSEWHERE = (
 
 
 class Limits(NamedTuple):
-    """Settings of `Runtime.open`: seconds, a number of waiting mails, and what requests do that nobody follows."""
+    """Settings of `Runtime.open`: seconds, how much mail and how many submissions wait, unattended requests."""
 
     passivate_after: float = 300.0
     max_waiting: int = 1000
@@ -63,6 +63,7 @@ class Limits(NamedTuple):
     unattended: Unattended = "wait"
     retention: Retention = MappingProxyType({})
     stranded_after: float = 60.0
+    max_submitted: int = 100_000
 
 
 class _Opened(NamedTuple):

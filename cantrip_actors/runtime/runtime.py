@@ -109,6 +109,7 @@ class Runtime:
         redact: Redact = "exports",
         snapshot_key: bytes | None = None,
         max_waiting: int = 1000,
+        max_submitted: int = 100_000,
         keep_keys: float = 7 * DAY,
         unattended: Unattended = "wait",
         retention: Mapping[str, Duration | None] | None = None,
@@ -129,6 +130,8 @@ class Runtime:
             raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
         if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
             raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
+        if isinstance(max_submitted, bool) or not isinstance(max_submitted, int) or max_submitted < 1:
+            raise ValueError(f"max_submitted: expected how many casts may wait, at least 1, got {max_submitted!r}")
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
         offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
@@ -136,7 +139,7 @@ class Runtime:
         if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
             raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
         kept_for = retention_of(retention)
-        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after)
+        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
         self._tree = Tree(
             os.fspath(url),
             offered,
@@ -169,6 +172,7 @@ class Runtime:
         redact: Redact = "exports",
         snapshot_key: bytes | None = None,
         max_waiting: int = 1000,
+        max_submitted: int = 100_000,
         keep_keys: float = 7 * DAY,
         unattended: Unattended = "wait",
         retention: Mapping[str, Duration | None] | None = None,
@@ -206,8 +210,9 @@ class Runtime:
         snapshot cannot be trusted or used, programs are run again; with `redact="at_rest"` no snapshots are stored.
 
         At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
-        InboxFull. The keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send
-        or post finds the first one.
+        InboxFull. Where `max_submitted` submissions of its priority or a higher one wait, `submit` raises QueueFull. The
+        keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send or post finds the
+        first one.
 
         Requests to people (`ask_first`, `question`) wait for a decision however long it takes. With `unattended="deny"`
         they are denied at once while no program in this process follows `requests(follow=True)`.
@@ -243,6 +248,7 @@ class Runtime:
             redact=redact,
             snapshot_key=snapshot_key,
             max_waiting=max_waiting,
+            max_submitted=max_submitted,
             keep_keys=keep_keys,
             unattended=unattended,
             retention=retention,
@@ -462,8 +468,8 @@ class Runtime:
         higher `priority` (-100 to 100) begin first, and of equal ones the one that was submitted first (N-50). With a
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
-        Raises InvalidIntent (also for another priority), KeyUsed for other content with that key, RuntimeClosed,
-        LoomError.
+        Raises InvalidIntent (also for another priority), KeyUsed for other content with that key, QueueFull if too many
+        wait that would begin before it, RuntimeClosed, LoomError.
         """
         return await submit(self._tree, self._beginnings, cantrip, intent, key, self._tenant or "", priority)
 

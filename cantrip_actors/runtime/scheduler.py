@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import InboxFull, KeyUsed
+from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.machine.project import Life, state_of
 from cantrip_actors.machine.schedule import firing_key, look
 from cantrip_actors.machine.state import Phase
@@ -292,6 +292,15 @@ class Scheduler:
         if isinstance(found, CantripError):
             raise found
         return found
+
+    async def check_room(self, place: float) -> None:
+        """Raise QueueFull if so many submissions wait before a place that no more are accepted there."""
+        most = self._core.limits.max_submitted
+        if await self._in_store(partial(self._core.store.has_due, place, most)):
+            raise QueueFull(
+                f"{most} submissions of this priority or a higher one wait for a node: no more are accepted, submit it "
+                "again later"
+            )
 
     async def find(self, id: str) -> Timer | None:
         """Return the row of a schedule; None if it is not there."""

@@ -92,6 +92,8 @@ async def submit(
     row = tree.guard.redact_timer(Timer(id=id, due=_place(priority), schedule=schedule))
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
+    if old is None and not made.has_begun:
+        await tree.scheduler.check_room(row.position.due)
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
         old = await tree.scheduler.find(id)  # submitted in the same moment by another process
     if made.has_begun:

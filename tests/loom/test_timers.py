@@ -113,6 +113,15 @@ def test_timers_are_due_in_order(box):
     assert ids(box, after=Due(10.5)) == ["late"]
 
 
+def test_how_many_timers_are_due_is_asked_without_reading_them(box):
+    for n in range(3):
+        box.replace_timer(None, schedule(f"s{n}", due=float(n)))
+    box.replace_timer(None, schedule("never", due=None))
+    assert [box.has_due(1.0, count) for count in (1, 2, 3)] == [True, True, False]
+    assert [box.has_due(math.inf, count) for count in (3, 4)] == [True, False]
+    assert not box.has_due(-1.0, 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_of_timers_that_are_due_hold_each_timer_once(kind):
     @examples(kind)

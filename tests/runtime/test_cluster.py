@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, InvalidIntent, KeyUsed, LoomError, Node, Runtime, gate
+from cantrip_actors import Cantrip, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate
 from cantrip_actors.loom import Unsure
+from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 
@@ -374,7 +375,7 @@ async def test_submissions_spread_over_nodes_and_keep_to_their_capacity(url: str
         assert [(await cast.episode()).result for cast in casts] == [f"job {n}" for n in range(20)]
 
 
-@pytest.mark.rule("N-16")
+@pytest.mark.rule("N-50")
 async def test_submissions_begin_by_priority_and_then_in_their_order(url: str) -> None:
     slow = answering(delay=1)
     async with Runtime.open(url) as client:
@@ -394,6 +395,57 @@ async def test_another_priority_is_refused(url: str, priority: Any) -> None:
     async with Runtime.open(url) as client:
         with pytest.raises(InvalidIntent, match="from -100 to 100"):
             await client.submit("desk", "x", priority=priority)
+
+
+@pytest.mark.rule("N-33")
+async def test_a_submission_is_refused_while_too_many_wait_before_it(url: str) -> None:
+    async with Runtime.open(url, max_submitted=2) as client:
+        casts = [await client.submit("desk", f"{n}", key=f"{n}") for n in range(2)]
+        for priority in (0, -5):
+            with pytest.raises(QueueFull, match="2 submissions"):
+                await client.submit("desk", "too much", key="more", priority=priority)
+        assert (await client.submit("desk", "1", key="1")).entity_id == casts[1].entity_id  # a repetition
+        casts.append(await client.submit("desk", "urgent", key="urgent", priority=1))
+        async with node(url, "w1"):
+            assert [(await cast.episode()).result for cast in casts] == ["0", "1", "urgent"]
+            later = await client.submit("desk", "later", key="more")
+            assert (await later.episode()).result == "later"  # what was refused has not used the key
+
+
+@pytest.mark.rule("N-58")
+async def test_senders_that_are_too_fast_are_refused_lose_nothing_and_hold_up_nothing_urgent(url: str) -> None:
+    """A node runs two casts of a second each at once; ten senders submit as fast as they may."""
+    casts: dict[str, Submission] = {}
+    refused, most = 0, 0
+    urgent: list[float] = []
+
+    async def send(sender: int) -> None:
+        nonlocal refused, most
+        for n in range(8):
+            key = f"{sender} {n}"
+            while key not in casts:
+                try:
+                    casts[key] = await client.submit("desk", key, key=key)
+                except QueueFull:
+                    refused += 1
+                    await anyio.sleep(0.2)
+                most = max(most, len(one._tree.living))
+
+    async with Runtime.open(url, max_submitted=10) as client, node(url, "w1", answering(delay=1), capacity=2) as one:
+        async with anyio.create_task_group() as tasks:
+            for sender in range(10):
+                tasks.start_soon(send, sender)
+            for n in range(5):
+                await anyio.sleep(3)
+                began = anyio.current_time()
+                hurry = await client.submit("desk", f"urgent {n}", priority=100)
+                await hurry.episode()
+                urgent.append(anyio.current_time() - began)
+        assert [(await cast.episode()).result for cast in casts.values()] == list(casts)
+    assert refused > 100
+    assert len(casts) == 80
+    assert most <= 2 * 2
+    assert max(urgent) <= 2 * 1.5  # alone it takes a second, and up to half a second until the node looks
 
 
 @pytest.mark.rule("N-16")

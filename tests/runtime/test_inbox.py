@@ -242,7 +242,7 @@ async def test_more_posts_than_a_page_to_a_working_entity_are_worked_on_in_order
 # A full inbox
 
 
-@pytest.mark.rule("C-13")
+@pytest.mark.rule("C-13", "N-33")
 async def test_a_full_inbox_refuses_intents_takes_control_mail_and_loses_nothing(url: str) -> None:
     async with Runtime.open(url, cantrips=[SLOW]) as runtime:
         runtime._tree.store.max_waiting = 5
