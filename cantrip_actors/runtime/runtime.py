@@ -210,7 +210,7 @@ class Runtime:
         snapshot cannot be trusted or used, programs are run again; with `redact="at_rest"` no snapshots are stored.
 
         At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
-        InboxFull. Where `max_submitted` submissions of its priority or a higher one wait, `submit` raises QueueFull. The
+        InboxFull. `submit` raises QueueFull where `max_submitted` submissions of its priority or a higher one wait. The
         keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send or post finds the
         first one.
 
