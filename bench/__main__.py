@@ -20,6 +20,7 @@ COMMANDS = {
     "suspended": ("bench.suspended", "what entities hold while their programs wait for children"),
     "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
     "redact": ("bench.redact", "what it costs to take secrets out of clean text, beside another commit"),
+    "cluster": ("bench.cluster", "what nodes on Postgres do: sends, takeovers, hand-overs, schedules, scaling"),
     "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
 }
 

@@ -1,0 +1,362 @@
+"""`python -m bench cluster`: what a cluster of nodes on Postgres does, in processes of this machine, server included.
+
+- *send*: milliseconds from a post by another process to the record that takes it, at 120 a second over three nodes.
+- *failover*: seconds until the last entity of a node that is killed has its next record; each node looks like a machine
+  of its own, so the others wait for its ttl.
+- *hand-over*: seconds that an entity loses when its node is asked to leave.
+- *schedules*: lateness in seconds, with thousands due within a minute and two nodes.
+- *idle*: what a node without work asks of the server and of its core.
+- *scaling*: turns a second of 2 and 4 nodes beside one, 100 entities each, whose model takes half a second a turn.
+
+A limit that does not hold is printed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import anyio
+import orjson
+import psycopg
+
+from bench.cluster_node import PACED, run_node
+from cantrip_actors import Entity, Runtime
+from cantrip_actors.looms import Committed, IntentGiven
+from conformance.postgres import Server, drop
+
+__all__ = ["main"]
+
+RATE: Final = 120.0
+"""Posts a second."""
+ENTITIES: Final = 60
+LOOK: Final = 0.5
+"""Seconds between two looks of a node."""
+
+_processes = multiprocessing.get_context("spawn")
+_schemas = itertools.count()
+
+
+class Figure(NamedTuple):
+    """One measured value, and its limit: the most that it may be, or the least where `at_least`."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is within its limit."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+class Scale(NamedTuple):
+    """How much is measured."""
+
+    seconds: float = 20.0
+    schedules: int = 10_000
+    window: float = 60.0
+    """Seconds within which all schedules are due."""
+    turns: int = 20
+    beat: float = 1.0
+    ttl: float = 4.0
+
+
+class Nodes:
+    """Processes of nodes on one loom."""
+
+    def __init__(self, url: str, scale: Scale) -> None:
+        self._url, self._scale = url, scale
+        self._number = 0
+        self.running: list[BaseProcess] = []
+
+    def start(self, count: int, *, capacity: int = 200, far: bool = False) -> None:
+        """Start so many nodes; `far` ones look like nodes of other machines."""
+        for _ in range(count):
+            self._number += 1
+            name = f"w{self._number}"
+            about = (self._url, name, f"machine-{name}" if far else "", capacity, self._scale.beat, self._scale.ttl)
+            process = _processes.Process(target=run_node, args=about)
+            process.start()
+            self.running.append(process)
+
+    def end(self) -> None:
+        """Kill all that still run."""
+        for process in self.running:
+            process.kill()
+            process.join()
+
+
+@asynccontextmanager
+async def cluster(server: str, scale: Scale) -> AsyncIterator[tuple[Runtime, Nodes]]:
+    """A fresh loom: a client on it, and its nodes."""
+    url = f"{server}&schema=bench{os.getpid()}_{next(_schemas)}"
+    nodes = Nodes(url, scale)
+    try:
+        async with Runtime.open(url, cantrips=[PACED], passivate_after=0) as runtime:
+            yield runtime, nodes
+            nodes.end()
+    finally:
+        nodes.end()
+        drop(url)
+
+
+async def joined(client: Runtime, count: int) -> None:
+    """Wait until so many nodes live."""
+    while True:
+        found = await client.cluster.nodes()
+        if sum(node.is_living for node in found) == count:
+            return
+        await anyio.sleep(0.1)
+
+
+async def keepers(client: Runtime, count: int) -> list[Entity]:
+    """Make idle long-lived entities that no process runs."""
+    made = []
+    for n in range(count):
+        entity = await client.invoke(PACED, "1 0", name=f"keeper-{n}")
+        await entity.episode()
+        made.append(entity)
+    await anyio.sleep(1.0)
+    return made
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _at(values: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+async def send(server: str, scale: Scale) -> list[Figure]:
+    """Measure from a post to the record that takes it."""
+    async with cluster(server, scale) as (client, nodes):
+        await keepers(client, ENTITIES)
+        nodes.start(3)
+        await joined(client, 3)
+        entities = [client.entity(f"keeper-{n}") for n in range(ENTITIES)]
+        for entity in entities:  # each is loaded by a node
+            assert entity is not None
+            await entity.send("1 0")
+        sent: dict[str, float] = {}
+
+        async def post(n: int) -> None:
+            entity, key = entities[n % ENTITIES], f"post {n}"
+            assert entity is not None
+            sent[key] = time.time()
+            await entity.post("1 0", key=key)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(int(scale.seconds * RATE)):
+                tasks.start_soon(post, n)
+                await anyio.sleep(1 / RATE)
+        await anyio.sleep(2.0)
+        taken = {
+            record.key: _time(record.at)
+            for entity in entities
+            if entity is not None
+            for record in client.loom.records(entity.id)
+            if isinstance(record, IntentGiven) and record.key in sent
+        }
+    waits = [(taken[key] - sent[key]) * 1e3 for key in sent]
+    return [Figure("send p50", _at(waits, 50), "ms", 15), Figure("send p99", _at(waits, 99), "ms", 60)]
+
+
+async def leave(server: str, scale: Scale) -> list[Figure]:
+    """Measure how long entities stand still when their node is killed, and when it is asked to leave."""
+    pace = 0.2
+    async with cluster(server, scale) as (client, nodes):
+        nodes.start(4, far=True)
+        await joined(client, 4)
+        wanted = int((2 * scale.ttl + 2 * scale.seconds) / pace)
+        casts = [await client.submit("paced", f"{wanted} {pace}") for _ in range(ENTITIES)]
+        await anyio.sleep(scale.seconds / 2)
+        figures = []
+        for what in ("failover", "hand-over"):
+            victim = nodes.running.pop(0)
+            began = time.time()
+            if what == "failover":
+                victim.kill()
+            else:
+                victim.terminate()
+            await anyio.sleep(scale.ttl + scale.beat + LOOK + 5.0)
+            await anyio.to_thread.run_sync(victim.join)
+            gaps = sorted(_gap(client, cast.entity_id, began) for cast in casts)
+            if what == "failover":
+                limit = scale.ttl + scale.beat + LOOK + 1.0
+                figures.append(Figure("failover, longest", gaps[-1], "s", limit))
+            else:
+                figures.append(Figure("hand-over p99", max(0.0, _at(gaps, 99) - pace), "s", 1.0))
+    return figures
+
+
+def _gap(client: Runtime, entity_id: str, since: float) -> float:
+    """Return the longest time between two turns of an entity that overlaps with what follows `since`."""
+    times = [_time(one.at) for one in client.loom.records(entity_id) if isinstance(one, Committed)]
+    return max(later - before for before, later in itertools.pairwise(times) if later > since)
+
+
+async def schedules(server: str, scale: Scale) -> list[Figure]:
+    """Measure how late schedules fire."""
+    async with cluster(server, scale) as (client, nodes):
+        await keepers(client, ENTITIES)
+        first = time.time() + scale.schedules / 150 + 10
+        due: dict[str, float] = {}
+        for n in range(scale.schedules):
+            at = first + n * scale.window / scale.schedules
+            due[f"s{n}"] = at
+            when = datetime.fromtimestamp(at, UTC)
+            await client.schedule(f"keeper-{n % ENTITIES}", "1 0", at=when, id=f"s{n}")
+        nodes.start(2)
+        await joined(client, 2)
+        await anyio.sleep(max(0.0, first - time.time()) + scale.window + 5)
+        late = [
+            _time(record.at) - due[(record.sender or "").removeprefix("schedule ")]
+            for n in range(ENTITIES)
+            if (entity := client.entity(f"keeper-{n}")) is not None
+            for record in client.loom.records(entity.id)
+            if isinstance(record, IntentGiven) and (record.sender or "").startswith("schedule ")
+        ]
+    missing = scale.schedules - len(late)
+    return [
+        Figure("schedules, lateness p99", _at(late, 99), "s", 2.0),
+        Figure("schedules that did not fire", missing, "", 0),
+    ]
+
+
+async def idle(server: str, scale: Scale) -> list[Figure]:
+    """Measure what a node without work costs."""
+    async with cluster(server, scale._replace(beat=2.0, ttl=10.0)) as (client, nodes):
+        nodes.start(1)
+        await joined(client, 1)
+        ours = await anyio.to_thread.run_sync(_connections, server)
+        await anyio.sleep(3.0)
+        (process,) = nodes.running
+        assert process.pid is not None
+        before = _transactions(server), _cpu(process.pid)
+        # the client looks, too: what it asks is measured while the node is stopped
+        await anyio.sleep(scale.seconds)
+        asked, spent = _transactions(server) - before[0], _cpu(process.pid) - before[1]
+        process.kill()
+        process.join()
+        await anyio.sleep(1.0)
+        alone = _transactions(server)
+        await anyio.sleep(scale.seconds)
+        asked -= _transactions(server) - alone
+        theirs = ours - await anyio.to_thread.run_sync(_connections, server)
+    return [
+        Figure("idle, transactions a second", asked / scale.seconds, "", 5),
+        Figure("idle, of a core", spent / scale.seconds * 100, "%", 1),
+        Figure("idle, connections", theirs, "", 4),
+    ]
+
+
+def _transactions(server: str) -> int:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("select pg_stat_clear_snapshot()")
+        query = "select sum(xact_commit + xact_rollback) from pg_stat_database where datname = current_database()"
+        row = connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
+
+
+def _connections(server: str) -> int:
+    with psycopg.connect(server, autocommit=True) as connection:
+        query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        row = connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
+
+
+def _cpu(process: int) -> float:
+    """Return the seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def scaling(server: str, scale: Scale) -> list[Figure]:
+    """Measure the turns a second of one, two and four nodes."""
+    found: dict[int, float] = {}
+    for count in (1, 2, 4):
+        async with cluster(server, scale) as (client, nodes):
+            casts = [await client.submit("paced", f"{scale.turns} 0.5") for _ in range(100 * count)]
+            nodes.start(count, capacity=100)
+            episodes = [await cast.episode() for cast in casts]
+            times = [
+                _time(record.at)
+                for episode in episodes
+                for record in client.loom.records(episode.entity_id)
+                if isinstance(record, Committed)
+            ]
+        times.sort()
+        middle = times[len(times) // 10 : -len(times) // 10]  # without what begins and what ends
+        found[count] = len(middle) / (middle[-1] - middle[0])
+    return [
+        Figure("turns a second, 1 node", found[1], ""),
+        Figure("2 nodes beside 1", found[2] / found[1], "x", 1.8, at_least=True),
+        Figure("4 nodes beside 1", found[4] / found[1], "x", 3.0, at_least=True),
+    ]
+
+
+MEASURED: Final[dict[str, Callable[[str, Scale], Awaitable[list[Figure]]]]] = {
+    "send": send,
+    "leave": leave,
+    "schedules": schedules,
+    "idle": idle,
+    "scaling": scaling,
+}
+
+
+@contextmanager
+def _server(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url if "?" in url else f"{url}?"
+        return
+    with Server() as server:
+        yield server.url
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print; return 1 if a limit does not hold, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m bench cluster", description=__doc__)
+    parser.add_argument("what", nargs="*", metavar="|".join(MEASURED), help="left out: all of them")
+    parser.add_argument("--postgres", metavar="URL", help="measure on that server; left out: one is started")
+    for name, value in Scale()._asdict().items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    unknown = [one for one in options.what if one not in MEASURED]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; expected some of {', '.join(MEASURED)}")
+    scale = Scale(*(getattr(options, name) for name in Scale._fields))
+    figures: list[Figure] = []
+    with _server(options.postgres) as server:
+        for what in options.what or MEASURED:
+            found = anyio.run(MEASURED[what], server, scale)
+            figures += found
+            for one in [] if options.json else found:
+                sign = "" if one.limit is None else f"  {'>=' if one.at_least else '<='} {one.limit:g}"
+                print(
+                    f"{one.name:<32}{one.value:>10.2f} {one.unit:<4}{sign}{'' if one.holds else '  over'}", flush=True
+                )
+    if options.json:
+        print(orjson.dumps([{**one._asdict(), "holds": one.holds} for one in figures]).decode())
+    return 0 if all(one.holds for one in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""A node in a process of its own, for `python -m bench cluster`, and the cantrip that it serves."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+
+from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
+from cantrip_actors.wards import max_turns
+
+__all__ = ["PACED", "run_node"]
+
+
+@gate
+async def step() -> str:
+    """Do nothing, so that there is another turn."""
+    return "done"
+
+
+async def _answer(context: Invocation) -> Mapping[str, Any]:
+    """Take as many turns as the last intent says, and for each as many seconds: "20 0.5"."""
+    asked = max(n for n, one in enumerate(context) if one.role == "user")
+    turns, seconds = str(context[asked].content).split()
+    had = sum(one.role == "assistant" for one in context[asked:])
+    call = {"gate": "step", "args": {}} if had + 1 < int(turns) else {"gate": "done", "args": {"answer": "ok"}}
+    return {"content": "", "tool_calls": [call], "delay": float(seconds)}
+
+
+PACED = Cantrip(scripted(_answer, record=False), name="paced", circle=Circle([step, "done"], [max_turns(100_000)]))
+
+
+def run_node(url: str, name: str, machine: str, capacity: int, beat: float, ttl: float) -> None:
+    """Serve until a signal. With a `machine` it looks like a process of another machine."""
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
+    if machine:
+        socket.gethostname = lambda: machine
+
+    async def serve() -> None:
+        node = Node(name, capacity=capacity, beat=beat, ttl=ttl, grace=30)
+        async with Runtime.open(url, cantrips=[PACED], node=node) as runtime:
+            await runtime.serve()
+
+    anyio.run(serve)
