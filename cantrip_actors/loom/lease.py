@@ -18,8 +18,9 @@ A name from `this_process` says where its holder runs. If that is here and the p
 once: a process that was killed is taken up without waiting for its leases to run out. So are those of a holder that
 has ended in a process that still runs, and could not release them (`no_more`): the store may have been out of reach.
 
-An entity may be what kills its process. So each lease counts how many holders in a row did not release it; after
-`DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65).
+An entity may be what kills its process. So each lease counts how many holders in a row did not release it while the
+entity had work; after `DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65). An idle entity
+without mail kills no process: the deaths of its holders do not count.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ __all__ = [
     "begin",
     "facts_of",
     "follow",
+    "has_work",
     "plan",
     "plan_timers",
     "seal_lines",
@@ -87,6 +88,11 @@ class Place:
     """The last committed turn, where it is known: the next one's parent."""
     has_timers: bool = False
     """Whether it may have timers."""
+
+
+def has_work(place: Place) -> bool:
+    """Return whether whoever runs this root entity has something to do for it: an episode, or mail to take."""
+    return place.life is Life.BUSY or any(place.tree.waiting)
 
 
 class EntityRow(NamedTuple):

@@ -37,7 +37,7 @@ from cantrip_actors.loom.lease import (
     not_root,
 )
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, plan, plan_timers, seal_lines
+from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.records.blob import Blob
@@ -384,7 +384,7 @@ class Store(ABC):
             deaths = count_deaths(held.deaths, held.owner, owner)
             if deaths > held.deaths and place is not None:
                 deaths = self._deaths_since_progress(db, place.tree, deaths)
-        if place is None or lift:
+        if place is None or lift or not has_work(place):
             deaths = 0
         is_quarantined = deaths >= DEATHS
         token, until = self._grant(db, entity, None if is_quarantined else owner, deaths, ttl)

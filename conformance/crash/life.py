@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, EntityEnded, Episode, LoomError, Runtime
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, LoomError, Quarantined, Runtime
 from conformance.crash.asked import be_the_person
 from conformance.crash.borders import watch
 from conformance.crash.fate import Fate
@@ -148,7 +148,16 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
             if root.cantrip is HELD:
                 await entity.steer(f"{HINT}before {intent}")
             # A send that a kill cut short may be in the inbox, and in no record yet: the key makes it one send.
-            await _record_outcome(ledger, intent, partial(entity.send, intent, key=intent))
+            await _record_outcome(ledger, intent, partial(_send, runtime, entity, intent))
+
+
+async def _send(runtime: Runtime, entity: Entity, intent: str) -> Episode:
+    """Send an intent; where too many lives in a row died with it in the inbox, lift the quarantine first."""
+    try:
+        return await entity.send(intent, key=intent)
+    except Quarantined:
+        await runtime.resume(entity.id)
+        return await entity.send(intent, key=intent)
 
 
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:

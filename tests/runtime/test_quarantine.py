@@ -109,11 +109,23 @@ async def test_abandoning_an_entity_in_quarantine_ends_it(url: str) -> None:
 
 
 @pytest.mark.rule("C-65")
+async def test_an_idle_entity_is_not_quarantined_however_many_of_its_processes_died(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        await entity.episode()
+    async with Runtime.open(url) as runtime:
+        lose(runtime, entity.id, 5)
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        assert (await runtime.entity("x").send("more")).result == "over"
+
+
+@pytest.mark.rule("C-65")
 async def test_mail_to_an_entity_in_quarantine_waits_and_its_sender_is_told(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entity = await runtime.invoke(SPELL, "go", name="x")
         await entity.episode()
     async with Runtime.open(url) as runtime:
+        await runtime.entity("x").post("more", key="k")
         lose(runtime, entity.id, 3)
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         with anyio.fail_after(10):
