@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 FACE = "cantrip_actors"
+WHOLE = frozenset({FACE, "supervisors", "conformance", "bench"})
+"""Names that stand for themselves in the table; the others are packages of `cantrip_actors`."""
 
 _WAITS = "asyncio concurrent contextvars multiprocessing queue sched select selectors signal threading"
 _REACHES_OUT = "http io logging os shutil socket sqlite3 ssl subprocess tempfile urllib"
@@ -31,7 +33,7 @@ class Room(NamedTuple):
 
 
 def _room(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Room:
-    neighbours = {name if name in {"supervisors", FACE} else f"{FACE}.{name}" for name in inside.split()}
+    neighbours = {name if name in WHOLE else f"{FACE}.{name}" for name in inside.split()}
     return Room(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
 
 
@@ -89,6 +91,8 @@ ROOMS: dict[str, Room] = {
     "bench": _room("cantrip_actors agentic dispatch http observe redact supervisors", None),
     # A chunk is measured beside the framing that it is read with.
     "bench.crystals": _room("cantrip_actors crystal", None),
+    # The server that nodes share is started as the suites start theirs.
+    "bench.cluster": _room("cantrip_actors bench conformance", None),
     "conformance": _room("cantrip_actors supervisors", None),
     # Fuzzing attacks the parsers themselves, where they stand.
     "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),

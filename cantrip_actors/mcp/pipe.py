@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 import anyio
@@ -83,8 +83,9 @@ class Pipe:
     async def _receive(self, output: ByteReceiveStream) -> None:
         """Read messages until the program closes its output. Raises ToolServerError for one that is too long."""
         with self._received, contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            async for line in _lines(output):
-                await self._received.send(self._parse(line))
+            async with contextlib.aclosing(_lines(output)) as lines:
+                async for line in lines:
+                    await self._received.send(self._parse(line))
 
     def _parse(self, line: bytes) -> SessionMessage | Exception:
         try:
@@ -103,7 +104,7 @@ class Pipe:
         self._received.close()
 
 
-async def _lines(output: ByteReceiveStream) -> AsyncIterator[bytes]:
+async def _lines(output: ByteReceiveStream) -> AsyncGenerator[bytes, None]:
     parts: list[bytes] = []
     length = 0
     async for chunk in output:
