@@ -31,18 +31,32 @@ def cluster() -> Iterator[Any]:
     """A Ray cluster whose nodes have a slot and a label each."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
+
+    started = start_ray()
+    ray.init(address=started.address, log_to_driver=False, logging_level="error")
+    yield started
+    ray.shutdown()
+    started.shutdown()
+
+
+def start_ray(tries: int = 3) -> Any:
+    """Start a head and two nodes. Ray gives each of them 30 seconds, which a busy machine may exceed."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": True, "dashboard_port": 0}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    for zone in ("a", "b"):
-        cluster.add_node(
-            num_cpus=2, object_store_memory=MEMORY, resources={"slot": 2}, labels={"disk": "nfs1", "rack": zone}
-        )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    started = Cluster()
+    try:
+        started.add_node(**head)
+        for zone in ("a", "b"):
+            started.add_node(
+                num_cpus=2, object_store_memory=MEMORY, resources={"slot": 2}, labels={"disk": "nfs1", "rack": zone}
+            )
+    except Exception as problem:
+        started.shutdown()
+        if tries == 1 or "timed out during startup" not in str(problem):
+            raise
+        return start_ray(tries - 1)
+    return started
 
 
 @pytest.fixture
