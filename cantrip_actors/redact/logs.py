@@ -45,7 +45,7 @@ def log_processor(redactor: Redactor) -> LogProcessor:
                 del line["exc_info"]
                 line["exception"] = redactor.text(told)
         for key in list(line):
-            value = line[key] if key == "exc_info" else _shown(redactor, line[key])
+            value = line[key] if key == "exc_info" else _redact_value(redactor, line[key])
             name = redactor.text(key)
             if name != key:
                 del line[key]
@@ -125,7 +125,7 @@ def redact_error(error: E, redactor: Redactor) -> E:
     return error
 
 
-def _shown(redactor: Redactor, value: Any) -> Any:
+def _redact_value(redactor: Redactor, value: Any) -> Any:
     if isinstance(value, BaseException):
         text = repr(value)
         return redactor.text(text) if redactor.spans(text) else value

@@ -29,21 +29,21 @@ _OF: Final = "|".join(
 """What a key is of, so that it is a secret: a name is looked for by its rarest part."""
 
 
-def _named(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
+def _row(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
     return name, word, re.compile(rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})")
 
 
 NAMED: Final = (
-    _named("password", "passw", "passw(?:or)?d", _QUOTED, _BARE),
-    _named("password", "pwd", "pwd", _QUOTED, _BARE),
-    _named("token", "token", "(?:(?<=access_)|(?<=auth_))token", _LONG),
-    _named("token", "token", "token", _QUOTED, _BARE),
-    _named("aws-secret", "secret", "(?=secret_?(?:access_?)?key)secret", _AWS),
-    _named("secret", "secret", "(?<=client_)secret", _LONG),
-    _named("secret", "secret", "secret", _QUOTED, _BARE),
-    _named("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
-    _named("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
-    _named("credential", "credential", "credential", _QUOTED, _BARE),
+    _row("password", "passw", "passw(?:or)?d", _QUOTED, _BARE),
+    _row("password", "pwd", "pwd", _QUOTED, _BARE),
+    _row("token", "token", "(?:(?<=access_)|(?<=auth_))token", _LONG),
+    _row("token", "token", "token", _QUOTED, _BARE),
+    _row("aws-secret", "secret", "(?=secret_?(?:access_?)?key)secret", _AWS),
+    _row("secret", "secret", "(?<=client_)secret", _LONG),
+    _row("secret", "secret", "secret", _QUOTED, _BARE),
+    _row("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
+    _row("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
+    _row("credential", "credential", "credential", _QUOTED, _BARE),
     ("signature", "sig", re.compile(rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}")),
     ("key", "key", re.compile(rf"(?i:(?<=[?&])key){_QUERY}")),
     ("code", "code=", re.compile(rf"(?i:(?<=[?&])code){_QUERY}")),

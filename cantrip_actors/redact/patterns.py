@@ -56,7 +56,7 @@ _ALONE = r"(?<![A-Za-z0-9])"
 """A key does not begin in the middle of a word: `task-…` is none of OpenAI's."""
 
 
-def _prefixed(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
+def _prefix(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
     """`_ALONE`, the prefix and the rest, in an order that is searched for ten times as fast: what is literal first."""
     literal = re.escape(prefix)
     return f"{literal}(?<!{not_after}{literal}){rest}"
@@ -73,22 +73,24 @@ def _of_service(service: Service) -> Iterator[SecretPattern]:
     end = _NO_MORE if service.most else ""
     before = "[A-Za-z0-9+/]" if service.most else "[A-Za-z0-9]"
     for prefix in service.prefixes:
-        yield _word(service.name, prefix, _prefixed(prefix, f"{digit}{rest}{count}{end}", before))
+        yield _word(service.name, prefix, _prefix(prefix, f"{digit}{rest}{count}{end}", before))
 
 
 COMMON: tuple[SecretPattern, ...] = (
     *chain.from_iterable(map(_of_service, SERVICES)),
     # also DeepSeek and others that took the prefix over; a digit, since CSS classes begin so too
-    _word("openai-key", "sk-", _prefixed("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
+    _word("openai-key", "sk-", _prefix("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
     _word("aws-key", "AKIA ASIA ABIA ACCA", rf"{_ALONE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    _word("airtable-token", "pat", _prefixed("pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}")),
+    _word("airtable-token", "pat", _prefix("pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}")),
     _word(
-        "resend-key", "re_", _prefixed("re_", r"(?=[A-Za-z_]{0,40}[0-9])[1-9A-Za-z]{8}_[1-9A-Za-z]{24}(?![A-Za-z0-9_])")
+        "resend-key",
+        "re_",
+        _prefix("re_", r"(?=[A-Za-z_]{0,40}[0-9])[1-9A-Za-z]{8}_[1-9A-Za-z]{24}(?![A-Za-z0-9_])"),
     ),
     _word(
         "1password-key",
         "A3-",
-        _prefixed("A3-", r"[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}"),
+        _prefix("A3-", r"[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}"),
     ),
     _word("terraform-token", ".atlasv1.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}"),
     _word("telegram-token", ":AA", r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
@@ -107,7 +109,7 @@ COMMON: tuple[SecretPattern, ...] = (
     _word("facebook-token", "|", r"(?<![A-Za-z0-9])[0-9]{15,16}\|[A-Za-z0-9_-]{27,40}(?![A-Za-z0-9_-])"),
     _word("maxmind-key", "_mmk", r"(?<![A-Za-z0-9])[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?![A-Za-z0-9])"),
     _word("salesforce-token", "!A", r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12}!A[A-Za-z0-9._-]{60,}"),
-    _word("jwt", "eyJ", _prefixed("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
+    _word("jwt", "eyJ", _prefix("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
     # one without an end was cut off: what there is of it goes
     _place(
         "private-key",

@@ -123,7 +123,7 @@ class Redactor:
     )
 
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
-        self._secrets = tuple(dict.fromkeys(_named(secrets)))
+        self._secrets = tuple(dict.fromkeys(_names_and_texts(secrets)))
         self._patterns = tuple(patterns)
         self._anywhere = tuple(one for one in self._patterns if one.within == "text")
         self._places, self._names = (_by_anchor(self._patterns, within) for within in ("places", "names"))
@@ -137,7 +137,7 @@ class Redactor:
 
     def knowing(self, secrets: Secrets) -> Redactor:
         """A redactor that knows these secrets too."""
-        return Redactor([*self._secrets, *_named(secrets)], self._patterns)
+        return Redactor([*self._secrets, *_names_and_texts(secrets)], self._patterns)
 
     @property
     def longest(self) -> int:
@@ -161,7 +161,7 @@ class Redactor:
                 found.append(Span(*reading.span(start, end), name))
         if "\n" in text and self._wrapped:
             found += self._over_lines(text)
-        return _merged(found) if found else found
+        return _merge(found) if found else found
 
     def may_begin(self, text: str) -> int:
         """Where in the text's end a known secret with white space in it may begin; the text's length for nowhere."""
@@ -326,7 +326,7 @@ def _every(needle: _Needle, text: str) -> Iterator[Span]:
         at = text.find(needle.text, at + 1)
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def _merge(spans: list[Span]) -> list[Span]:
     spans.sort()
     merged = [spans[0]]
     for span in spans[1:]:
@@ -341,7 +341,7 @@ def _merged(spans: list[Span]) -> list[Span]:
 # ------------------------------------------------------------------------------------------ how a secret may be written
 
 
-def _named(secrets: Secrets) -> Iterator[tuple[str, str]]:
+def _names_and_texts(secrets: Secrets) -> Iterator[tuple[str, str]]:
     pairs = secrets.items() if isinstance(secrets, Mapping) else secrets
     for pair in pairs:
         name, text = ("secret", pair) if isinstance(pair, str) else pair
@@ -363,14 +363,14 @@ def _needles(name: str, secret: str) -> Iterator[_Needle]:
     if len(lines) > 1:
         for line in lines:
             if len(line) >= LINE:
-                yield from _encoded(name, line)
+                yield from _encoded_needles(name, line)
                 yield _Needle(line, name, bits=False)
         if "\n" not in secret:
             yield _Needle(secret.replace(" ", "+"), name, bits=False)  # as a form has it
-    yield from _encoded(name, secret)
+    yield from _encoded_needles(name, secret)
 
 
-def _encoded(name: str, secret: str) -> Iterator[_Needle]:
+def _encoded_needles(name: str, secret: str) -> Iterator[_Needle]:
     raw = secret.encode("utf-8", "surrogatepass")
     # `readings` undo these, too, but not behind a sign that makes another escape of their beginning
     quoted = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02X}" for byte in raw)
