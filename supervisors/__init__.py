@@ -13,20 +13,20 @@
         assert await counter.call(2, timeout=1) == 2
 
 **Actor**: subclass it; one object is one incarnation. `init` (start handshake: raise to fail, raise `Ignore` to say
-"not needed"), `handle_call(message, caller)` (returns the reply; or `NO_REPLY`, and `caller.reply(v)` /
+"not needed"), `handle_call(message, caller)` (returns the reply; or returns `NO_REPLY` and calls `caller.reply(v)` or
 `caller.fail(exc)` later; `caller.on_abandoned(callback)`, `caller.abandoned`), `handle_cast`, `handle_info` (`Down`,
-`ref.send`, timers), `terminate(reason)` (shielded, within the grace), `run` (override it for a loop of one's own with
-`self.receive(match=None)`, `self.receive_nowait()`, where a call arrives as its `Caller`; or for a one-off task: what
-it returns is the outcome). `has_tasks = True` gives it the task group `self.tasks`; `mailbox_limit = n` bounds its
-mailbox. It ends itself by `raise Stop(reason)` or `self.stop(reason)`; any other exception is a crash. With
-`hibernate_after`, or a `run` that returns `HIBERNATE`, it needs no task while it waits for mail.
-`self.monitor(ref)` brings a `Down`.
+`ref.send`, timers), `terminate(reason)` (shielded, within the grace), `run` (override it for your own loop with
+`self.receive(match=None)` or `self.receive_nowait()`, where a call arrives as its `Caller`; or for a one-off task,
+whose result is the outcome). `has_tasks = True` gives it the task group `self.tasks`; `mailbox_limit = n` bounds its
+mailbox. It ends itself with `raise Stop(reason)` or `self.stop(reason)`; any other exception is a crash. With
+`hibernate_after`, or a `run` that returns `HIBERNATE`, it needs no task while it waits for mail. `self.monitor(ref)`
+delivers a `Down` when `ref` ends.
 
 **ActorRef**: the identity, across restarts; owns the mailbox. `await ref.call(message, timeout=None)`,
 `ref.cast(message)`, `ref.send(message)` (to `handle_info`), `await ref.exited()` (the reason, once it will not be
 restarted), `await ref.outcome()` (`Outcome(reason, value)`; `.unwrap()`), `ref.alive`, `ref.path`, `ref.last_exit`,
 `ref.exit(reason)`, `ref.kill()`. `ActorRef()` or `SupervisorRef()` can be made beforehand and put into a spec:
-`ChildSpec(..., ref=ref)`. Sent to before its start: a cast is kept, a call raises `NotRunning`. Not thread-safe.
+`ChildSpec(..., ref=ref)`. Before the actor's start, casts are kept and calls raise `NotRunning`. Not thread-safe.
 
 **ChildSpec**(id, start, restart="permanent", shutdown=None, significant=False, ref=None, backoff=None, name=None,
 type=None): `start` is a zero-argument callable that returns an `Actor`, `Supervisor` or `DynamicSupervisor`; it is
@@ -37,8 +37,8 @@ and `math.inf` for supervisors.
 **DynamicSupervisor**(template=None, max_children=None, max_restarts=1, period=5.0). Their refs are `SupervisorRef`s:
 `await start_child(spec)` (dynamic with a template: `start_child(*arguments)`), `await terminate_child(id_or_ref,
 reason=Shutdown())` (a dynamic one takes refs), `restart_child`, `delete_child`, `which_children`, `count_children`,
-and without a message `child(id)`: the ref of a static child. `start_child` returns when the child is up; of a
-supervisor: when all its children are.
+and, without sending a message, `child(id)`: the ref of a static child. `start_child` returns when the child is up; for
+a supervisor, when all its children are up.
 
 **Reasons**: `Normal()`, `Shutdown(detail)`, `Killed()`, `Crash(exception)`. The reason given to `terminate_child`
 reaches the child's `terminate`, and through a supervisor those of its children. A supervisor that gives up ends with

@@ -1,10 +1,9 @@
-"""Actors: what a user subclasses, and the loop that hands it its messages.
+"""Actors: the class that users subclass, and the loop that passes it its messages.
 
-An `Actor` is one incarnation: its state begins with `init` and ends with the incarnation. Nobody but its task touches
-that state; others hold its identity, an `ActorRef` (`ref.py`).
+An `Actor` is one incarnation: its state begins with `init` and ends with the incarnation. Only its task touches that
+state; others hold its identity, an `ActorRef` (`ref.py`).
 
-What this is not: starting, stopping and the capture of what leaves an actor is `child.py`; who restarts it is a
-supervisor.
+`child.py` starts and stops actors and catches their exceptions; supervisors restart them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from supervisors.backend import Timer
     from supervisors.child import Incarnation
 
-#: Messages handled in a row before others get their turn. A checkpoint costs as much as a short handler.
+#: Messages handled in a row before a checkpoint, which costs as much as a short handler.
 BATCH = 32
 
 
@@ -34,16 +33,16 @@ class Actor:
     """One incarnation of an actor. Subclass it and override what you need.
 
     Attributes:
-        ref: its identity; there before `init`.
-        has_tasks: gives it a task group of its own as `tasks`, at some cost. The group ends with the incarnation;
-            what fails in it is a crash of the actor.
-        trap_exit: a linked actor that ends brings an `Exit` to `handle_info`, instead of ending this one too.
-        mailbox_limit: messages that may wait for it; who sends one more gets `MailboxFull`. `None` for no limit.
-            System messages (`Down`, `Exit`) always get in.
-        hibernate_after: seconds without a message after which it gives its task back, as OTP's option of that name
-            gives the stack back; the next message brings it a new one. `None` for never. Its state stays as it is, but
-            for context variables that its handlers have set. Nothing comes of it in an actor with `has_tasks`, or with
-            a `run` of its own, which returns `HIBERNATE` where it can do without a task.
+        ref: its identity; set before `init`.
+        has_tasks: gives it a task group of its own as `tasks`, at some cost. The group ends with the incarnation; an
+            exception in the group crashes the actor.
+        trap_exit: when a linked actor ends, deliver an `Exit` to `handle_info` instead of ending this actor too.
+        mailbox_limit: messages that may wait for it; sending one more raises `MailboxFull`. `None` for no limit. System
+            messages (`Down`, `Exit`) are always accepted.
+        hibernate_after: seconds without a message after which its task ends, as OTP's option of that name frees the
+            stack; the next message starts a new task. `None` for never. Its state is kept, except context variables
+            that its handlers have set. It has no effect on an actor with `has_tasks`, or with its own `run`, which
+            returns `HIBERNATE` when it needs no task.
     """
 
     has_tasks: ClassVar[bool] = False
@@ -55,17 +54,17 @@ class Actor:
     tasks: TaskGroup
     _me: Incarnation
 
-    #: What a reference to such an actor is.
+    #: The class of references to such an actor.
     ref_class: ClassVar[type[ActorRef]] = ActorRef
     is_supervisor: ClassVar[bool] = False
-    #: Whether it lives in `serve`. Seen once a class, since each start and stop asks.
+    #: Whether it uses `serve`. Computed once per class, since each start and stop needs it.
     has_default_run: ClassVar[bool] = True
     has_terminate: ClassVar[bool] = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
-    #: Whether it can do without a task while it has nothing to do.
+    #: Whether it needs no task while it has nothing to do.
     rests: ClassVar[bool] = True
-    #: Whether nothing is to be done at its end, so that it needs no task for that either.
+    #: Whether it has no cleanup, so that it needs no task to end.
     ends_at_rest: ClassVar[bool] = True
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -78,55 +77,55 @@ class Actor:
         cls.ends_at_rest = cls.has_default_run and not (cls.has_terminate or cls.has_snapshot)
 
     async def init(self) -> Any:
-        """Begin. The supervisor goes on only when this returns (S-01).
+        """Initialise. The supervisor continues only when this returns (S-01).
 
-        Raising makes the start fail; raising `Ignore` says that the actor is not needed now (S-06). What it returns
-        is handed to who asks for it with `start_child_info` (S-08).
+        Raising makes the start fail; raising `Ignore` says that the actor is not needed now (S-06). `start_child_info`
+        returns its result to the caller (S-08).
         """
 
     async def handle_call(self, message: Any, caller: Caller) -> Any:
-        """Answer a call: with what this returns, or with `caller.reply` after returning `NO_REPLY`."""
+        """Answer a call: return the reply, or return `NO_REPLY` and call `caller.reply` later."""
         raise NotImplementedError(f"{type(self).__name__} was called with {message!r} and has no handle_call")
 
     async def handle_cast(self, message: Any) -> None:
-        """Do what a `cast` says."""
+        """Handle the message of a `cast`."""
         raise NotImplementedError(f"{type(self).__name__} was cast {message!r} and has no handle_cast")
 
     async def handle_info(self, message: Any) -> None:
-        """Note a fact: `Down`, `Exit`, a timer, what `ref.send` brings. Ignored unless overridden."""
+        """Handle a fact: `Down`, `Exit`, a timer, a message of `ref.send`. Ignored unless overridden."""
 
     async def terminate(self, reason: ExitReason) -> None:
-        """Clean up. Called after `init` has succeeded, whatever ends the incarnation but a kill.
+        """Clean up. Called if `init` has succeeded, however the incarnation ends except by a kill.
 
-        Shielded from cancellation, and bounded by the child's `shutdown` (5 s for one that is to be killed): beyond
-        that it is cancelled.
+        Shielded from cancellation for the child's `shutdown` time (5 s for `"kill"`), then cancelled.
         """
 
     def snapshot(self) -> Any:
-        """What the next incarnation shall have of this one's state; `None` for nothing.
+        """Return the state to pass to the next incarnation, or `None`.
 
-        Called when an incarnation ended, unless it was killed. Give only what cannot be what it crashed of.
+        Called when an incarnation has ended, unless it was killed. Leave out state that may have caused the crash.
         """
         return None
 
     def restore(self, state: Any) -> None:
-        """Take what the last incarnation's `snapshot` left. Called before `init`, and only if there is something."""
+        """Receive what the last incarnation's `snapshot` returned. Called before `init`, unless it returned `None`."""
 
     async def run(self) -> Any:
-        """Live. The default handles messages until it is stopped.
+        """Run the actor. The default handles messages until it is stopped.
 
-        Override it for an actor with a loop of its own (with `receive`) or for a one-off task: what it returns is the
-        outcome. It may return `HIBERNATE`: then it is called again when there is mail, and needs no task until then.
+        Override it for an actor with a loop of its own (with `receive`) or for a one-off task, whose result is the
+        outcome. If it returns `HIBERNATE`, it is called again when there is mail, and needs no task until then.
         """
         await serve(self._me)
 
     # --- for actors with a loop of their own -----------------------------------------------------------------------
 
     async def receive(self, match: Callable[[Any], bool] | None = None) -> Any:
-        """The next message: a `Caller` for a call, the bare message for the rest. System messages come first.
+        """Wait for the next message and return it: a `Caller` for a call, else the bare message. System messages come
+        first.
 
         Args:
-            match: take the first message that it accepts, and leave the others where they are (selective receive).
+            match: take the first message that it accepts, and leave the others in the mailbox (selective receive).
 
         Raises:
             NotRunning: this incarnation was given up as a zombie.
@@ -150,11 +149,10 @@ class Actor:
         """Like `receive`, but without waiting.
 
         Raises:
-            anyio.WouldBlock: if there is no such message.
             NotRunning: this incarnation was given up as a zombie.
         """
         if self._me.is_over:
-            raise NotRunning(self.ref, self._me.reason)  # the mailbox is the next one's by now
+            raise NotRunning(self.ref, self._me.reason)  # by now the mailbox belongs to the next incarnation
         box = self.ref._box  # noqa: SLF001
         for lane in (box.urgent, box.items):
             for at, item in enumerate(lane or ()):
@@ -164,40 +162,40 @@ class Actor:
                     assert lane is not None
                     del lane[at]
                     if caller is not None:
-                        self._me.owe(caller)
+                        self._me.remember_call(caller)
                     return message
         raise anyio.WouldBlock
 
     def stash(self, message: Any) -> None:
-        """Put a message aside that cannot be handled yet: a cast's, or a call's `Caller` (and return `NO_REPLY`).
+        """Set a message aside that cannot be handled yet: a cast's, or a call's `Caller` (and return `NO_REPLY`).
 
-        It is kept across a restart, which brings it back to the mailbox.
+        It survives a restart, which puts it back into the mailbox.
         """
         me = self._me
         if me.stashed is None:
             me.stashed = []
         if isinstance(message, Caller):
-            me.owe_no_more(message)  # it is in the mailbox again, as it were
+            me.forget_call(message)  # it counts as being in the mailbox again
             me.stashed.append(message)
         else:
             me.stashed.append((CAST, message))
 
     def unstash(self) -> None:
-        """Put all that was put aside back to the front of the mailbox, in its order."""
+        """Put all stashed messages back at the front of the mailbox, in their order."""
         self._me.unstash()
 
     # --- time
     # ----------------------------------------------------------------------------------------------------------
 
     def send_after(self, seconds: float, message: Any) -> Timer:
-        """Get `message` in `handle_info` after `seconds`.
+        """Deliver `message` to `handle_info` after `seconds`.
 
-        Not if the timer is cancelled before, or this incarnation ends.
+        It is not delivered if the timer is cancelled, or this incarnation ends, before that.
         """
         return Sending(self._me, seconds, message, every=False)
 
     def send_every(self, seconds: float, message: Any) -> Timer:
-        """Get `message` in `handle_info` each `seconds`; ticks that were not handled in time are not made up for."""
+        """Deliver `message` to `handle_info` every `seconds`; missed ticks are not made up for."""
         if not seconds > 0:
             raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
         return Sending(self._me, seconds, message, every=True)
@@ -206,11 +204,11 @@ class Actor:
     # -----------------------------------------------------------------------------------------------
 
     def monitor(self, ref: ActorRef, *, final: bool = False) -> None:
-        """Get a `Down` in `handle_info` when `ref` ends; at once if it has. Once for each call of this.
+        """Deliver a `Down` to `handle_info` when `ref` ends, at once if it has ended; one `Down` for each call of this.
 
         Args:
-            ref: who.
-            final: not at the end of its incarnation, as OTP does, but when it will not be restarted.
+            ref: the actor to monitor.
+            final: deliver it when `ref` will not be restarted, instead of at the end of its incarnation as OTP does.
         """
         ended = ref._outcome is not None  # noqa: SLF001
         if ended or (ref._incarnation is None and not final):  # noqa: SLF001
@@ -220,22 +218,22 @@ class Actor:
         if me.tell is None:
             me.tell = self._down
         ref._watch(me, me.tell, final=final)  # noqa: SLF001
-        me.watching(ref)
+        me.remember_monitor(ref)
 
     def demonitor(self, ref: ActorRef) -> None:
-        """No `Down` for `ref` any more."""
+        """Stop monitoring `ref`: no more `Down` for it."""
         ref._unwatch(self._me)  # noqa: SLF001
-        self._me.watches_no_more(ref)
+        self._me.forget_monitor(ref)
 
     def _down(self, down: Down) -> None:
-        self._me.watches_no_more(down.ref)
+        self._me.forget_monitor(down.ref)
         self.ref._box.put_urgent((INFO, down))  # noqa: SLF001
 
     def link(self, ref: ActorRef) -> None:
-        """Share the fate of `ref`'s present incarnation: what ends one, `Normal` aside, ends the other with its
-        reason.
+        """Link to the current incarnation of `ref`: if one ends, except with `Normal`, the other ends with its reason.
 
-        With `trap_exit`, an `Exit` comes instead, also for `Normal`. If it does not run, that is an end already.
+        With `trap_exit`, an `Exit` is delivered instead, also for `Normal`. An actor that is not running counts as
+        ended.
         """
         me, other = self._me, ref._incarnation  # noqa: SLF001
         if other is None:
@@ -247,7 +245,7 @@ class Actor:
                 one.links.add(partner)
 
     def unlink(self, ref: ActorRef) -> None:
-        """Share it no more."""
+        """Remove the link to `ref`."""
         me, other = self._me, ref._incarnation  # noqa: SLF001
         if other is not None and me.links is not None and other.links is not None:
             me.links.discard(other)
@@ -255,14 +253,14 @@ class Actor:
 
     @property
     def stop_reason(self) -> ExitReason | None:
-        """Why it has been asked to end; `None` while it has not been. For a `run` that is cancelled and wants to know.
+        """The reason why it was asked to end, `None` if it was not. For a `run` that is cancelled and needs the reason.
 
-        `terminate` is told.
+        `terminate` receives the reason anyway.
         """
         return self._me.stop_reason
 
     async def let_go(self) -> None:
-        """A supervisor whose `init` failed ends the children that it has all the same. Others have none."""
+        """Stop the children of a supervisor whose `init` failed. Does nothing for other actors."""
 
     def stop(self, reason: ExitReason) -> NoReturn:
         """End this incarnation: raises `Stop(reason)`."""
@@ -270,9 +268,9 @@ class Actor:
 
 
 async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for speed
-    """The receive loop of an actor that overrides no `run`: until it is stopped, or rests, or a handler raises.
+    """Receive and handle messages until the actor is stopped or rests, or a handler raises; the default `run`.
 
-    It drains up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves nobody.
+    It handles up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves no other task.
     """
     actor = me.actor
     box = actor.ref._box  # noqa: SLF001 - the mailbox is this actor's
@@ -281,7 +279,9 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
     while True:
-        if me.stop_reason is not None:  # what waits is the next incarnation's: taken now, its handler would be cut off
+        if (
+            me.stop_reason is not None
+        ):  # leave waiting messages to the next incarnation: a handler started now would be cancelled
             return
         if box.urgent:
             await handle_info(box.urgent.popleft()[1])
@@ -292,18 +292,18 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
                     await handle_cast(item[1])
                 else:
                     await handle_info(item[1])
-            else:  # also if nobody waits any more, as in OTP: the call may be a command that has to be carried out
+            else:  # even if the caller has left, as in OTP: the call may be a command that has to be carried out
                 me.current = item
                 reply = await handle_call(item.message, item)
                 me.current = None
                 if reply is not NO_REPLY:
                     item.reply(reply)
                 elif not (item.answered or item.abandoned or me.is_stashed(item)):
-                    me.owe(item)
+                    me.remember_call(item)
         else:
             if box.producers:
                 box.admit()
-            if hibernate_after is not None and me.idles(hibernate_after):
+            if hibernate_after is not None and me.should_rest(hibernate_after):
                 me.rest()
                 return
             await wait(box)

@@ -1,13 +1,13 @@
-"""What the actors need of an event loop, and nothing more.
+"""The part of an event loop that actors need.
 
-anyio gives scopes and groups on both backends; its tasks, events and streams cost two to four times what the loop's
-own do (specs: supervision 4), so tasks, wake-ups and timers are native here. Cancel scopes stay anyio's or trio's: a
-user's shield or timeout inside an actor works as everywhere.
+anyio provides scopes and groups on both backends, but its tasks, events and streams cost two to four times as much as
+the loop's own (specs: supervision 4), so tasks, wake-ups and timers are native here. Cancel scopes are anyio's or
+trio's: a user's shield or timeout inside an actor works as everywhere.
 
-Where the tasks live: all tasks of a system, supervisors and actors alike, run in ONE flat group under ONE shield,
-which the system's keeper task hosts. A cancellation from outside reaches only the system's user; it is the
-supervisors that end children, one after the other, in their order (S-34). Neither the books nor the stop order depend
-on how a group wakes its tasks.
+Where the tasks live: all tasks of a system, supervisors and actors alike, run in ONE flat group under ONE shield, which
+the system's keeper task hosts. A cancellation from outside reaches only the system's user; the supervisors end
+children, one after the other, in their order (S-34). Neither the child records nor the stop order depend on how a group
+wakes its tasks.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Scope(Protocol):
-    """What anyio's and trio's cancel scopes have in common."""
+    """The common interface of anyio's and trio's cancel scopes."""
 
     def cancel(self) -> None:
-        """Cancel what runs in it."""
+        """Cancel the code that runs in it."""
 
     def __enter__(self) -> Any: ...
 
@@ -36,38 +36,38 @@ class Scope(Protocol):
 
 
 class Timer(Protocol):
-    """Something that will be called later."""
+    """A call that is scheduled for later."""
 
     def cancel(self) -> object:
-        """Do not call it. Nothing happens if it was called already."""
+        """Cancel the call. Does nothing if it was made already."""
 
 
 class Backend(abc.ABC):
-    """One event loop. Made by the system that runs on it, in the task of its user."""
+    """One event loop. The system that runs on it makes it in the task of the system's user."""
 
     name: str
-    #: What this loop raises in a task that is cancelled.
+    #: The exception that this loop raises in a cancelled task.
     cancelled: type[BaseException]
     #: The loop's clock, in seconds.
     now: Callable[[], float]
     #: Returns the running task.
     current_task: Callable[[], object]
-    #: Lets others run; a cancellation is raised here.
+    #: Lets other tasks run; a cancellation is raised here.
     checkpoint: Callable[[], Awaitable[None]]
     #: Makes a cancel scope; takes `shield`.
     scope: Callable[..., Scope]
-    #: Calls the second argument with those behind it at the first one, in seconds of `now`. It must not raise.
+    #: `call_at(deadline, callback, *arguments)`: calls back at a time in seconds of `now`. The callback must not raise.
     call_at: Callable[..., Timer]
-    #: Makes a caller, to be awaited by the running task; takes its message.
+    #: Makes a caller that the running task awaits; takes its message.
     promise: Callable[..., Caller]
-    #: What a mailbox calls with its waiter.
+    #: The function that a mailbox calls with its waiter.
     wake: Callable[[Any], object]
 
     @abc.abstractmethod
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Open the group of all tasks, run `main`, and wait for the tasks that are left.
+        """Open the group of all tasks, run `main`, and wait for the remaining tasks.
 
-        Only while it runs can one spawn.
+        `spawn` works only while it runs.
         """
 
     @abc.abstractmethod
@@ -80,17 +80,17 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def left(self, task: object) -> None:
-        """`task` takes its last step: what `body` of `spawn` has to say at its end, however that comes."""
+        """Note that `task` takes its last step; the `body` of `spawn` calls this at its end, however it ends."""
 
     @property
     def is_torn_down(self) -> bool:
-        """Whether the loop is being thrown away with its tasks: `asyncio.run` cancels whatever is left at its end."""
+        """Whether the loop is being torn down with its tasks: `asyncio.run` cancels all remaining tasks at its end."""
         return False
 
     @abc.abstractmethod
     def wait(self, box: Mailbox) -> Awaitable[object]:
-        """Until somebody writes to `box` or notifies it. Only its one reader may wait."""
+        """Wait until `box` is written to or notified. Only its one reader may wait."""
 
     @abc.abstractmethod
     def soon(self, callback: Callable[[], object]) -> object:
-        """Call it when the running task waits next, in the system's context. It must not raise."""
+        """Call `callback` when the running task waits next, in the system's context. It must not raise."""

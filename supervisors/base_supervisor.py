@@ -1,10 +1,10 @@
-"""What static and dynamic supervisors share: the books, the loop over retries and requests, and the end.
+"""The common part of static and dynamic supervisors: child records, the loop over retries and requests, shutdown.
 
-The loop waits for nothing but its own mailbox, so it needs no cancel scope: who stops a supervisor writes that into its
-incarnation and wakes it. Children run in the system's flat group (`backend.py`); no task here awaits another.
+The loop waits only for its own mailbox, so it needs no cancel scope: to stop a supervisor, the reason is stored in its
+incarnation and the supervisor is woken. Children run in the system's flat group (`backend.py`); no task here awaits
+another.
 
-What the two kinds do differently is `supervisor.py` and `dynamic.py`: how a child is restarted, and in which order all
-are stopped.
+`supervisor.py` and `dynamic.py` implement what differs: how a child is restarted, and in which order all are stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ending(BaseException):
-    """Raised inside a supervisor's loop to leave it."""
+    """Raised inside a supervisor's loop to end it."""
 
     def __init__(self, reason: ExitReason) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Ending(BaseException):
 
 
 class BaseSupervisor(Actor):
-    """A supervisor without its way to restart and to stop its children."""
+    """A supervisor without the methods that restart and stop its children."""
 
     is_supervisor = True
     ref_class: ClassVar[type[ActorRef]] = SupervisorRef
@@ -59,7 +59,7 @@ class BaseSupervisor(Actor):
         self.hibernate_after = hibernate_after
         self._window = quiet(max_restarts, period)
         self._children: dict[Any, Child] = {}
-        self._end: ExitReason | None = None  # it is ending, and why
+        self._end: ExitReason | None = None  # set while it ends: the reason
 
     @property
     def system(self) -> ActorSystem:
@@ -79,12 +79,14 @@ class BaseSupervisor(Actor):
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def let_go(self) -> None:
-        """`init` failed: its own has stopped everybody, but that of a subclass may have failed after it."""
+        """Stop the remaining children after a failed `init`, which may have failed in a subclass after the children
+        started.
+        """
         await self._finish(SHUTDOWN)
         self._forget_own_mail()
 
     async def run(self) -> None:
-        """Take exits, retries and requests in turn until it ends, or has nothing to do for long."""
+        """Handle exits, retries and requests in turn until it ends or hibernates."""
         try:
             await self._serve()
         except Ending as ending:
@@ -94,7 +96,7 @@ class BaseSupervisor(Actor):
             if not self._me.rests:
                 self._end = self._end or SHUTDOWN
                 self._forget_own_mail()
-                self._kill_all()  # only if this code itself is broken, or the loop thrown away, is somebody left here
+                self._kill_all()  # children are left here only if this code is broken or the loop was torn down
 
     async def _serve(self) -> None:
         box, me = self.ref._box, self._me  # noqa: SLF001
@@ -104,7 +106,7 @@ class BaseSupervisor(Actor):
                 self._stranger(box.urgent.popleft()[1])
             elif box.items:
                 await self._take(box.items.popleft())
-            elif self.hibernate_after is not None and me.idles(self.hibernate_after):
+            elif self.hibernate_after is not None and me.should_rest(self.hibernate_after):
                 me.rest()
                 return
             else:
@@ -114,7 +116,7 @@ class BaseSupervisor(Actor):
         await self._me.system.backend.wait(self.ref._box)  # noqa: SLF001
 
     def _check(self) -> None:
-        """Leave whatever is under way if it has to end."""
+        """Raise `Ending` if the supervisor has to end."""
         reason = self._end or self._me.stop_reason
         if reason is not None:
             raise Ending(reason)
@@ -122,10 +124,10 @@ class BaseSupervisor(Actor):
     async def _finish(self, reason: ExitReason) -> None:
         self._end = reason
         await self._stop_all(reason)
-        self._children.clear()  # which refer back here: let them go now, and not when the collector finds them
+        self._children.clear()  # break the reference cycles now instead of leaving them to the garbage collector
 
     async def _wait_for_ends(self) -> None:
-        """Wait until children may have ended. Killed itself, it takes all of them along at once (S-50)."""
+        """Wait until children may have ended. If the supervisor is killed, kill all of them at once (S-50)."""
         me, box = self._me, self.ref._box  # noqa: SLF001
         if me.killed:
             self._kill_all()
@@ -139,7 +141,7 @@ class BaseSupervisor(Actor):
                 child.incarnation.kill()
 
     def _refuse(self) -> None:
-        """While it ends, nobody shall wait for it: a child that asks in its `terminate` would for ever."""
+        """Refuse requests while it ends: a child that calls it in `terminate` would wait for ever."""
         box = self.ref._box  # noqa: SLF001
         items, box.items = box.items, None
         for item in items or ():
@@ -149,18 +151,16 @@ class BaseSupervisor(Actor):
                 self._stranger(item[1])
 
     def _forget_own_mail(self) -> None:
-        """Its mailbox goes on to the next incarnation, which has children of its own: exits and retries of the present
-        ones are nothing to that.
-        """
+        """Remove its children's exits and retries from the mailbox: the next incarnation has other children."""
         for child in self._children.values():
-            child.restart_no_more()
+            child.cancel_restart()
         box = self.ref._box  # noqa: SLF001
         if box.items:
             own = (Retry, Incarnation)
             box.items = deque(item for item in box.items if not isinstance(item, own))
 
     def _count_restart(self, child: Child) -> ExitReason | None:
-        """Count an attempt, whether it works or not (S-28); return the reason to end if it is one too many (S-31)."""
+        """Count a restart attempt, successful or not (S-28); return a reason to end if there were too many (S-31)."""
         system, reason = self._me.system, child.last_exit or NORMAL
         now = system.backend.now()
         self._window = self._window.add(now)
@@ -176,7 +176,9 @@ class BaseSupervisor(Actor):
         if isinstance(item, Retry):
             if item.is_due:
                 await self._restart(item.child)
-                await self.system.backend.checkpoint()  # one that fails at once queues itself again: others get a turn
+                await (
+                    self.system.backend.checkpoint()
+                )  # a start that fails at once queues itself again: let other tasks run
         elif isinstance(item, Caller):
             if item.abandoned:
                 return
@@ -199,18 +201,18 @@ class BaseSupervisor(Actor):
         return await answer if isinstance(answer, CoroutineType) else answer
 
     def _stranger(self, message: object) -> None:
-        """Not for a supervisor: reported and ignored (S-39)."""
+        """Report and ignore a message that is not for a supervisor (S-39)."""
         self.ref._dead_letter(message)  # noqa: SLF001
 
-    # --- for its ref and for who looks inside ----------------------------------------------------------------------
+    # --- for its ref and for `inspect` ----------------------------------------------------------------------
 
     @property
     def has_open_books(self) -> bool:
-        """Whether its ref may ask it right now, without its task."""
+        """Whether its ref may query it now, outside its task."""
         return False
 
     def children(self) -> list[Child]:
-        """Its books, in start order. Not to be changed."""
+        """The records of its children, in start order. Do not change them."""
         return list(self._children.values())
 
     def ref_of(self, id: Hashable) -> ActorRef | None:

@@ -1,9 +1,9 @@
-"""The other end of a call: what the callee gets to answer it with.
+"""The caller's side of a call: the object with which the callee answers.
 
-A call is put into the mailbox as a `Caller`; its two subclasses, one a backend, know how to wake the asking task. A
-reply goes through exactly once; what comes after it, or after the asking side left, is dropped.
+A call is put into the mailbox as a `Caller`; its two subclasses, one per backend, wake the calling task. The first
+reply counts; later replies, and replies after the caller has left, are dropped.
 
-A caller without a message serves as a promise: a value that one task will give and one awaits.
+A caller without a message serves as a promise: a value that one task sets and another awaits.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Caller(abc.ABC):
     """A call that waits for its reply.
 
     Attributes:
-        message: what was asked.
-        abandoned: the asking side timed out or was cancelled; nobody waits for the reply.
+        message: the message of the call.
+        abandoned: the caller timed out or was cancelled, so no task waits for the reply.
     """
 
     __slots__ = ("__weakref__", "_callback", "abandoned", "message")
@@ -47,19 +47,17 @@ class Caller(abc.ABC):
 
     @abc.abstractmethod
     def reply(self, value: Any) -> None:
-        """Answer with `value`. Dropped if it was answered before or abandoned."""
+        """Answer with `value`. Ignored if the call was answered or abandoned before."""
 
     @abc.abstractmethod
     def fail(self, exception: BaseException) -> None:
-        """Answer with an exception, which the asking side raises. It does no harm to the one who answers."""
+        """Answer with an exception, which is raised in the caller and not in the callee."""
 
     def on_abandoned(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the asking side leaves: timed out or cancelled, before it had its reply. Now, if it
-        has left.
+        """Call `callback` when the caller times out or is cancelled before its reply; at once if it has left already.
 
         Args:
-            callback: synchronous, must not raise. Typically the `cancel` of the scope in which the work for this call
-                goes on.
+            callback: synchronous, must not raise. Typically the `cancel` of the scope in which this call is handled.
         """
         self._callback = callback
         if self.abandoned:
@@ -73,17 +71,17 @@ class Caller(abc.ABC):
     @property
     @abc.abstractmethod
     def value(self) -> Awaitable[Any]:
-        """What the asking task awaits, once: the reply, or the exception."""
+        """Return the awaitable that the calling task awaits, once: the reply, or the exception."""
 
     def _abandon(self) -> None:
-        """The asking side leaves."""
+        """Note that the caller has left."""
         if not self.abandoned:
             self.abandoned = True
             if self._callback is not None:
                 self._callback()
 
     def _expire(self, ref: ActorRef, timeout: float) -> None:
-        """The asking side has waited for `timeout` seconds: it leaves, if it still waits."""
+        """Raise `CallTimeout` in the caller if it still waits after `timeout` seconds."""
         if not self.answered:
             self.fail(CallTimeout(ref, timeout))
             self._abandon()

@@ -1,8 +1,8 @@
 r"""One incarnation: its scope, the start handshake, the capture of its exit, and how it is stopped.
 
-The one place where everything is caught (`except BaseException` below): what leaves an actor becomes an exit reason
-here, and nowhere else. Three things are not an actor's failure and are never restarted: `KeyboardInterrupt` and
-`SystemExit` end the system, and `GeneratorExit` is Python throwing the task away.
+This is the only place that catches everything (`except BaseException` below): an exception that leaves an actor becomes
+an exit reason here. Three exceptions are not an actor's failure and never cause a restart: `KeyboardInterrupt` and
+`SystemExit` end the system, and `GeneratorExit` means that Python discards the task.
 
 The life of an incarnation:
 
@@ -10,18 +10,18 @@ The life of an incarnation:
         \------------------ init raised / stopped ------------------------------------/
     any --neither obeys nor dies--> ZOMBIE   (given up by its supervisor; the task may still end)
 
-How it is stopped: *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
+How it is stopped: when it is *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
 `terminate` runs after that, shielded. When the grace is over it is *killed*: `terminate` is cancelled too. Python
-cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and left behind: what it
-does after that changes nothing for the next incarnation. Timers of the loop do all this, so a supervisor only waits
-for the end; one whose loop is idle, and has nothing of a user's to hold it up, needs none.
+cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and abandoned: what it does
+after that does not affect the next incarnation. Timers of the loop do all this, so a supervisor only waits for the end;
+an incarnation with an idle loop and no user code to run needs no timers.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
-scope. Only if all tasks are cancelled natively, because the event loop is thrown away, it is no crash, and nobody is
-restarted.
+scope. Only if all tasks are cancelled natively, because the event loop is torn down, it is not a crash, and there is no
+restart.
 
-An incarnation that waits for mail needs no task: it *rests* (`rest.py`). Whoever writes to its mailbox, or ends it,
-gives it one.
+An incarnation that waits for mail needs no task: it *rests* (`rest.py`). Writing to its mailbox, or ending it, starts a
+task.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from supervisors.system import ActorSystem
 
 
-#: Why an actor ends whose task is cancelled together with all others, because the event loop is thrown away.
+#: The exit reason of an actor whose task is cancelled with all others because the event loop is torn down.
 TORN_DOWN = SystemShutdown("event loop closed")
 
 
 class Phase(enum.IntEnum):
-    """Where in its life an incarnation is."""
+    """The phase of an incarnation's life."""
 
     STARTING = 0
     UP = 1
@@ -83,18 +83,18 @@ class Parent(Protocol):
         """`init` is done."""
 
     def child_gone(self, child: Incarnation) -> None:
-        """It is over: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
+        """It has ended: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
 
 
-#: The scope of a supervisor: it never waits for anything but its own mailbox, so it is told, not cancelled.
+#: The scope of a supervisor: it waits only for its own mailbox, so it is woken instead of cancelled.
 _NO_SCOPE = nullcontext()
 
 
 class Incarnation:
-    """See the module's text. A supervisor makes one for each start."""
+    """One run of an actor; see the module's docstring. A supervisor makes one for each start."""
 
     __slots__ = (
-        "__dict__",  # which takes nothing until one of the attributes below is set
+        "__dict__",  # takes no memory until one of the attributes below is set
         "_idling",
         "_timer",
         "actor",
@@ -115,21 +115,21 @@ class Incarnation:
         "was_up",
     )
 
-    # What few have
+    # Rarely used attributes
     ignored: bool = False
-    info: Any = None  # what `init` returned, until the supervisor has handed it on
+    info: Any = None  # what `init` returned, until the supervisor has passed it on
     value: Any = None  # what `run` returned
-    tell: Callable[[Down], object] | None = None  # what those that it watches call; one for all of them
-    _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the asking side holds them
+    tell: Callable[[Down], object] | None = None  # the callback for all monitored actors
+    _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the callers hold them
     _guard: Scope | None = None  # around `terminate`
     links: set[Incarnation] | None = None
     stashed: list[Any] | None = None
     timers: set[Sending] | None = None
-    _watched: dict[ActorRef, None] | None = None  # no set: a large one takes five times as much
+    _watched: dict[ActorRef, None] | None = None  # not a set: a large set takes five times as much memory
 
     def __init__(self, system: ActorSystem, child: Child, ref: ActorRef, actor: Actor, since: float) -> None:
         self.system = system
-        self.child = child  # its entry in its supervisor's books
+        self.child = child  # its record at its supervisor
         self.ref = ref
         self.actor = actor
         self.since = since  # seconds of the loop's clock
@@ -138,16 +138,16 @@ class Incarnation:
         self.was_up = False
         self.stop_reason: ExitReason | None = None  # asked to stop, and why
         self.killed = False
-        self.receives = False  # it waits in `receive`, and not in its receive loop
+        self.receives = False  # it waits in `receive`, not in its receive loop
         self.stopped_by_parent = False
         self.reason: ExitReason = NORMAL
         self.task: object = None
         self.rests = False  # it has no task
         self._idling: Idling | None = None
-        self.current: Caller | None = None  # the call in the hands of `handle_call`
+        self.current: Caller | None = None  # the call that `handle_call` is handling
         self._timer: Timer | None = None
         actor.ref = ref
-        actor._me = self  # noqa: SLF001 - this is its life
+        actor._me = self  # noqa: SLF001 - this is its incarnation
 
     def __repr__(self) -> str:
         return f"<Incarnation of {self.ref.path} {self.phase.name}>"
@@ -155,9 +155,9 @@ class Incarnation:
     # --- for its supervisor ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. `parent.child_started` or `parent.child_gone` will be called.
+        """Start. `parent.child_started` or `parent.child_gone` will be called.
 
-        At once if there is no `init` to wait for.
+        They are called at once if there is no `init` to wait for.
         """
         actor, box = self.actor, self.ref._box  # noqa: SLF001
         self.ref._begin(self.system, self, actor.mailbox_limit)  # noqa: SLF001
@@ -169,7 +169,7 @@ class Incarnation:
             self._up()
 
     def rest(self) -> None:
-        """Go on without a task, until there is something to do. Who calls this in the task has to return at once."""
+        """Rest: end the task until there is something to do. A caller in that task has to return at once."""
         self.rests = True
         self._idling = None
         self.task = None
@@ -178,26 +178,26 @@ class Incarnation:
         box.items = box.urgent = None  # they are empty
         box.waiter = self
 
-    def hibernates(self) -> bool:
-        """Its `run` has returned `HIBERNATE`: whether there is nothing to do, and it rests."""
+    def rest_if_idle(self) -> bool:
+        """Rest after `run` has returned `HIBERNATE`, if there is nothing to do; return whether it rests."""
         if self.stop_reason is None and not len(self.ref._box):  # noqa: SLF001
             self.rest()
         return self.rests
 
     def done(self) -> bool:
-        """What waits in the mailbox of one that rests is itself, and it is woken as asyncio's futures are."""
+        """Whether it has been woken. A resting incarnation is its mailbox's waiter, and imitates asyncio's futures."""
         return False
 
     def set_result(self, _: None) -> None:
-        """It has something to do: give it a task."""
+        """Wake up: start a task, because there is something to do."""
         self.rests = False
         backend = self.system.backend
         if not self.actor.is_supervisor:
             self.scope = backend.scope()
         self.task = backend.spawn(live, self, str(self.child.spec.id))
 
-    def idles(self, hibernate_after: float) -> bool:
-        """It is about to wait for mail: whether it has waited long enough, and is to rest instead."""
+    def should_rest(self, hibernate_after: float) -> bool:
+        """Return whether it has been idle long enough to rest instead of waiting for mail in its task."""
         if self._idling is None:
             self._idling = Idling(self)
         elif self._idling.is_drowsy:
@@ -206,7 +206,7 @@ class Incarnation:
         return False
 
     def take_info(self) -> Any:
-        """Return what `init` returned, once: for who asked for the start."""
+        """Return what `init` returned, once, for the caller that requested the start."""
         info = self.info
         if info is not None:
             self.info = None
@@ -214,12 +214,12 @@ class Incarnation:
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes messages."""
+        """Whether it accepts messages."""
         return self.phase is Phase.UP
 
     @property
     def is_over(self) -> bool:
-        """Whether its supervisor need not wait for it any more."""
+        """Whether its supervisor need no longer wait for it."""
         return self.phase >= Phase.GONE
 
     def shut_down(self, reason: ExitReason) -> None:
@@ -234,10 +234,10 @@ class Incarnation:
             self._at(self.system.backend.now() + shutdown, self.kill)
 
     def ask_to_stop(self, reason: ExitReason) -> bool:
-        """Make it end with `reason`. Nothing happens if it is ending already.
+        """Make it end with `reason`. Does nothing if it is already ending.
 
         Returns:
-            whether it is sure to end: nobody has to look at the clock.
+            whether it is sure to end, so that no deadline is needed.
         """
         if self.stop_reason is None and self.phase <= Phase.UP:
             self.stop_reason = reason
@@ -256,23 +256,23 @@ class Incarnation:
         ends = self._interrupt()
         if self._guard is not None:
             self._guard.cancel()
-        if not (ends or self.actor.is_supervisor):  # that one ends when its own children are ended or given up
+        if not (ends or self.actor.is_supervisor):  # a supervisor ends when its own children have ended or are given up
             self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
     def _interrupt(self) -> bool:
-        """Wake it, to end.
+        """Wake it so that it ends.
 
         Returns:
-            whether nothing but its `terminate` can hold that up: it was idle, and nothing of the user's runs in it.
+            whether only its `terminate` can delay the end: it was idle, and no other user code runs in it.
         """
         box, actor = self.ref._box, self.actor  # noqa: SLF001
         if self.rests and (actor.ends_at_rest or (self.killed and not actor.is_supervisor)):
-            if box.waiter is not None:  # else it is on its way already
+            if box.waiter is not None:  # else it is already ending
                 box.waiter = None
                 self.system.backend.soon(self._leave)
             return True
         if box.waiter is not None and actor.has_default_run:
-            box.notify()  # the receive loop is idle and ends by itself: a tenth of the price of a cancellation
+            box.notify()  # the receive loop is idle and returns by itself: a tenth of the cost of a cancellation
             return not (self.receives or actor.has_tasks)
         if self.rests or actor.is_supervisor:
             box.notify()
@@ -291,7 +291,7 @@ class Incarnation:
         self._timer = self.system.backend.call_at(deadline, callback)
 
     def limit_terminate(self) -> None:
-        """It ends by itself, and nobody waits with a watch: the same grace holds, and its reason stays what it is."""
+        """Bound `terminate` by the same grace when it ends by itself; its exit reason stays the same."""
         shutdown = self.child.spec.shutdown
         if self._timer is None and shutdown != math.inf:
             grace = shutdown if isinstance(shutdown, int | float) else DEFAULT_SHUTDOWN
@@ -310,49 +310,49 @@ class Incarnation:
 
     # --- for its actor ---------------------------------------------------------------------------------------------
 
-    def owe(self, caller: Caller) -> None:
-        """Remember a call that was taken and not answered."""
+    def remember_call(self, caller: Caller) -> None:
+        """Remember a call that was taken and is not answered yet."""
         if self._debts is None:
             self._debts = set()
         self._debts.add(weakref.ref(caller, self._debts.discard))
 
     @property
     def in_hand(self) -> int:
-        """How many calls it has taken and not answered."""
-        return (self.current is not None) + sum(not caller.answered for caller in self._owed())
+        """The number of calls that it has taken and not answered."""
+        return (self.current is not None) + sum(not caller.answered for caller in self._unanswered())
 
-    def owe_no_more(self, caller: Caller) -> None:
+    def forget_call(self, caller: Caller) -> None:
         """Forget a call that is to be handled again."""
         if self._debts is not None:
             self._debts.discard(weakref.ref(caller))
 
-    def _owed(self) -> list[Caller]:
+    def _unanswered(self) -> list[Caller]:
         return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]
 
-    def watching(self, ref: ActorRef) -> None:
-        """Remember a monitor, which ends with this incarnation."""
+    def remember_monitor(self, ref: ActorRef) -> None:
+        """Remember a monitor, so that it ends with this incarnation."""
         if self._watched is None:
             self._watched = {}
         self._watched[ref] = None
 
-    def watches_no_more(self, ref: ActorRef) -> None:
-        """Forget a monitor that has told, or was taken back: a long life that watches many is not to keep them all."""
+    def forget_monitor(self, ref: ActorRef) -> None:
+        """Forget a monitor that has fired or was removed, so that a long-lived actor does not accumulate them."""
         if self._watched is not None and not ref._is_watched_by(self):  # noqa: SLF001
             self._watched.pop(ref, None)
 
     def signal(self, ref: ActorRef | None, reason: ExitReason) -> None:
-        """Somebody wants it to end, or something linked to it did."""
+        """Handle an exit signal: an `exit` call, or the end of a linked actor."""
         if self.actor.trap_exit:
             self.ref._box.put_urgent((INFO, Exit(ref, reason)))  # noqa: SLF001
         elif ref is None or not isinstance(reason, Normal):
             self.ask_to_stop(reason)
 
     def is_stashed(self, caller: Caller) -> bool:
-        """Whether it was put aside."""
+        """Return whether the call is stashed."""
         return self.stashed is not None and caller in self.stashed
 
     def unstash(self) -> None:
-        """Put all back in front."""
+        """Put all stashed messages back at the front of the mailbox."""
         stash, self.stashed = self.stashed, None
         if stash:
             box = self.ref._box  # noqa: SLF001
@@ -368,7 +368,7 @@ class Incarnation:
         self.child.parent.child_started(self)
 
     def _end(self, phase: Phase, reason: ExitReason) -> None:  # noqa: C901, PLR0912 - each asks whether there is one
-        """Tell everybody, in this order: who waits for a reply, who watches, the supervisor."""
+        """End the incarnation, and notify in this order: waiting callers, monitors and links, the supervisor."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -386,10 +386,10 @@ class Incarnation:
             self.current.fail(Died(self.ref, reason))
             self.current = None
         if self._debts:
-            for caller in self._owed():
+            for caller in self._unanswered():
                 caller.fail(Died(self.ref, reason))
         if self.tell is not None:
-            self.tell = None  # which refers to the actor
+            self.tell = None  # it refers to the actor
         if self._watched:
             for ref in self._watched:
                 ref._unwatch(self)  # noqa: SLF001
@@ -403,15 +403,15 @@ class Incarnation:
                     partner.links.discard(self)
                 partner.signal(self.ref, reason)
         self.child.parent.child_gone(self)
-        self.actor = _NOBODY  # which refers back here: let it go now, and not when the collector finds it
+        self.actor = _NOBODY  # break the reference cycle now instead of leaving it to the garbage collector
 
 
-#: The actor of an incarnation that is over.
+#: The actor of an incarnation that has ended.
 _NOBODY = Actor()
 
 
 async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second is memory in each
-    """The task of an incarnation."""
+    """Run an incarnation: the body of its task."""
     actor = me.actor
     if me.task is None:
         me.task = me.system.backend.current_task()
@@ -433,7 +433,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
                         await _begin(me)
                     if me.was_up:
                         value = await (serve(me) if actor.has_default_run else actor.run())
-                        while value is HIBERNATE and not me.hibernates():
+                        while value is HIBERNATE and not me.rest_if_idle():
                             await me.system.backend.checkpoint()
                             value = await actor.run()
                         if me.rests:
@@ -452,7 +452,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
                 reason = await _terminate(me, reason)
             if actor.has_snapshot and not (me.killed or me.is_over):
                 reason = _take_snapshot(me, reason)
-        if me.phase is not Phase.ZOMBIE:  # else it was given up long ago
+        if me.phase is not Phase.ZOMBIE:  # else it was given up earlier
             me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
     finally:
         me.system.backend.left(task)
@@ -463,14 +463,14 @@ async def _begin(me: Incarnation) -> None:
         if me.ref._state is not None:  # noqa: SLF001
             me.actor.restore(me.ref._state)  # noqa: SLF001
         info = await me.actor.init()
-        if not me.is_over:  # else it was given up meanwhile, and another may live under its ref
+        if not me.is_over:  # else it was given up meanwhile, and its ref may have another incarnation
             if info is not None:
                 me.info = info
             me._up()  # noqa: SLF001
 
 
 async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
-    """Let it clean up. What goes wrong in that is the reason then, as in OTP."""
+    """Run `terminate` and return the exit reason; an exception in `terminate` replaces the reason, as in OTP."""
     if me.phase is Phase.UP:
         me.phase = Phase.ENDING
     me.limit_terminate()
@@ -486,10 +486,10 @@ async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
 
 
 def _take_snapshot(me: Incarnation, reason: ExitReason) -> ExitReason:
-    """Keep what the next incarnation shall have."""
+    """Store the actor's `snapshot` for the next incarnation, and return the exit reason."""
     try:
         me.ref._state = me.actor.snapshot()  # noqa: SLF001
-    except Exception as exception:  # the boundary: see the module's text
+    except Exception as exception:  # the boundary: see the module's docstring
         return _reason_of(me, exception)
     return reason
 
@@ -506,8 +506,8 @@ def _reason_of(me: Incarnation, exception: BaseException) -> ExitReason:
     return reason_of(exception)
 
 
-def hatch(spec: ChildSpec[Any]) -> Actor | ExitReason:
-    """Call `spec.start`: the new actor, or why there is none."""
+def create_actor(spec: ChildSpec[Any]) -> Actor | ExitReason:
+    """Call `spec.start` and return the new actor, or the reason why there is none."""
     try:
         actor = spec.start()
     except Ignore:

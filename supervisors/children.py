@@ -1,6 +1,6 @@
-"""A supervisor's books: one `Child` for each child it knows, and what it tells others about them.
+"""The child records of a supervisor: one `Child` for each known child, and the information about it for others.
 
-What this is not: decisions (`policy.py`) or the doing (`supervisor.py`, `dynamic.py`).
+`policy.py` makes the decisions; `supervisor.py` and `dynamic.py` carry them out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from supervisors.actor import Actor
-from supervisors.child import TORN_DOWN, Incarnation, Phase, hatch
+from supervisors.child import TORN_DOWN, Incarnation, Phase, create_actor
 from supervisors.errors import NameTaken, SpecError
 from supervisors.events import Exited, Restarting, Started, StartFailed
 from supervisors.reasons import NORMAL, Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
@@ -28,7 +28,7 @@ State = Literal["running", "restarting", "stopped"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChildInfo:
-    """One line of `which_children`. `stopped` is what OTP calls `undefined`."""
+    """One entry of `which_children`. `stopped` is OTP's `undefined`."""
 
     id: Hashable
     ref: ActorRef | None
@@ -39,7 +39,7 @@ class ChildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChildCounts:
-    """`count_children`: specs known, children with a running process, and of which type (S-43)."""
+    """The result of `count_children`: known specs, running children, and how many of each type (S-43)."""
 
     specs: int
     active: int
@@ -48,25 +48,25 @@ class ChildCounts:
 
 
 class Retry:
-    """In a supervisor's mailbox, from itself: try to start this child again, behind the requests that wait (S-32).
+    """A supervisor's message to itself: try to start this child again, after the waiting requests (S-32).
 
-    It is good only while it is the child's latest: who stops the child, or starts it by hand, makes it void.
+    Only the child's latest retry is valid: stopping the child, or starting it by hand, makes it void.
     """
 
     __slots__ = ("child", "timer")
 
     def __init__(self, child: Child) -> None:
         self.child = child
-        self.timer: Timer | None = None  # if it is to come later
+        self.timer: Timer | None = None  # set if it is delayed
 
     @property
     def is_due(self) -> bool:
-        """Whether the child is still to be started for this."""
+        """Whether this retry is still valid."""
         return self.child.retry is self
 
 
 class Child:
-    """What a supervisor, its parent, knows about one child."""
+    """A supervisor's record of one child."""
 
     __slots__ = (
         "__dict__",  # which takes nothing until one of the attributes below is set
@@ -78,11 +78,11 @@ class Child:
     )
 
     # What few have
-    retry: Retry | None = None  # it ended, and will be started again
+    retry: Retry | None = None  # it has ended and will be restarted
     restarts: int = 0
-    attempt: int = 0  # restarts since it last ran for long
+    attempt: int = 0  # restarts since it last ran long enough
     last_exit: ExitReason | None = None
-    waiting: Any = None  # whom to tell that it is up, or gone (dynamic supervisors)
+    waiting: Any = None  # callers to notify when it is up or gone (dynamic supervisors)
 
     def __init__(self, parent: Parent, spec: ChildSpec[Any]) -> None:
         self.parent = parent
@@ -93,40 +93,40 @@ class Child:
 
     @property
     def state(self) -> State:
-        """As `which_children` names it."""
+        """Its state as in `which_children`."""
         if self.incarnation is not None:
             return "restarting" if self.restarts and self.incarnation.phase is Phase.STARTING else "running"
         return "restarting" if self.retry is not None else "stopped"
 
     @property
     def has_been_up(self) -> bool:
-        """Whether its first start is done."""
+        """Whether its first start has succeeded."""
         return self.restarts > 0 or self.incarnation is None or self.incarnation.was_up
 
     @property
     def shutdown(self) -> ShutdownTime:
-        """How it is stopped: what its spec says, or the default of its type (S-11)."""
+        """Its shutdown time: the spec's, or the default of its type (S-11)."""
         if self.spec.shutdown is not None:
             return self.spec.shutdown
         return math.inf if self.is_supervisor else DEFAULT_SHUTDOWN
 
     def info(self) -> ChildInfo:
-        """Its line of `which_children`."""
+        """Return its entry of `which_children`."""
         return ChildInfo(
             self.spec.id, self.ref, self.state, "supervisor" if self.is_supervisor else "worker", self.spec
         )
 
     def retire(self) -> None:
-        """No incarnation will come; say so to who holds the ref."""
-        self.restart_no_more()
+        """Mark its ref as ended: there will be no further incarnation."""
+        self.cancel_restart()
         if self.ref is not None:
             value = None if self.incarnation is None else self.incarnation.value
             self.ref._retire(value)  # noqa: SLF001 - the supervisor decides this
         self.incarnation = None
 
     def restart_later(self, delay: float) -> None:
-        """Put a retry into its parent's mailbox, `delay` seconds from now."""
-        self.restart_no_more()
+        """Put a retry into the parent's mailbox after `delay` seconds."""
+        self.cancel_restart()
         self.retry = retry = Retry(self)
         system, box = self.parent.system, self.parent.ref._box  # noqa: SLF001 - of this package
         now = system.backend.now()
@@ -137,18 +137,18 @@ class Child:
         else:
             box.put(retry)
 
-    def restart_no_more(self) -> None:
-        """A retry that is under way, or waits, shall do nothing."""
+    def cancel_restart(self) -> None:
+        """Make a pending retry void."""
         if self.retry is not None:
             if self.retry.timer is not None:
                 self.retry.timer.cancel()
             self.retry = None
 
     def next_delay(self, ended: Incarnation | None) -> float:
-        """Seconds to wait before its next restart; counts it.
+        """Count a restart and return the seconds to wait before it.
 
         Args:
-            ended: the incarnation that has just ended; `None` if it did not even start.
+            ended: the incarnation that has just ended; `None` if it did not start.
         """
         backoff = self.spec.backoff
         if backoff is None:
@@ -159,21 +159,21 @@ class Child:
         return backoff.delay(self.attempt - 1, system.chance())
 
     def begin(self) -> Incarnation | ExitReason:
-        """Make an incarnation, to be put into the books and started.
+        """Create an incarnation that the supervisor then records and starts.
 
         Returns:
-            it, or why there is none: `Normal()` if `start` said `Ignore`.
+            the incarnation, or the reason why there is none: `Normal()` if `start` raised `Ignore`.
         """
         system = self.parent.system
         if system.backend.is_torn_down:
             return TORN_DOWN
         failure: ExitReason
-        actor = hatch(self.spec)
+        actor = create_actor(self.spec)
         if isinstance(actor, Actor):
             ref = self._identify(actor)
             if isinstance(ref, ActorRef):
                 self.incarnation = Incarnation(system, self, ref, actor, system.backend.now())
-                self.restart_no_more()
+                self.cancel_restart()
                 return self.incarnation
             failure = ref
         else:
@@ -184,7 +184,7 @@ class Child:
         return failure
 
     def _identify(self, actor: Actor) -> ActorRef | Crash:
-        """Give the new actor its ref, its place and its name; return the ref, or why it cannot have these."""
+        """Give the new actor its ref, path and name; return the ref, or a `Crash` if it cannot have them."""
         self.is_supervisor = actor.is_supervisor
         ref = self.ref or self.spec.ref
         if ref is None:
@@ -192,7 +192,7 @@ class Child:
         elif not isinstance(ref, actor.ref_class):
             return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
         elif not self.restarts and ref._is_open:  # noqa: SLF001 - of this package
-            self.ref = None  # so that the end of this child is not that one's
+            self.ref = None  # so that the end of this child does not end the other ref
             return Crash(SpecError("ref", f"{ref!r} is another child's already"))
         self.ref = ref
         ref.id = self.spec.id
@@ -210,7 +210,7 @@ def _forgotten() -> NoReturn:
 
 
 def is_expected(incarnation: Incarnation) -> bool:
-    """Whether this end is as its supervisor wanted it or its restart type allows: no error report (S-37, S-52)."""
+    """Return whether the supervisor asked for this end or the restart type allows it: no error report (S-37, S-52)."""
     reason, spec = incarnation.reason, incarnation.child.spec
     permanent = spec.restart == "permanent"
     if incarnation.stopped_by_parent:
@@ -221,9 +221,9 @@ def is_expected(incarnation: Incarnation) -> bool:
 
 
 def report_start(incarnation: Incarnation) -> None:
-    """Note that it is up, and tell the sinks.
+    """Note that it is up, and emit `Started`.
 
-    If it is temporary it will not be started again, and what its `start` holds can go (S-18).
+    A temporary child will not be started again, so its `start` is released (S-18).
     """
     child, system = incarnation.child, incarnation.system
     if child.spec.restart == "temporary":
@@ -233,7 +233,7 @@ def report_start(incarnation: Incarnation) -> None:
 
 
 def report_end(incarnation: Incarnation) -> None:
-    """Tell the sinks that it is over, or never came up."""
+    """Emit the event that it has ended, or that its start failed."""
     system = incarnation.system
     if system.is_silent:
         return

@@ -1,13 +1,13 @@
-"""The dynamic supervisor: any number of like children, started on request, independent of each other.
+"""The dynamic supervisor: any number of similar children, started on request, independent of each other.
 
 OTP's `simple_one_for_one` (one template, arguments at each start) and Elixir's `DynamicSupervisor` (a spec at each
-start) in one. Children have no order and no ids: they are named by their refs, restarted one by one, and stopped all
-at once (S-36).
+start) in one. Children have no order and no ids: their refs identify them; they are restarted one by one, and stopped
+all at once (S-36).
 
-Nothing here has to wait for anything: a start, an exit, a restart are each one synchronous step on the books, made in
-the task of whoever brings the news. So a slow `init` delays nobody but who asked for that child (in OTP it delays
-all), and mass starts cost no switch to the supervisor's task. That task only holds what needs a queue: retries (S-32)
-and the questions that come behind them.
+Nothing here waits: a start, an exit and a restart are each one synchronous change of the child records, made in the
+task that reports it. So a slow `init` delays only the caller that requested that child (in OTP it delays all), and mass
+starts cost no switch to the supervisor's task. That task only handles what needs a queue: retries (S-32) and the
+requests after them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class DynamicSupervisor(BaseSupervisor):
     """Starts children on request and restarts each by itself.
 
     Args:
-        template: if given, `start_child(*arguments)` starts a child by calling `template.start(*arguments)`; else
-            `start_child(spec)` takes a spec each time.
-        max_children: as many at once, those being restarted included; `None` for no limit.
-        max_restarts: so many restarts of any children within `period` are fine; the next one ends the supervisor.
+        template: if given, `start_child(*arguments)` starts a child by calling `template.start(*arguments)`; else each
+            `start_child(spec)` takes a spec.
+        max_children: how many may exist at once, those being restarted included; `None` for no limit.
+        max_restarts: how many restarts, of any children, are allowed within `period`; one more ends the supervisor.
         period: seconds.
-        hibernate_after: seconds of idleness after which it gives its task back; see `Actor`.
+        hibernate_after: seconds of idleness after which its task ends; see `Actor`.
 
     Raises:
         SpecError: before anything is started (S-12, S-13, S-45).
@@ -60,7 +60,7 @@ class DynamicSupervisor(BaseSupervisor):
         self._max_children = max_children
         self._children: dict[ActorRef, Child] = {}
 
-    # --- what children tell it, synchronously ----------------------------------------------------------------------
+    # --- called by children, synchronously ----------------------------------------------------------------------
 
     def child_started(self, incarnation: Incarnation) -> None:
         """A child's `init` is done."""
@@ -70,7 +70,7 @@ class DynamicSupervisor(BaseSupervisor):
             child.waiting.reply(None)
 
     def child_gone(self, incarnation: Incarnation) -> None:
-        """A child is over: forget it, or start it again."""
+        """A child has ended: forget it, or restart it."""
         report_end(incarnation)
         child = incarnation.child
         if child.incarnation is not incarnation:
@@ -100,9 +100,9 @@ class DynamicSupervisor(BaseSupervisor):
             self.ref._box.notify()  # noqa: SLF001 - its own
 
     def _start_failed(self, child: Child, failure: ExitReason) -> None:
-        """At the first start that is the caller's affair (S-09).
+        """Handle a failed start: report the first one to the caller (S-09).
 
-        Later it is tried again, unless it said `Ignore` (S-07).
+        A failed restart is tried again, unless the child raised `Ignore` (S-07).
         """
         if child.restarts == 0 or isinstance(failure, Normal):
             self._forget(child)
@@ -131,7 +131,7 @@ class DynamicSupervisor(BaseSupervisor):
         self._restart_now(child)
 
     async def _stop_all(self, reason: ExitReason) -> None:
-        """Ask all at once; each has its own grace, so the whole takes as long as the slowest (S-36)."""
+        """Stop all children at once, each within its own grace, so that this takes as long as the slowest (S-36)."""
         for child in list(self._children.values()):
             if child.incarnation is None:
                 self._forget(child)
@@ -144,7 +144,7 @@ class DynamicSupervisor(BaseSupervisor):
 
     @property
     def has_open_books(self) -> bool:
-        """Whether it would answer a question at once: no step is ever half done here, so only a queue is to be kept."""
+        """Whether its ref may query it now: every step is atomic, so only the order of queued requests matters."""
         return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
 
     def count_children(self) -> ChildCounts:
@@ -159,7 +159,7 @@ class DynamicSupervisor(BaseSupervisor):
     _delete_child = _restart_child
 
     async def _reconfigure(self, config: Actor) -> None:
-        """Take over the template and the limits of another supervisor, which was not started (S-51)."""
+        """Adopt the template and the limits of another supervisor, which was not started (S-51)."""
         adopted = self._adopt(config, DynamicSupervisor)
         self._template = adopted._template  # noqa: SLF001 - of this class
         self._max_children = adopted._max_children  # noqa: SLF001
@@ -193,10 +193,10 @@ class DynamicSupervisor(BaseSupervisor):
         child = self._children.get(target)
         if child is None:
             if target.parent is self.ref and not target.alive:
-                return  # it was one, and is gone already (S-42)
+                return  # it was a child, and has ended already (S-42)
             raise ChildNotFound(target)
         if child.incarnation is None:
-            self._forget(child)  # which cancels its retry (S-33)
+            self._forget(child)  # this cancels its retry (S-33)
             return
         gone = self.system.backend.promise()
         target._watch(gone, gone.reply, final=False)  # noqa: SLF001
@@ -213,10 +213,7 @@ class DynamicSupervisor(BaseSupervisor):
         return dataclasses.replace(template, start=lambda: start(*arguments, **keywords), ref=None)
 
     async def _until_started(self, child: Child, incarnation: Incarnation) -> None:
-        """Wait for the end of its `init`. Who leaves before gets no ref, so nobody would have the child.
-
-        It is ended.
-        """
+        """Wait until `init` is done. If the caller is cancelled before, end the child: its ref would be lost."""
         child.waiting = self.system.backend.promise()
         try:
             await child.waiting.value

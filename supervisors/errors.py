@@ -1,6 +1,6 @@
-"""What calls and management requests raise: one hierarchy, so that `except SupervisorsError` is all of it.
+"""The errors of calls and management requests: one hierarchy, so that `except SupervisorsError` catches all.
 
-What this is not: an actor's own failure. That is a `Crash` reason, which goes to its supervisor.
+An actor's own failure is not one of these: it is a `Crash` reason, which goes to its supervisor.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class SupervisorsError(Exception):
-    """The root of what this package raises."""
+    """The root of the errors that this package raises."""
 
 
 # --- calls --------------------------------------------------------------------------------------------------------
 
 
 class CallError(SupervisorsError):
-    """A call got no reply. `ref` is who was called."""
+    """A call got no reply. `ref` is the actor that was called."""
 
     def __init__(self, ref: ActorRef, text: str) -> None:
         super().__init__(f"{ref!r} {text}")
@@ -28,7 +28,7 @@ class CallError(SupervisorsError):
 
 
 class NotRunning(CallError):
-    """The actor was not started yet, or ended before it took the call.
+    """The actor was not started yet, or ended before it handled the call.
 
     `reason` is its last exit, if there was one.
     """
@@ -39,7 +39,7 @@ class NotRunning(CallError):
 
 
 class Died(CallError):
-    """The actor ended while it worked on the call. It may be back already: whether to ask again is yours to say."""
+    """The actor ended while it handled the call. It may be running again: the caller decides whether to call again."""
 
     def __init__(self, ref: ActorRef, reason: ExitReason) -> None:
         super().__init__(ref, f"ended during the call ({reason})")
@@ -55,14 +55,14 @@ class CallTimeout(CallError, TimeoutError):
 
 
 class SelfCall(CallError):
-    """An actor called itself, and would have waited for ever."""
+    """An actor called itself, and would wait for ever."""
 
     def __init__(self, ref: ActorRef) -> None:
         super().__init__(ref, "called itself")
 
 
 class MailboxFull(CallError):
-    """The mailbox holds as many messages as it may: `mailbox_limit` of the actor."""
+    """The mailbox is full: it holds `mailbox_limit` messages."""
 
     def __init__(self, ref: ActorRef, limit: int) -> None:
         super().__init__(ref, f"has {limit} messages waiting, and its mailbox takes no more")
@@ -70,7 +70,7 @@ class MailboxFull(CallError):
 
 
 class Failed(SupervisorsError):
-    """`Outcome.unwrap` of an actor that did not end normally; a crash's exception is the cause."""
+    """Raised by `Outcome.unwrap` if the actor did not end normally; the exception of a crash is the cause."""
 
     def __init__(self, reason: ExitReason) -> None:
         super().__init__(str(reason))
@@ -92,7 +92,7 @@ class SpecError(SupervisorsError, ValueError):
 
 
 class ManagementError(SupervisorsError):
-    """A supervisor refused a request. `child` is the id or the ref it was about."""
+    """A supervisor refused a request. `child` is the id or the ref in the request."""
 
     text = "refused"
 
@@ -102,7 +102,7 @@ class ManagementError(SupervisorsError):
 
 
 class StartFailed(ManagementError):
-    """The child's start failed; nothing is left of it (S-09, S-41)."""
+    """The child's start failed, and the child was removed again (S-09, S-41)."""
 
     def __init__(self, child: object, reason: ExitReason) -> None:
         self.text = f"failed to start: {reason}"
@@ -111,7 +111,7 @@ class StartFailed(ManagementError):
 
 
 class AlreadyStarted(ManagementError):
-    """A child of this id runs: `ref` (S-10)."""
+    """A child with this id is running: `ref` (S-10)."""
 
     text = "runs already"
 
@@ -121,7 +121,7 @@ class AlreadyStarted(ManagementError):
 
 
 class AlreadyPresent(ManagementError):
-    """A child of this id is known, and stopped or being restarted (S-10)."""
+    """A child with this id is stopped or being restarted (S-10)."""
 
     text = "is there already, not running"
 
@@ -157,7 +157,7 @@ class TooManyChildren(ManagementError):
 
 
 class ShuttingDown(ManagementError):
-    """The supervisor is ending and starts nothing any more."""
+    """The supervisor is ending and starts no more children."""
 
     text = "cannot be started: the supervisor is shutting down"
 

@@ -1,7 +1,7 @@
-"""What happens in a system, as a typed stream of records: for tests, dashboards and the log.
+"""The events of a system, as a typed stream: for tests, dashboards and the log.
 
-Observation, never control: a sink is called synchronously, after the fact, and nothing waits for it. What it raises
-is lost. `reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
+Events are for observation only: a sink is called synchronously, after the fact, and its exceptions are ignored.
+`reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class ChildEvent:
 class Started(ChildEvent):
     """A child is up: its `init` is done."""
 
-    restarts: int  # of this identity so far
+    restarts: int  # restarts of this identity so far
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailed(ChildEvent):
-    """A child's start failed, or said `Ignore` (`reason` is then `None`).
+    """A child's start failed, or raised `Ignore` (`reason` is then `None`).
 
-    `expected`: it had not begun yet when its supervisor wanted it to end, and it did.
+    `expected`: its supervisor stopped it before its start was complete.
     """
 
     reason: ExitReason | None
@@ -47,7 +47,7 @@ class StartFailed(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class Exited(ChildEvent):
-    """An incarnation ended. `expected`: as its supervisor wanted it or its restart type allows (S-37, S-52)."""
+    """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it (S-37, S-52)."""
 
     reason: ExitReason
     expected: bool
@@ -55,7 +55,7 @@ class Exited(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class Restarting(ChildEvent):
-    """A child will be started again, `delay` seconds from now."""
+    """A child will be restarted, `delay` seconds from now."""
 
     reason: ExitReason
     delay: float
@@ -63,19 +63,19 @@ class Restarting(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class GaveUp(ChildEvent):
-    """Restarts came too often: the supervisor `ref` ends (S-31). `spec` and `reason` are of the last child."""
+    """Restarts were too frequent: the supervisor `ref` ends (S-31). `spec` and `reason` are those of the last child."""
 
     reason: ExitReason
 
 
 @dataclass(frozen=True, slots=True)
 class Zombie(ChildEvent):
-    """A child neither obeyed nor could be killed. Its task still runs; its mailbox and its name are gone."""
+    """A child could not be stopped or killed. Its task still runs, but it has lost its mailbox and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that nobody will ever handle: `ref` had ended, or ended with it in the mailbox."""
+    """A message that will never be handled: `ref` had ended, or ended with the message in its mailbox."""
 
     time: float
     ref: ActorRef
@@ -87,9 +87,9 @@ Sink: TypeAlias = Callable[[Event], object]
 
 
 class EventStream:
-    """The events of a system from now on: `async for event in system.events(): ...`. It ends with the system.
+    """The events of a system from now on: `async for event in system.events(): ...`. The stream ends with the system.
 
-    A slow reader delays nobody: beyond `buffer` events the oldest are dropped, and `dropped` counts them.
+    A slow reader does not delay the system: beyond `buffer` events the oldest are dropped, and `dropped` counts them.
     """
 
     def __init__(self, promise: Callable[[], Caller], buffer: int) -> None:
@@ -100,14 +100,14 @@ class EventStream:
         self.dropped = 0
 
     def __call__(self, event: Event) -> None:
-        """Take one: it is a sink."""
+        """Add an event; a stream is a sink."""
         if len(self._events) == self._events.maxlen:
             self.dropped += 1
         self._events.append(event)
         self._wake()
 
     def close(self) -> None:
-        """There will be no more: the reader gets what is left, and the end."""
+        """End the stream: the reader gets the remaining events, then the end."""
         self._is_closed = True
         self._wake()
 

@@ -1,6 +1,6 @@
-"""Seeing inside: the tree as it is right now, as data and as text.
+"""Inspection: the current tree, as data and as text.
 
-Reads the supervisors' books without asking anybody, so it also works on a system that is stuck. It changes nothing.
+It reads the supervisors' records without sending messages, so it works even if the system is stuck. It changes nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One child, at one moment.
+    """The state of one child at one moment.
 
     Attributes:
-        id: among its siblings.
-        path: from the top.
-        kind: the class of the actor; `None` while there is none.
+        id: its id among its siblings.
+        path: its path from the top supervisor.
+        kind: the class of the actor; `None` while there is no incarnation.
         state: `starting`, `up`, `ending`, `restarting`, `stopped`.
         age: seconds since its incarnation began; 0 without one.
-        mailbox: messages that wait.
-        in_hand: calls it has taken and not answered.
-        restarts: of this identity so far.
-        last_exit: why its last incarnation ended.
-        children: of a supervisor.
+        mailbox: number of waiting messages.
+        in_hand: calls that it has taken and not answered.
+        restarts: restarts of this identity so far.
+        last_exit: the reason why its last incarnation ended.
+        children: its children, if it is a supervisor.
     """
 
     id: str
@@ -51,14 +51,14 @@ class Node:
     children: tuple[Node, ...] = ()
 
     def walk(self) -> Iterator[Node]:
-        """Itself and all below, parents first."""
+        """Yield this node and all nodes below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def tree(system: ActorSystem) -> Node:
-    """The whole system, from its top supervisor down."""
+    """Return the tree of the whole system, from its top supervisor down."""
     return _node(system.top, system.backend.now())
 
 
@@ -89,7 +89,7 @@ def _node(child: Child, now: float) -> Node:
 
 
 def dump(system: ActorSystem) -> str:
-    """The tree as text, a line a child."""
+    """Return the tree as text, one line per child."""
     out = io.StringIO()
     _write(out, tree(system), "", "")
     return out.getvalue()
@@ -114,12 +114,12 @@ def _write(out: TextIO, node: Node, first: str, rest: str) -> None:
 
 
 async def dump_on_signal(system: ActorSystem, number: signal.Signals, out: TextIO | None = None) -> None:
-    """Write the tree whenever the process gets a signal; run it in a task group of yours, until that is cancelled.
+    """Write the tree whenever the process gets a signal, until cancelled; run it in your own task group.
 
     Args:
-        system: whose.
-        number: typically `signal.SIGUSR1`.
-        out: standard error if left out.
+        system: the system to write.
+        number: the signal, typically `signal.SIGUSR1`.
+        out: the file to write to; standard error by default.
     """
     with anyio.open_signal_receiver(number) as signals:
         async for _ in signals:

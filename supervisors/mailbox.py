@@ -1,15 +1,15 @@
 """The mailbox: two lanes, a bound, and the backend's own wake-up.
 
-It belongs to an identity (`ActorRef`), not to an incarnation: a restart finds the mail where it was. There is one
-reader, the actor's task; anyone may write, without waiting. The *urgent* lane is for the system (`Down`, `Exit`,
-timers): unbounded and read first. The *items* lane is for users and may be bounded.
+It belongs to an identity (`ActorRef`), not to an incarnation, so messages survive a restart. There is one reader, the
+actor's task; any task may write, without waiting. The *urgent* lane is for the system (`Down`, `Exit`, timers):
+unbounded and read first. The *items* lane is for users and may be bounded.
 
-What this is not: a stream. Streams cost a checkpoint an item and two objects an actor, have no second lane and drop
-what is in them when they close (specs: supervision 3.3 and 4 have the figures).
+It is not a stream of anyio: those cost a checkpoint per item and two objects per actor, have no second lane and drop
+their items when they close (specs: supervision 3.3 and 4 have the figures).
 
-How the reader waits: it puts a *waiter* here, an asyncio `Future` or a trio `Task`, which whoever writes next takes
-out and hands to `wake`. Nothing is handed over with the wake-up, so a cancelled reader loses no item. Both queues are
-made with their first item: a deque takes 624 bytes, and most of many actors are idle.
+How the reader waits: it stores a *waiter* here, an asyncio `Future` or a trio `Task`, which the next writer removes and
+passes to `wake`. The wake-up carries no item, so a cancelled reader loses none. Both queues are created with their
+first item: a deque takes 624 bytes, and in a system with many actors most are idle.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNBOUNDED = 1 << 62
 
 
 def _nobody(_: Any) -> None:
-    """Wakes nobody: the mailbox has no reader yet."""
+    """Wake no task: the mailbox has no reader yet."""
 
 
 class Mailbox:
-    """See the module's text. The hot paths in `actor.py` and the backends touch the fields directly."""
+    """The messages of one actor identity. The hot paths in `actor.py` and the backends access the fields directly."""
 
     __slots__ = ("items", "limit", "producers", "urgent", "waiter", "wake")
 
@@ -40,13 +40,13 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.waiter: Any = None
         self.wake: Callable[[Any], object] = _nobody
-        self.producers: list[Caller] | None = None  # who waits for room
+        self.producers: list[Caller] | None = None  # senders that wait for room
 
     def __len__(self) -> int:
         return (len(self.items) if self.items else 0) + (len(self.urgent) if self.urgent else 0)
 
     def put(self, item: Any) -> None:
-        """Append to the users' lane, whatever the limit, and wake the reader."""
+        """Append to the users' lane, regardless of the limit, and wake the reader."""
         if self.items is None:
             self.items = deque()
         self.items.append(item)
@@ -67,13 +67,13 @@ class Mailbox:
             self.wake(waiter)
 
     def admit(self) -> None:
-        """Wake those who wait for room; who finds none waits again."""
+        """Wake the senders that wait for room; a sender that finds none waits again."""
         producers, self.producers = self.producers, None
         for promise in producers or ():
             promise.reply(None)
 
     def drain(self) -> list[Any]:
-        """Take everything out, urgent first."""
+        """Remove and return all items, urgent ones first."""
         left = [*(self.urgent or ()), *(self.items or ())]
         self.urgent = self.items = None
         return left

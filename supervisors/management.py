@@ -1,7 +1,7 @@
-"""How a supervisor is managed from outside: `SupervisorRef`, and the request that it puts into the mailbox.
+"""Management of supervisors from outside: `SupervisorRef`, and the request that it puts into the mailbox.
 
-The rules are OTP's management calls (S-06 ... S-10, S-40 ... S-43, S-51). What a supervisor does about a request is
-`base_supervisor.py`, `supervisor.py` and `dynamic.py`.
+The rules are those of OTP's management calls (S-06 ... S-10, S-40 ... S-43, S-51). `base_supervisor.py`,
+`supervisor.py` and `dynamic.py` carry the requests out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """In a supervisor's mailbox: call this method of it."""
+    """A message to a supervisor: call this method of it."""
 
     method: str
     arguments: tuple[Any, ...] = ()
@@ -37,7 +37,7 @@ _CANCELLED = Shutdown("cancelled")
 class SupervisorRef(ActorRef):
     """A reference to a supervisor, with its management calls.
 
-    They raise `ManagementError`s and what `call` raises.
+    They raise `ManagementError`s and the errors of `call`.
     """
 
     __slots__ = ()
@@ -49,37 +49,36 @@ class SupervisorRef(ActorRef):
     @overload
     async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any: ...
     async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any:
-        """Start a child and wait until it is up. Cancelled while it waits, it ends a dynamic supervisor's child
-        again.
+        """Start a child and wait until it is up. If this is cancelled, a dynamic supervisor ends the child again.
 
         Args:
-            arguments: a `ChildSpec`; for a dynamic supervisor with a template, the arguments of the template's
-            `start`.
+            arguments: a `ChildSpec`; for a dynamic supervisor with a template, the arguments of the template's `start`.
             keywords: likewise.
 
         Returns:
-            its ref: an `ActorRef`, or a `SupervisorRef` for a supervisor. Not `alive` if it said `Ignore` (S-06).
+            its ref: an `ActorRef`, or a `SupervisorRef` for a supervisor. Not `alive` if the child raised `Ignore`
+            (S-06).
 
         Raises:
-            StartFailed: its start failed; nothing is left of it (S-09).
+            StartFailed: its start failed, and the child was removed again (S-09).
             AlreadyStarted: a child with this id runs (S-10).
             AlreadyPresent: a child with this id is known (S-10).
             SpecError: the spec does not fit (S-12, S-45).
-            TooManyChildren: the dynamic supervisor has as many as it may.
+            TooManyChildren: the dynamic supervisor has `max_children`.
             ShuttingDown: the supervisor is ending.
         """
         return (await self._actor().start_child(arguments, keywords))[0]
 
     async def start_child_info(self, /, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
-        """Like `start_child`; returns also what `init` returned, which is kept nowhere (S-08)."""
+        """Like `start_child`, but also return what `init` returned, which is not stored (S-08)."""
         return await self._actor().start_child(arguments, keywords)  # type: ignore[no-any-return]
 
     async def terminate_child(self, target: object, reason: ExitReason = SHUTDOWN) -> None:
-        """Stop a child and wait until it is gone. Its spec stays, unless it is temporary (S-40).
+        """Stop a child and wait until it has ended. Its spec is kept, unless it is temporary (S-40).
 
         Args:
-            target: its id or its ref; a dynamic supervisor takes refs only.
-            reason: what its `terminate` gets; a supervisor hands it on to its children.
+            target: its id or its ref; a dynamic supervisor accepts only refs.
+            reason: the reason that its `terminate` receives; a supervisor passes it to its children.
 
         Raises:
             ChildNotFound: no such child here.
@@ -87,7 +86,7 @@ class SupervisorRef(ActorRef):
         await self._actor().terminate_child(target, reason)
 
     async def restart_child(self, target: object) -> Any:
-        """Start a child that was stopped, with the spec it had (S-41).
+        """Start a stopped child, with its spec (S-41).
 
         Returns:
             its ref.
@@ -101,11 +100,11 @@ class SupervisorRef(ActorRef):
         return (await self._ask("_restart_child", target))[0]
 
     async def restart_child_info(self, target: object) -> tuple[Any, Any]:
-        """Like `restart_child`; returns also what `init` returned (S-08)."""
+        """Like `restart_child`, but also return what `init` returned (S-08)."""
         return await self._ask("_restart_child", target)  # type: ignore[no-any-return]
 
     async def delete_child(self, target: object) -> None:
-        """Forget the spec of a child that was stopped (S-42).
+        """Delete the spec of a stopped child (S-42).
 
         Raises:
             ChildRunning: it runs.
@@ -115,23 +114,23 @@ class SupervisorRef(ActorRef):
         await self._ask("_delete_child", target)
 
     async def which_children(self) -> list[ChildInfo]:
-        """All children it knows, in start order (S-43). (OTP gives static ones newest first.)"""
+        """Return all known children, in start order (S-43). OTP lists static ones newest first."""
         return await self._ask("which_children")  # type: ignore[no-any-return]
 
     async def count_children(self) -> ChildCounts:
-        """How many there are; those being restarted count, but not as active (S-43)."""
+        """Return the numbers of children; those being restarted count, but not as active (S-43)."""
         return await self._ask("count_children")  # type: ignore[no-any-return]
 
     async def reconfigure(self, config: Actor) -> None:
-        """Change the children and the flags of the running supervisor, without stopping anybody (S-51).
+        """Change the children and the flags of the running supervisor, without stopping any child (S-51).
 
-        Children with a known id go on and take the new spec, which counts from their next start; new ones are added
-        and not started (`restart_child` does that); those that are missing stay. A configuration that is wrong raises
-        where it is written, and changes nothing.
+        Children with a known id continue, and their new spec applies from their next start; new ones are added but not
+        started (`restart_child` does that); missing ones stay. A wrong configuration raises where it is created, and
+        changes nothing.
 
         Args:
-            config: a new, not started `Supervisor` (or `DynamicSupervisor`, for one of these) made as it should be
-            now.
+            config: a new, unstarted `Supervisor` (for a dynamic one, a `DynamicSupervisor`) with the wanted
+                configuration.
 
         Raises:
             SpecError: `config` is of another kind.
@@ -139,14 +138,14 @@ class SupervisorRef(ActorRef):
         await self._ask("_reconfigure", config)
 
     async def run_child(self, spec: ChildSpec[Any], *, cancelled: ExitReason = _CANCELLED) -> Outcome:
-        """Start a child, wait for its outcome, and end it if this is cancelled meanwhile: a child that is a call.
+        """Start a child and wait for its outcome, as if it were a call; end the child if this is cancelled meanwhile.
 
         Args:
-            spec: typically of a temporary child; see `supervisors.tasks`.
-            cancelled: the reason it gets if this is cancelled.
+            spec: its spec, typically of a temporary child; see `supervisors.tasks`.
+            cancelled: the reason that it receives if this is cancelled.
 
         Returns:
-            how it ended, also if it did not even start: never raises for what the child does.
+            how it ended, or failed to start: failures of the child are never raised.
         """
         try:
             ref: ActorRef = await self.start_child(spec)
@@ -160,10 +159,10 @@ class SupervisorRef(ActorRef):
                     await self.terminate_child(ref, cancelled)
 
     def child(self, id: Hashable) -> Any:
-        """The ref of a static child, without asking: as the books are right now.
+        """Return the ref of a static child as currently recorded, without sending a message.
 
         Raises:
-            ChildNotFound: it knows no such child, or was never started.
+            ChildNotFound: there is no such child, or the supervisor was never started.
         """
         found = self._actor().ref_of(id)
         if found is None:
@@ -171,7 +170,7 @@ class SupervisorRef(ActorRef):
         return found
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        """Have the supervisor do it: behind the requests that wait, or here, which saves two switches of tasks."""
+        """Call a method of the supervisor: after its waiting requests, or directly, which saves two task switches."""
         if self._has_open_books():
             await self._system.backend.checkpoint()  # type: ignore[union-attr]
             if self._has_open_books():
@@ -190,10 +189,10 @@ class SupervisorRef(ActorRef):
 
 
 def only_spec(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
-    """The one argument of `start_child` where there is no template.
+    """Return the one argument of `start_child` without a template.
 
     Raises:
-        SpecError: `template`, if there are others.
+        SpecError: `template`, if there are other arguments.
     """
     if len(arguments) != 1 or keywords:
         raise SpecError("template", "without one, start_child takes a ChildSpec and nothing else")

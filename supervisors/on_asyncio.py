@@ -1,10 +1,10 @@
-"""The backend for asyncio (and uvloop): futures to wait on, the loop's timers, tasks of its own.
+"""The backend for asyncio (and uvloop): futures to wait on, the loop's timers, native tasks.
 
-No task is ever cancelled natively here: that loses what was handed over. Scopes are anyio's, which cancel a task only
-while it waits.
+No task is cancelled natively here, because that can lose a value that was just delivered. Scopes are anyio's, which
+cancel a task only while it waits.
 """
 
-# ruff: noqa: D102 - backend.py says what each does
+# ruff: noqa: D102 - backend.py documents the methods
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AsyncioBackend(Backend):
     def __init__(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        # what a loop of asyncio's own does, without a call in between
+        # as a plain asyncio loop does it, without a call in between
         plain = getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future
         self._create_future = partial(asyncio.Future, loop=loop) if plain else loop.create_future
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,13 +62,13 @@ class AsyncioBackend(Backend):
         self.now = loop.time
         self.current_task = partial(asyncio.current_task, loop)
         self.checkpoint = partial(asyncio.sleep, 0)
-        self.scope = type(anyio.CancelScope())  # anyio's own for this backend: no detour
+        self.scope = type(anyio.CancelScope())  # anyio's own class for this backend, without dispatch
         self.call_at = loop.call_at
         self.promise = partial(AsyncioCaller, self._create_future)
         self.wake = _wake
 
     async def hold(self, main: Callable[[], Awaitable[None]]) -> None:
-        # A group that cancels nobody: ending its tasks is what supervisors are for.
+        # A group that cancels no task: supervisors end the tasks.
         self._keeper = asyncio.current_task(self._loop)
         await main()
         cancelled: asyncio.CancelledError | None = None
@@ -76,8 +76,8 @@ class AsyncioBackend(Backend):
             try:
                 await asyncio.wait(tasks)
             except asyncio.CancelledError as error:
-                # Only native, since this is shielded: the loop is thrown away after a KeyboardInterrupt. So is each of
-                # these tasks, and they shall end before it is closed.
+                # Only a native cancellation gets here, since this is shielded: the loop is torn down after a
+                # KeyboardInterrupt, and these tasks have to end before it is closed.
                 cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -88,8 +88,8 @@ class AsyncioBackend(Backend):
         return task
 
     def left(self, task: Any) -> None:
-        # Not a callback of the task: that is a turn of the loop for each. What leaves a task nevertheless is a failure
-        # of this package, and asyncio reports it.
+        # Not a callback of the task, which would cost an iteration of the loop for each. An exception that still leaves
+        # a task is a bug of this package, and asyncio reports it.
         self._tasks.discard(task)
 
     @property

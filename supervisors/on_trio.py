@@ -1,9 +1,9 @@
-"""The backend for trio: `wait_task_rescheduled` to wait, one nursery, and a task that keeps the timers.
+"""The backend for trio: `wait_task_rescheduled` to wait, one nursery, and a task that runs the timers.
 
-Imported only when a system is made under trio, so that nobody else needs it installed.
+Imported only when a system is made under trio, so that asyncio users need not install trio.
 """
 
-# ruff: noqa: D102 - backend.py says what each does
+# ruff: noqa: D102 - backend.py documents the methods
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisors.backend import Backend
 from supervisors.caller import Caller
 from supervisors.mailbox import Mailbox
 
-#: Timers of which no cancelled ones need to be thrown away.
+#: The number of timers below which cancelled ones are not removed.
 FEW = 100
 
 
@@ -74,7 +74,7 @@ class TrioCaller(Caller):
             try:
                 raise self._error
             finally:
-                self._error = None  # the traceback leads back here
+                self._error = None  # the traceback refers back to this frame
         return self._value
 
 
@@ -108,7 +108,7 @@ class TrioBackend(Backend):
         return None
 
     def left(self, task: object) -> None:
-        pass  # the nursery knows
+        pass  # the nursery keeps track of its tasks
 
     def wait(self, box: Mailbox) -> Awaitable[object]:
         box.waiter = current_task()
@@ -134,7 +134,7 @@ def _leave(box: Mailbox, _: object) -> Abort:
 
 
 class _Timer:
-    """One entry of the timers' heap."""
+    """One entry in the heap of timers."""
 
     __slots__ = ("_timers", "callback")
 
@@ -149,17 +149,17 @@ class _Timer:
 
 
 class _Timers:
-    """What asyncio's loop has built in: calls at a time, in the order of their deadlines. One task serves all."""
+    """Calls at a given time, in the order of their deadlines, as asyncio's loop has built in. One task serves all."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Timer]] = []
         self._order = itertools.count()
-        self._task: trio.lowlevel.Task | None = None  # while it waits
+        self._task: trio.lowlevel.Task | None = None  # set while it waits
         self._wakes_at = math.inf
-        self.cancelled = 0  # of those in the heap
+        self.cancelled = 0  # how many in the heap are cancelled
 
     def add(self, deadline: float, callback: Callable[[], object]) -> _Timer:
-        if 2 * self.cancelled > len(self._heap) > FEW:  # most calls with a timeout are answered long before it
+        if 2 * self.cancelled > len(self._heap) > FEW:  # most calls with a timeout are answered long before the timeout
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self.cancelled = 0

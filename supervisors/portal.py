@@ -1,6 +1,6 @@
-"""The blocking face of a system, for threads that are not the event loop's.
+"""The blocking interface of a system, for threads other than the event loop's.
 
-Nothing else of this package may be used from another thread. A thread that asks waits for the loop; the loop never
+Nothing else of this package may be used from another thread. The calling thread waits for the loop; the loop never
 waits for a thread.
 """
 
@@ -25,17 +25,17 @@ class Portal:
         self._token = anyio.lowlevel.current_token()
 
     def call(self, ref: ActorRef, message: Any, timeout: float | None = None) -> Any:
-        """`ref.call`, blocking; it returns and raises the same."""
+        """Make a blocking `ref.call`; it returns and raises the same."""
         return self.run(ref.call, message, timeout)
 
     def cast(self, ref: ActorRef, message: Any) -> None:
-        """`ref.cast`. Raises `MailboxFull`."""
+        """Make a `ref.cast`. Raises `MailboxFull`."""
         anyio.from_thread.run_sync(ref.cast, message, token=self._token)
 
     def run(self, function: Callable[[Unpack[Arguments]], Coroutine[Any, Any, T]], *arguments: *Arguments) -> T:
-        """Await `function(*arguments)` in the loop: start a child, stop one, wait for an outcome.
+        """Await `function(*arguments)` in the loop, to start or stop a child or to wait for an outcome.
 
         Raises:
-            RuntimeError: in the loop's own thread, which it would block for ever; and when the loop is gone.
+            RuntimeError: in the loop's own thread, which would block for ever, and when the loop has ended.
         """
         return anyio.from_thread.run(function, *arguments, token=self._token)

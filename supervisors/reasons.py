@@ -1,16 +1,16 @@
-"""Why an actor ended: a closed union of values, and the one function that makes one out of an exception.
+"""Exit reasons: a closed union of values, and the function that makes a reason of an exception.
 
-Pure: no clock, no I/O, no event loop. Who catches the exception is `child.py`; what follows from the reason is
-`policy.py`.
+Pure: no clock, no I/O, no event loop. `child.py` catches the exceptions; `policy.py` decides what follows from a
+reason.
 
 | reason        | when                                                        | abnormal |
 |---------------|-------------------------------------------------------------|----------|
 | `Normal()`    | `run` returned, or the actor raised `Stop()`                | no       |
 | `Shutdown(d)` | it was asked to end, by its supervisor or a link; `d` says why | no    |
-| `Killed()`    | it was not asked, or did not obey in time                   | yes      |
-| `Crash(exc)`  | anything else that left it                                  | yes      |
+| `Killed()`    | it was killed, at once or after its grace                   | yes      |
+| `Crash(exc)`  | any other exception left it                                 | yes      |
 
-"Abnormal" is what restarts a transient child (S-15) and what is reported as an error (S-52).
+An abnormal end restarts a transient child (S-15) and is reported as an error (S-52).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """It did what it was there for."""
+    """The actor ended normally."""
 
     def __str__(self) -> str:
         return "normal"
@@ -29,10 +29,10 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """It was asked to end and did.
+    """The actor was asked to end, and did.
 
     Args:
-        detail: why, in the terms of whoever asked: a string, or one of the values below. `None` if nobody said.
+        detail: why, in the terms of the caller: a string, or one of the values below. `None` if no detail was given.
     """
 
     detail: object = None
@@ -43,7 +43,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """It was ended without being asked, or after its grace."""
+    """The actor was killed, at once or after its grace."""
 
     def __str__(self) -> str:
         return "killed"
@@ -51,7 +51,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """An exception left it.
+    """An exception left the actor.
 
     Args:
         exception: the exception; of an exception group its first leaf, whose `__cause__` is the group.
@@ -97,7 +97,7 @@ class FailedToStart(_BecauseOf):
 
 
 class GaveUp(_BecauseOf):
-    """A supervisor ended because restarts came too often (S-31). `reason` is that of the child's last exit."""
+    """A supervisor ended because restarts were too frequent (S-31). `reason` is that of the child's last exit."""
 
     __slots__ = ()
     text = "too many restarts, the last of child {}: {}"
@@ -111,7 +111,7 @@ class SignificantEnded(_BecauseOf):
 
 
 class RestartedWith(_BecauseOf):
-    """A child was stopped to be started again with a sibling that ended for `reason`: the strategy wants it (S-19)."""
+    """A child was stopped because the strategy restarts it with a sibling that ended for `reason` (S-19)."""
 
     __slots__ = ()
     text = "restarted with child {}: {}"
@@ -124,7 +124,7 @@ class Stop(Exception):
     """Raise it in an actor to end it with a reason.
 
     Args:
-        reason: `Normal()` if left out.
+        reason: `Normal()` by default.
     """
 
     def __init__(self, reason: ExitReason = NORMAL) -> None:
@@ -133,25 +133,25 @@ class Stop(Exception):
 
 
 class Ignore(Exception):
-    """Raise it in `init` to say: not needed now; no failure (S-05 ... S-07)."""
+    """Raise it in `init` if the actor is not needed now; this is not a failure (S-05 ... S-07)."""
 
 
 def is_abnormal(reason: ExitReason) -> bool:
-    """Whether a transient child is restarted after this (S-15)."""
+    """Return whether a transient child is restarted after this reason (S-15)."""
     return isinstance(reason, Crash | Killed)
 
 
 def leaves(exception: BaseException) -> list[BaseException]:
-    """The exceptions in a group, however deeply nested, in order; the exception itself if it is none."""
+    """Return the exceptions in a group, at any depth, in order; the exception itself if it is not a group."""
     if not isinstance(exception, BaseExceptionGroup):
         return [exception]
     return [leaf for part in exception.exceptions for leaf in leaves(part)]
 
 
 def fatal(exception: BaseException) -> BaseException | None:
-    """The `KeyboardInterrupt` or `SystemExit` in it, which no supervisor may take for a crash; else `None`."""
+    """Return the `KeyboardInterrupt` or `SystemExit` in an exception, which never counts as a crash; else `None`."""
     if isinstance(exception, Exception) and not isinstance(exception, ExceptionGroup):
-        return None  # the common case, in which there is nothing to unfold
+        return None  # the common case, without a group
     for leaf in leaves(exception):
         if isinstance(leaf, KeyboardInterrupt | SystemExit):
             return leaf
@@ -159,7 +159,7 @@ def fatal(exception: BaseException) -> BaseException | None:
 
 
 def reason_of(exception: BaseException) -> ExitReason:
-    """The reason that an exception is: that of a `Stop`, a crash for anything else."""
+    """Return the exit reason of an exception: that of a `Stop`, a crash for anything else."""
     if not isinstance(exception, BaseExceptionGroup):
         return exception.reason if isinstance(exception, Stop) else Crash(exception)
     first, *others = leaves(exception)

@@ -1,7 +1,7 @@
-"""References to actors, and what they tell about an actor's end.
+"""References to actors, and the values that report an actor's end.
 
-An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is what others hold. The actor behind it is
-`actor.py`; one incarnation of that, `child.py`.
+An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is what other code holds. `actor.py` has the
+actor behind it, `child.py` one incarnation of that actor.
 
 | ref is  | since                                   | cast              | call                            |
 |---------|-----------------------------------------|-------------------|---------------------------------|
@@ -9,8 +9,8 @@ An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is wha
 | open    | first start; stays so between restarts  | kept              | answered by this incarnation or the next |
 | ended   | its supervisor will not restart it      | dead letter       | `NotRunning`                    |
 
-An incarnation that ends answers the calls it has taken with `Died`; those still in the mailbox wait for the next one,
-and get `NotRunning` if there will be none. The message that was being handled is not handled again.
+An incarnation that ends answers the calls it has taken with `Died`; calls still in the mailbox wait for the next
+incarnation, and get `NotRunning` if there will be none. The message that was being handled is not handled again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from supervisors.child import Incarnation
     from supervisors.system import ActorSystem
 
-#: The kinds of items in a mailbox that are no calls: `(kind, message)`.
+#: The kinds of mailbox items other than calls: `(kind, message)`.
 CAST, INFO = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """To the watcher: what it monitored ended. `final`: it will not be restarted."""
+    """A message to a monitoring actor: the actor `ref` ended. `final`: it will not be restarted."""
 
     ref: ActorRef
     reason: ExitReason
@@ -44,7 +44,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """To an actor with `trap_exit`: a linked actor ended, or (`ref` is `None`) somebody called `exit` on it."""
+    """A message to an actor with `trap_exit`: a linked actor ended, or (`ref` is `None`) `exit` was called on it."""
 
     ref: ActorRef | None
     reason: ExitReason
@@ -52,13 +52,13 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an actor ended for good, and what its last `run` returned."""
+    """The final exit reason of an actor, and what its last `run` returned."""
 
     reason: ExitReason
     value: Any = None
 
     def unwrap(self) -> Any:
-        """The value of a normal end.
+        """Return the value of a normal end.
 
         Raises:
             Failed: with the crash's exception as its cause, if it ended otherwise.
@@ -69,9 +69,9 @@ class Outcome:
 
 
 class ActorRef:
-    """Who an actor is. Make one beforehand and put it into a `ChildSpec`, or take it from whoever started the actor.
+    """The identity of an actor. Make one beforehand and put it into a `ChildSpec`, or use the one that a start returns.
 
-    Not thread-safe: from another thread, go through `ActorSystem.portal`.
+    Not thread-safe: from another thread, use `ActorSystem.portal`.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class ActorRef:
         self._incarnation: Incarnation | None = None
         self._reason: ExitReason | None = None
         self._outcome: Outcome | None = None
-        self._state: Any = None  # what the last incarnation's `snapshot` left for the next
+        self._state: Any = None  # what the last incarnation's `snapshot` returned, for the next one
         self._watchers: list[tuple[object, bool, Callable[[Down], object]]] | None = None
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class ActorRef:
 
     @property
     def path(self) -> str:
-        """Its place in the tree: the ids from the top down, with `/` between them."""
+        """Its path in the tree: the ids from the top down, with `/` between them."""
         ids: list[str] = []
         ref: ActorRef | None = self
         while ref is not None:
@@ -114,7 +114,7 @@ class ActorRef:
     # --- messages --------------------------------------------------------------------------------------------------
 
     def cast(self, message: Any) -> None:
-        """Send a message for `handle_cast` and do not wait. Mail to an actor that has ended becomes a dead letter.
+        """Send a message for `handle_cast` without waiting. Messages to an actor that has ended become dead letters.
 
         Raises:
             MailboxFull: if its mailbox is bounded and full.
@@ -133,7 +133,7 @@ class ActorRef:
             box.wake(waiter)
 
     def send(self, message: Any) -> None:
-        """Like `cast`, for `handle_info`: what is neither a request nor a command but a fact, such as a timer's."""
+        """Like `cast`, but for `handle_info`: for facts, such as a timer that fired, instead of commands."""
         box = self._box
         if box.items is None:
             self._put_first((INFO, message))
@@ -143,11 +143,11 @@ class ActorRef:
             box.put((INFO, message))
 
     async def offer(self, message: Any) -> None:
-        """Like `cast`, but wait while its mailbox is full. For producers outside; actors that wait for each other's
-        mail can wait for ever.
+        """Like `cast`, but wait while the mailbox is full. For producers that are not actors: two actors that wait for
+        room in each other's mailbox wait for ever.
 
         Raises:
-            NotRunning: it was not started, or has ended for good.
+            NotRunning: it was not started, or has ended and will not be restarted.
         """
         while True:
             if self._system is None or self._outcome is not None:
@@ -162,29 +162,29 @@ class ActorRef:
             await promise.value
 
     async def call(self, message: Any, timeout: float | None = None) -> Any:
-        """Ask and wait for the reply.
+        """Send a message for `handle_call` and wait for the reply.
 
         Args:
-            message: for `handle_call`.
-            timeout: seconds to wait, `None` for as long as it takes.
+            message: the message for `handle_call`.
+            timeout: seconds to wait; `None` for no limit.
 
         Returns:
-            what `handle_call` returned, or the callee gave to `caller.reply`.
+            what `handle_call` returned, or what the callee passed to `caller.reply`.
 
         Raises:
-            NotRunning: it was not started, or ended before it took the call.
-            Died: it ended while it worked on the call.
+            NotRunning: it was not started, or ended before it handled the call.
+            Died: it ended while it handled the call.
             CallTimeout: no reply in time.
             SelfCall: an actor called itself.
             MailboxFull: its mailbox is bounded and full.
-            Exception: what the callee gave to `caller.fail`.
+            Exception: what the callee passed to `caller.fail`.
         """
         system, box = self._system, self._box
         if system is None or self._outcome is not None:
             raise NotRunning(self, self._reason)
         backend, items = system.backend, box.items
         if box.waiter is None and self._incarnation is not None and self._incarnation.task is backend.current_task():
-            raise SelfCall(self)  # one that waits for mail does not run
+            raise SelfCall(self)  # an actor that waits for mail is not the running task
         if items is not None and len(items) >= box.limit:
             raise MailboxFull(self, box.limit)
         caller = backend.promise(message)
@@ -222,29 +222,29 @@ class ActorRef:
 
     @property
     def alive(self) -> bool:
-        """Whether an incarnation is there and up: not before its `init` is done, not between restarts."""
+        """Whether an incarnation is up: False before its `init` is done and between restarts."""
         return self._incarnation is not None and self._incarnation.is_up
 
     @property
     def last_exit(self) -> ExitReason | None:
-        """Why its last incarnation ended; `None` if none did."""
+        """The reason why its last incarnation ended; `None` if no incarnation has ended."""
         return self._reason
 
     @property
     def mailbox_depth(self) -> int:
-        """How many messages wait for it."""
+        """The number of messages in its mailbox."""
         return len(self._box)
 
     async def exited(self) -> ExitReason:
-        """Wait until it has ended for good, restarts included. At once if it has.
+        """Wait until it has ended and will not be restarted; return at once if it has.
 
         Returns:
-            why its last incarnation ended.
+            the reason why its last incarnation ended.
         """
         return (await self.outcome()).reason
 
     async def outcome(self) -> Outcome:
-        """Wait until it has ended for good, restarts included, for the reason and what its `run` returned."""
+        """Wait until it has ended and will not be restarted; return the reason and what its `run` returned."""
         if self._outcome is not None:
             return self._outcome
         if self._system is None:
@@ -257,16 +257,15 @@ class ActorRef:
             self._unwatch(promise)
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:
-        """Make its incarnation end, as `exit(Pid, Reason)` does. What its supervisor makes of that depends on the
-        reason.
+        """End its incarnation, as OTP's `exit(Pid, Reason)` does. The reason decides whether it is restarted.
 
-        An actor with `trap_exit` gets an `Exit` instead.
+        An actor with `trap_exit` receives an `Exit` message instead.
         """
         if self._incarnation is not None:
             self._incarnation.signal(None, reason)
 
     def kill(self) -> None:
-        """End its incarnation without asking: no `terminate`. A permanent or transient child is restarted."""
+        """Kill its incarnation, without `terminate`. A permanent or transient child is restarted."""
         if self._incarnation is not None:
             self._incarnation.kill()
 
@@ -274,7 +273,7 @@ class ActorRef:
 
     @property
     def _is_open(self) -> bool:
-        """Whether it is some supervisor's child: from its first start until it will not be restarted."""
+        """Whether it is a supervisor's child: from its first start until it will not be restarted."""
         return self._system is not None and self._outcome is None
 
     def _begin(self, system: ActorSystem, incarnation: Incarnation, limit: int | None) -> None:
@@ -286,15 +285,15 @@ class ActorRef:
         self._outcome = None
 
     def _incarnation_ended(self, reason: ExitReason) -> None:
-        """The task is through; whether another comes is not known yet."""
+        """Note the end of an incarnation; it is not known yet whether there will be another."""
         self._incarnation = None
         self._box.waiter = None
-        self._box.urgent = None  # what it watched and awaited is no affair of the next
+        self._box.urgent = None  # its monitors and waits do not pass to the next incarnation
         self._reason = reason
         self._tell_watchers(reason, final=False)
 
     def _retire(self, value: Any = None) -> None:
-        """No incarnation will come: answer who waits, and let the mail go."""
+        """Note that there will be no further incarnation: answer waiting callers and release the mail."""
         if not self._is_open:
             return
         assert self._reason is not None

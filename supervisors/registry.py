@@ -1,7 +1,7 @@
-"""Names and groups: who is called what in a system, and who belongs together.
+"""Names and groups of actors in a system.
 
-A name, like a place in a group, belongs to an identity and is free again when that has ended for good; a restart
-keeps it, and what was sent to it. What this is not: discovery across processes.
+A name, like membership in a group, belongs to an identity: it survives restarts, with the messages sent to it, and is
+freed when the identity ends. There is no discovery across processes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Registry:
         self._groups: dict[Hashable, dict[ActorRef, None]] = {}  # in the order of joining
 
     def register(self, name: Hashable, ref: ActorRef) -> None:
-        """Give `ref` a name, until it ends for good.
+        """Give `ref` a name, until it ends and will not be restarted.
 
         Raises:
-            NameTaken: by another one.
+            NameTaken: another actor has the name.
         """
         holder = self._names.get(name)
         if holder is ref:
@@ -40,14 +40,14 @@ class Registry:
         ref._watch(self, free, final=True)  # noqa: SLF001 - part of the package
 
     def join(self, group: Hashable, ref: ActorRef) -> None:
-        """Put `ref` into a group, until it ends for good or leaves. Nothing happens if it is in."""
+        """Add `ref` to a group, until it ends or leaves. Does nothing if it is a member."""
         members = self._groups.setdefault(group, {})
         if ref not in members:
             members[ref] = None
             ref._watch(self, lambda _: self.leave(group, ref), final=True)  # noqa: SLF001
 
     def leave(self, group: Hashable, ref: ActorRef) -> None:
-        """Take `ref` out of a group. Nothing happens if it is not in."""
+        """Remove `ref` from a group. Does nothing if it is not a member."""
         members = self._groups.get(group)
         if members is not None:
             members.pop(ref, None)
@@ -55,14 +55,14 @@ class Registry:
                 del self._groups[group]
 
     def members(self, group: Hashable) -> list[ActorRef]:
-        """Who is in a group, in the order of joining."""
+        """Return the members of a group, in the order of joining."""
         return list(self._groups.get(group, ()))
 
     def broadcast(self, group: Hashable, message: Any) -> int:
-        """Cast `message` to all of a group. One whose mailbox is full does not get it and keeps it from nobody.
+        """Cast `message` to all members of a group, skipping those whose mailbox is full.
 
         Returns:
-            how many got it.
+            how many members received it.
         """
         told = 0
         for ref in self.members(group):
@@ -75,11 +75,11 @@ class Registry:
         return told
 
     def unregister(self, name: Hashable) -> None:
-        """Take a name away. Nothing happens if nobody has it."""
+        """Free a name. Does nothing if no actor has it."""
         self._names.pop(name, None)
 
     def whereis(self, name: Hashable) -> ActorRef | None:
-        """Who has the name; `None` if nobody does."""
+        """Return the actor with this name, or `None`."""
         return self._names.get(name)
 
     def __iter__(self) -> Iterator[Hashable]:

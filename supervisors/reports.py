@@ -1,10 +1,10 @@
-"""Reports to structlog: one record for each thing that went wrong, with the child's name, place and spec (S-52).
+"""Reports to structlog: one record for each failure, with the child's name, path and spec (S-52).
 
-The sink that every system has unless it is told otherwise. What was expected (a child that was asked to end, a
-temporary one that is done) is no record; progress (`Started`) is one only on request.
+This is the default sink of a system. Expected ends (a child that was asked to end, a temporary one that is done) are
+not recorded; progress (`Started`) is recorded only on request.
 
-A storm of restarts is not to spend its time in the log: beyond `burst` records within a second the rest is dropped,
-counted, and said so, once when it begins and once when it is over. OTP's logger does the same, with the same figures
+So that a storm of restarts does not spend its time on logging, records beyond `burst` within a second are dropped and
+counted, with a note when dropping begins and one when it ends. OTP's logger does the same, with the same figures
 (`burst_limit_max_count`, `burst_limit_window_time`). That a supervisor gave up, or a child does not end, is never
 dropped.
 """
@@ -26,7 +26,7 @@ from supervisors.reasons import Crash, ExitReason
 BURST = 500
 WINDOW = 1.0
 
-#: What a traceback goes through before it is in the user's code.
+#: The modules that a traceback passes through before it reaches the user's code.
 _HERE = str(Path(__file__).parent) + os.sep
 
 
@@ -35,20 +35,20 @@ class Reports:
 
     Args:
         logger: the logger `supervisors` if left out.
-        progress: also what goes well, at level `info`.
-        burst: so many records a second are written, and what is above that is counted; `None` for no limit.
+        progress: also log successful starts, at level `info`.
+        burst: how many records a second are written; the rest are counted. `None` for no limit.
     """
 
     def __init__(self, logger: Any = None, *, progress: bool = False, burst: int | None = BURST) -> None:
         self._logger = structlog.get_logger("supervisors") if logger is None else logger
         self._progress = progress
         self._burst = burst
-        self._since = 0.0  # when the present window began, in the events' own seconds
-        self._written = 0  # in the present window
+        self._since = 0.0  # when the current window began, in seconds of the events' clock
+        self._written = 0  # records in the current window
         self._dropped = 0
 
     def __call__(self, event: Event) -> None:
-        """Take an event: it is a sink."""
+        """Log an event; this makes it a sink."""
         match event:
             case GaveUp():
                 self._error("too many restarts", event, event.reason)
@@ -68,17 +68,17 @@ class Reports:
                 pass
 
     def torn_down(self) -> None:
-        """Say that the event loop was closed around the actors. No further reports come."""
+        """Log that the event loop was closed under the actors. No more reports follow."""
         self._logger.warning("the event loop was closed before the actors were stopped: they end where they stood")
 
     def close(self) -> None:
-        """There will be no more: say what was dropped, if that was not said yet."""
+        """End the reports: log how many were dropped, if that was not logged yet."""
         if self._dropped:
             self._logger.warning("reports were dropped", count=self._dropped)
             self._dropped = 0
 
     def _admits(self, event: Event) -> bool:
-        """Whether a record of this event is to be written; counts it."""
+        """Count a record, and return whether to write it."""
         if self._burst is None:
             return True
         if not 0.0 <= event.time - self._since < WINDOW:  # also if it is of another system, with another clock
@@ -95,8 +95,8 @@ class Reports:
     def _error(self, what: str, event: ChildEvent, reason: ExitReason) -> None:
         more: dict[str, Any] = {"reason": str(reason)}
         if isinstance(reason, Crash):
-            # as text: a renderer that is given the exception itself may take seconds over its frames and their locals,
-            # and this is the event loop
+            # as text: a renderer that gets the exception itself may take seconds to render its frames and locals, and
+            # would block the event loop
             exception = reason.exception
             own = beyond_ours(exception.__traceback__)
             more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
@@ -104,9 +104,10 @@ class Reports:
 
 
 def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the user's: how an actor is run tells nobody anything, and takes time to print.
+    """Return the part of a traceback in the user's code: this package's own frames help no reader and take time to
+    print.
 
-    All of it, if the exception was raised in this package.
+    If the exception was raised in this package, return all of it.
     """
     own = trace
     while own is not None and own.tb_frame.f_code.co_filename.startswith(_HERE):

@@ -1,10 +1,10 @@
-"""Incarnations without a task: who wants to be one, and the watch over one that is idle.
+"""Incarnations without a task: the `HIBERNATE` value, and the timer that detects idle incarnations.
 
-An incarnation that waits for mail needs no task. It *rests*: from its start, where it has no `init`, until there is
+An incarnation that waits for mail needs no task. It *rests*: from its start, if it has no `init`, until there is
 something to do; and again when it was idle for `hibernate_after` seconds, or when its `run` has returned `HIBERNATE`.
-Its state is the actor's, so nothing is lost; whoever writes to its mailbox, or ends it, gives it a task.
+Its state is kept in the actor, so nothing is lost; writing to its mailbox, or ending it, starts a task.
 
-What resting does to an incarnation is in `child.py`.
+`child.py` implements resting.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class _Hibernate:
 
 
 HIBERNATE: Final = _Hibernate()
-"""What a `run` returns that needs no task until there is mail: then `run` is called again.
+"""Return it from `run` to need no task until there is mail; then `run` is called again.
 
-As OTP's `proc_lib:hibernate`: the stack is given up, the state stays. Where mail waits already `run` is called again at
-once, so a `run` that begins looks for mail first. One that is asked to stop meanwhile is called again, too, and
-cancelled at its first checkpoint, as if it had never left.
+Like OTP's `proc_lib:hibernate`, it gives up the stack and keeps the state. If mail is waiting already, `run` is called
+again at once, so `run` should look for mail first. If the actor is asked to stop meanwhile, `run` is called again, too,
+and cancelled at its first checkpoint, as if it had never returned.
 """
 
 
 class Idling:
-    """Looks after how long an incarnation has been idle.
+    """Measures how long an incarnation has been idle.
 
-    With one timer at a time, which looks at when it last went idle, so who is idle for moments only pays next to
+    It uses one timer at a time, which checks when the incarnation last became idle, so short idle times cost almost
     nothing.
     """
 
@@ -43,18 +43,18 @@ class Idling:
 
     def __init__(self, me: Incarnation) -> None:
         self._me = me
-        self._since = 0.0  # seconds of the loop's clock
+        self._since = 0.0  # in seconds of the loop's clock
         self._timer: Timer | None = None
-        self.is_drowsy = False  # that timer found that it was idle for long enough
+        self.is_drowsy = False  # the timer found that it was idle long enough
 
     def begin(self, hibernate_after: float) -> None:
-        """It is about to wait for mail."""
+        """Start measuring: the incarnation is about to wait for mail."""
         self._since = now = self._me.system.backend.now()
         if self._timer is None:
             self._watch(now + hibernate_after, hibernate_after)
 
     def end(self) -> None:
-        """It is over. A timer that went on would keep it, and all that its actor holds, for as long."""
+        """Stop the timer, which would otherwise keep the ended incarnation and its actor in memory."""
         if self._timer is not None:
             self._timer.cancel()
 

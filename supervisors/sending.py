@@ -1,6 +1,6 @@
-"""A message that an actor has coming to itself, later or again and again: `Actor.send_after`, `Actor.send_every`.
+"""Messages of an actor to itself, delayed or repeated: `Actor.send_after`, `Actor.send_every`.
 
-It ends with its incarnation: the next one under that name gets nothing of it.
+They end with the incarnation: the next incarnation does not receive them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    """One timer of `me`, which keeps those that are running in `timers`. It fires in `seconds` from now, or `every`."""
+    """One timer of `me`, which keeps its running timers in `timers`. It fires after `seconds`, again and again if
+    `every`.
+    """
 
     __slots__ = ("_every", "_me", "_message", "_seconds", "_timer")
 
@@ -34,7 +36,7 @@ class Sending:
         return backend.call_at(backend.now() + self._seconds, self._fire)
 
     def _fire(self) -> None:
-        if self._me.is_over:  # a zombie's: the mailbox is the next one's
+        if self._me.is_over:  # a zombie's timer: the mailbox belongs to the next incarnation
             return
         self._me.ref._box.put_urgent((INFO, self._message))  # noqa: SLF001 - its actor's
         if self._every:
@@ -43,7 +45,7 @@ class Sending:
             self.cancel()
 
     def cancel(self) -> None:
-        """No message any more. One that is in the mailbox already stays there."""
+        """Cancel the timer. A message that is already in the mailbox stays there."""
         if self._me.timers is not None:
             self._me.timers.discard(self)
         self._timer.cancel()

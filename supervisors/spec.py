@@ -1,6 +1,6 @@
-"""What a supervisor is told about a child, and the checks that refuse a wrong one before anything starts.
+"""Child specs, and the checks that refuse a wrong spec before anything starts.
 
-Pure data and pure checks: S-11 (defaults), S-12 and S-13 (what is refused, each with its own `SpecError.what`), S-45.
+Pure data and pure checks: S-11 (defaults), S-12 and S-13 (refusals, each with its own `SpecError.what`), S-45.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ChildType: TypeAlias = Literal["worker", "supervisor"]
 
 A_co = TypeVar("A_co", bound="Actor", covariant=True)
 
-#: Seconds that a worker has to end when it is asked to (S-11).
+#: Seconds that a worker has to end after it is asked to (S-11).
 DEFAULT_SHUTDOWN = 5.0
 
 
@@ -31,21 +31,21 @@ class ChildSpec(Generic[A_co]):
     """How to start, restart and stop one child.
 
     Args:
-        id: names it among its siblings.
-        start: called without arguments for each incarnation; returns a new actor. It must not block; what takes time
-            belongs into the actor's `init`.
+        id: its unique id among its siblings.
+        start: called without arguments for each incarnation; returns a new actor. It must not block; do slow work in
+            the actor's `init`.
         restart: `permanent` (always), `transient` (after a crash or a kill), `temporary` (never, and forgotten at
-        once).
-        shutdown: seconds it has to end when asked to, before it is killed; `math.inf` for as long as it takes;
-            `"kill"` to not ask. `None`: 5 s for a worker, `math.inf` for a supervisor.
+            once).
+        shutdown: seconds that it has to end after it is asked to, before it is killed; `math.inf` for no limit;
+            `"kill"` to kill it at once. `None`: 5 s for a worker, `math.inf` for a supervisor.
         significant: its end may end its supervisor (`auto_shutdown`).
-        ref: its identity, if you made one beforehand with `ActorRef()`; else one is made at the first start.
-        backoff: wait between restarts; `None` for none, as in OTP.
-        name: register it under this name in the system's registry while it lives.
-        type: `worker` or `supervisor`; `None` to see from what `start` returns.
+        ref: its identity, made beforehand with `ActorRef()`; by default one is made at the first start.
+        backoff: the wait between restarts; `None` for no wait, as in OTP.
+        name: the name under which it is registered in the system's registry while it lives.
+        type: `worker` or `supervisor`; `None` to infer it from what `start` returns.
 
     Raises:
-        SpecError: on a wrong field; `what` names it.
+        SpecError: a field is wrong; `what` names it.
     """
 
     id: Hashable
@@ -80,7 +80,7 @@ _TYPES = get_args(ChildType)
 
 
 def check_shutdown(shutdown: object) -> None:
-    """Refuse what is neither seconds nor `"kill"`.
+    """Refuse a shutdown that is neither seconds nor `"kill"`.
 
     Raises:
         SpecError: `shutdown`.
@@ -117,7 +117,8 @@ def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
     """Refuse a child that does not fit its supervisor (S-12, S-45).
 
     Raises:
-        SpecError: `children` if it is no spec, `significant` if the supervisor never shuts down for one.
+        SpecError: `children` if it is not a spec, `significant` if the supervisor never shuts down for a significant
+            child.
     """
     if not isinstance(spec, ChildSpec):
         raise SpecError("children", f"are ChildSpecs, got {spec!r}")

@@ -1,17 +1,17 @@
-"""The static supervisor: children in an order, one at a time, and a strategy for failures.
+"""The static supervisor: an ordered list of children, started one at a time, and a strategy for failures.
 
-It carries out what `policy.py` decides, in the manner of `supervisor.erl`: one loop that takes exits and requests in
-turn and does each to its end. Order invariants, on which everything else rests:
+It carries out the decisions of `policy.py` in the manner of `supervisor.erl`: one loop handles exits and requests in
+turn and completes each. Everything else relies on these order invariants:
 
-- a child is started only when the one before it is up (S-01), and stopped only when the one after it is gone (S-34);
-- exits and requests stand in one queue, as in a process' mailbox: a child that is to be terminated, and dies before its
-  turn comes, is not restarted;
-- an exit belongs to the incarnation that ended; one that was stopped on purpose, or replaced since, is not news
-  (S-37, S-38);
-- a failed start is tried again behind the requests that wait, never in place (S-32).
+- a child is started only when the one before it is up (S-01), and stopped only when the one after it has ended (S-34);
+- exits and requests are in one queue, as in a process' mailbox: a child that is to be terminated, and ends before that,
+  is not restarted;
+- an exit belongs to the incarnation that ended; the exit of one that was stopped on purpose, or replaced since, is
+  ignored (S-37, S-38);
+- a failed start is tried again after the waiting requests, never in place (S-32).
 
-Unlike OTP's it can be interrupted: asked to stop while a child's `init` hangs, it stops that child too, instead of
-waiting.
+Unlike OTP's, it can be interrupted: if it is asked to stop while a child's `init` hangs, it stops that child too,
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from supervisors.spec import ChildSpec, check_child, check_children
 
 
 class Supervisor(BaseSupervisor):
-    """Starts, watches, restarts and stops a fixed list of children, which management calls may change.
+    """Starts, monitors, restarts and stops a fixed list of children, which management calls may change.
 
     Args:
         children: their specs, in start order.
         strategy: `one_for_one`, `one_for_all` or `rest_for_one`.
-        max_restarts: so many restarts within `period` are fine; the next one ends the supervisor.
+        max_restarts: how many restarts are allowed within `period`; one more ends the supervisor.
         period: seconds.
         auto_shutdown: whether the end of significant children ends it: `never`, `any_significant`, `all_significant`.
-        hibernate_after: seconds of idleness after which it gives its task back; see `Actor`.
+        hibernate_after: seconds of idleness after which its task ends; see `Actor`.
 
     Raises:
         SpecError: before anything is started (S-12).
@@ -79,7 +79,7 @@ class Supervisor(BaseSupervisor):
         self._auto_shutdown: AutoShutdown = auto_shutdown
         self._children: dict[Hashable, Child] = {spec.id: Child(self, spec) for spec in specs}
 
-    # --- what children tell it, synchronously ----------------------------------------------------------------------
+    # --- called by children, synchronously ----------------------------------------------------------------------
 
     def child_started(self, incarnation: Incarnation) -> None:
         """A child's `init` is done."""
@@ -87,17 +87,17 @@ class Supervisor(BaseSupervisor):
         self.ref._box.notify()  # noqa: SLF001 - its own
 
     def child_gone(self, incarnation: Incarnation) -> None:
-        """A child is over. Whether that is news, the loop will see."""
+        """A child has ended. The loop checks whether the exit is current."""
         report_end(incarnation)
         if incarnation.was_up:
-            self.ref._box.put(incarnation)  # noqa: SLF001 - behind the requests that came before
+            self.ref._box.put(incarnation)  # noqa: SLF001 - after the requests that came before
         else:
             self.ref._box.notify()  # noqa: SLF001
 
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Start the children in their order; if one fails, stop the others again and fail (S-03)."""
+        """Start the children in their order; if one fails, stop the others again and raise (S-03)."""
         try:
             for child in list(self._children.values()):
                 failure = await self._start(child)
@@ -110,7 +110,7 @@ class Supervisor(BaseSupervisor):
             raise Stop(ending.reason) from None
 
     async def _stop_all(self, reason: ExitReason) -> None:
-        """Stop everybody, last started first."""
+        """Stop all children, last started first."""
         for child in reversed(self._children.values()):
             await self._stop(child, reason)
         for child in self._children.values():
@@ -122,7 +122,7 @@ class Supervisor(BaseSupervisor):
         """Start it and wait until it is up.
 
         Returns:
-            `None` if it is; else why not: `Normal()` if it said `Ignore`.
+            `None` if it is up, else the reason why not: `Normal()` if it raised `Ignore`.
         """
         incarnation = child.begin()
         if not isinstance(incarnation, Incarnation):
@@ -137,15 +137,15 @@ class Supervisor(BaseSupervisor):
         return NORMAL if incarnation.ignored else incarnation.reason
 
     def _retire(self, child: Child) -> None:
-        """No incarnation will come by itself; a temporary child is forgotten (S-06, S-16, S-17, S-40)."""
+        """Note that there will be no further incarnation; forget a temporary child (S-06, S-16, S-17, S-40)."""
         child.retire()
         if child.spec.restart == "temporary":
             del self._children[child.spec.id]
 
     async def _stop(self, child: Child, reason: ExitReason) -> None:
-        """Stop it, if it runs, and wait until it is gone or given up (S-35)."""
+        """Stop the child, if it runs, and wait until it has ended or is given up (S-35)."""
         incarnation = child.incarnation
-        child.restart_no_more()
+        child.cancel_restart()
         if incarnation is None:
             return
         if not (incarnation.is_over or self._me.killed):
@@ -163,7 +163,7 @@ class Supervisor(BaseSupervisor):
             await super()._take(item)
 
     async def _exit(self, incarnation: Incarnation) -> None:
-        """A child ended by itself."""
+        """Handle the end of a child that ended by itself."""
         child = incarnation.child
         if child.incarnation is not incarnation:
             return
@@ -199,7 +199,7 @@ class Supervisor(BaseSupervisor):
                 self._children[id].incarnation = None
         for id in todo.start:
             sibling = self._children.get(id)
-            if sibling is None:  # a temporary one, which vanished (S-17)
+            if sibling is None:  # a temporary child, which was forgotten (S-17)
                 continue
             sibling.restarts += 1
             failure = await self._start(sibling)
@@ -227,11 +227,11 @@ class Supervisor(BaseSupervisor):
             raise
 
     async def _restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
-        """Start a child that was stopped."""
+        """Start a stopped child."""
         return await self._start_on_request(self._find_stopped(target))
 
     async def _start_on_request(self, child: Child) -> tuple[ActorRef | None, Any]:
-        """A first start, or one by hand: a failure is the caller's and costs no intensity (S-09, S-29, S-41)."""
+        """Start a child for a caller, who gets a failure; it does not count as a restart (S-09, S-29, S-41)."""
         failure = await self._start(child)
         if failure is None:
             assert child.incarnation is not None
@@ -249,11 +249,11 @@ class Supervisor(BaseSupervisor):
         self._retire(child)
 
     async def _delete_child(self, target: object) -> None:
-        """Forget a child that was stopped."""
+        """Forget a stopped child."""
         del self._children[self._find_stopped(target).spec.id]
 
     async def _reconfigure(self, config: Actor) -> None:
-        """Take over the children and the flags of another supervisor, which was not started (S-51)."""
+        """Adopt the children and the flags of another supervisor, which was not started (S-51)."""
         adopted = self._adopt(config, Supervisor)
         self._strategy = adopted._strategy  # noqa: SLF001 - of this class
         self._auto_shutdown = adopted._auto_shutdown  # noqa: SLF001

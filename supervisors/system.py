@@ -1,10 +1,10 @@
-"""An actor system: the ground that a tree of actors stands on, inside any anyio, asyncio or trio program.
+"""An actor system: it hosts a tree of actors inside any anyio, asyncio or trio program.
 
 It owns the keeper: a task under one shield that hosts the flat group of all actors' tasks (`backend.py`), with a
 supervisor at the top. A cancellation of the program reaches the `async with` block and not the actors; leaving the
 block, for whatever reason, ends them in their order, last started first, each within its grace.
 
-From another thread, go through `system.portal`. To end with the process, wait for `system.terminated()` in the block.
+From another thread, use `system.portal`. To end with the process, wait for `system.terminated()` in the block.
 
 Several systems may live in one process, also on one loop; they share nothing.
 """
@@ -50,13 +50,12 @@ class ActorSystem:
 
     Args:
         name: the id of the top supervisor, and so the first part of all paths.
-        strategy: of the top supervisor, for what `start` starts.
-        max_restarts: likewise; beyond it the whole system goes down, and the block is cancelled and raises
-        `SystemDown`.
+        strategy: the strategy of the top supervisor, for the children that `start` starts.
+        max_restarts: likewise; beyond it the whole system ends, and the block is cancelled and raises `SystemDown`.
         period: likewise, in seconds.
-        stop_within: seconds for the whole system to end when the block is left, before what is left is killed; no
-            limit but the children's own graces if left out.
-        reports: the sink for reports of what went wrong; structlog if left out, `None` for none.
+        stop_within: seconds for the whole system to end when the block is left; then the remaining actors are killed.
+            By default only the children's own graces apply.
+        reports: the sink for reports of failures; structlog by default, `None` for no reports.
         kill_grace: seconds that a killed child has to end, before it is given up as a zombie.
     """
 
@@ -88,7 +87,7 @@ class ActorSystem:
             shutdown=stop_within,
             ref=self.root,
         )
-        self.system = self  # as every parent of a child has it
+        self.system = self  # the attribute that every parent of a child has
         self.ref = self.root
         self.top = Child(self, spec)  # the top supervisor's entry, for `inspect`
         self._fatal: BaseException | None = None
@@ -111,7 +110,7 @@ class ActorSystem:
             entered = True
             return self
         finally:
-            if not entered:  # cancelled natively: nobody else would close the group
+            if not entered:  # cancelled natively: nothing else would close the group
                 await self.__aexit__(*sys.exc_info())
 
     async def __aexit__(
@@ -126,7 +125,7 @@ class ActorSystem:
         if isinstance(self._reports, Reports):
             _tell(self._reports.close)
         if self._fatal is None and self._down is None:
-            # The group is empty by now; handing it the exception would only wrap that.
+            # The group is empty by now; passing it the exception would only wrap the exception.
             await self._group.__aexit__(None, None, None)
             return
         await self._group.__aexit__(exc_type, exc, tb)
@@ -149,13 +148,13 @@ class ActorSystem:
         top.start()
         self._up.set()
 
-    # --- what the top supervisor tells it --------------------------------------------------------------------------
+    # --- called by the top supervisor --------------------------------------------------------------------------
 
     def child_started(self, child: Incarnation) -> None:
-        """The top is up."""
+        """The top supervisor is up."""
 
     def child_gone(self, child: Incarnation) -> None:
-        """The top is over: because the block is left, or because it gave up."""
+        """The top supervisor has ended, because the block is left or because it gave up."""
         self.top.retire()
         if not self._is_leaving and self._fatal is None:
             self._down = child.reason
@@ -173,7 +172,7 @@ class ActorSystem:
         return ref
 
     def events(self, buffer: int = 1000) -> EventStream:
-        """What happens from now on, to iterate over; at most `buffer` events are kept for a slow reader."""
+        """Return a stream of events from now on; at most `buffer` events are kept for a slow reader."""
         stream = EventStream(self.backend.promise, buffer)
         self.sinks.append(stream)
         self._streams.append(stream)
@@ -185,7 +184,7 @@ class ActorSystem:
         The last line of a service's block; leaving the block then ends the tree, within `stop_within`.
 
         Returns:
-            the signal that came.
+            the signal that arrived.
         """
         with anyio.open_signal_receiver(*(signals or (signal.SIGTERM, signal.SIGINT))) as received:
             async for number in received:
@@ -196,13 +195,13 @@ class ActorSystem:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody would see an event: then none needs to be made."""
+        """Whether there are no sinks, so that events need not be created."""
         return self._reports is None and not self.sinks
 
     def emit(self, event: Event) -> None:
-        """Tell all sinks. The reports say only once that the event loop is thrown away, and nothing after that.
+        """Pass an event to all sinks. The teardown of the event loop is reported once, and nothing after it.
 
-        What a sink raises is lost: this is called in the middle of a restart, which has to go on.
+        Exceptions of sinks are ignored, because this is called in the middle of restarts.
         """
         for sink in tuple(self.sinks):
             _tell(partial(sink, event))
@@ -213,9 +212,9 @@ class ActorSystem:
             _tell(self._reports.torn_down)
 
     def abort(self, exception: BaseException) -> None:
-        """A `KeyboardInterrupt` or `SystemExit` left an actor.
+        """End the system because a `KeyboardInterrupt` or `SystemExit` left an actor.
 
-        End all in order, and raise it where the system was opened.
+        All actors end in order, and the exception is raised where the system was opened.
         """
         if self._fatal is None:
             self._fatal = exception
@@ -225,7 +224,7 @@ class ActorSystem:
 
 
 async def _wait_through(event: anyio.Event) -> None:
-    """Wait for it without being interrupted: a cancellation, native ones included, is raised after it."""
+    """Wait for an event without interruption: a cancellation, also a native one, is raised afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not event.is_set():
@@ -238,7 +237,7 @@ async def _wait_through(event: anyio.Event) -> None:
 
 
 def _backend() -> Backend:
-    trio = sys.modules.get("trio")  # who runs under it has imported it
+    trio = sys.modules.get("trio")  # a program that runs under trio has imported it
     if trio is not None and trio.lowlevel.in_trio_task():
         from supervisors.on_trio import TrioBackend
 
@@ -249,6 +248,6 @@ def _backend() -> Backend:
 
 
 def _tell(report: Callable[[], object]) -> None:
-    """Make a report. One that fails, to a file that is closed or a disk that is full, is no reason to end an actor."""
+    """Make a report. If it fails, because a file is closed or a disk is full, the actor must not end for that."""
     with contextlib.suppress(Exception):
         report()

@@ -1,7 +1,8 @@
-"""One-off children whose outcome is a value: OTP's `Task`, and what `call_agent` needs.
+"""One-off children whose outcome is a value: Elixir's `Task`, and what `call_agent` needs.
 
-A task is an actor that runs a function and ends with what it returns. Like any child it has a supervisor, a ref, a
-place in the tree; its crash is reported there, and is a value to who waits: `Task.Supervisor.async_nolink`.
+A task is an actor that runs a function and ends with its result. Like any child it has a supervisor, a ref and a path
+in the tree; its crash is reported there, and is a value for the task that waits, as with
+`Task.Supervisor.async_nolink`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from supervisors.spec import Shutdown as ShutdownTime
 
 
 class Task(Actor):
-    """Runs `function(*arguments)` and ends; what that returns is the outcome's value."""
+    """An actor that runs `function(*arguments)` and ends; the result is the value of its outcome."""
 
     def __init__(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         self._function = function
         self._arguments = arguments
 
     async def run(self) -> Any:
-        """Do it."""
+        """Run the function."""
         return await self._function(*self._arguments)
 
 
@@ -34,12 +35,12 @@ def task(
     restart: Restart = "temporary",
     shutdown: ShutdownTime | None = None,
 ) -> ChildSpec[Task]:
-    """The spec of a task.
+    """Return the spec of a task.
 
     Args:
-        id: names it.
+        id: its id.
         function: called with `arguments` in each incarnation, and awaited.
-        arguments: for it.
+        arguments: the arguments of `function`.
         restart: `temporary`: run once; `transient`: until it succeeds.
         shutdown: see `ChildSpec`.
     """

@@ -41,7 +41,7 @@ PRINTS = {
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", PRINTS)
-def test_a_program_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+def test_a_program_prints_its_documented_output(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
         cwd=tmp_path,

@@ -106,7 +106,7 @@ class TestReference:
         (tmp_path / "cantrip_actors" / "model.py").write_text(textwrap.dedent(model))
         return reference.render(reference.public_modules(tmp_path))
 
-    def test_what_is_exported_is_there_with_signature_and_docstring(self, page: str) -> None:
+    def test_exported_names_exist_with_signature_and_docstring(self, page: str) -> None:
         assert "## cantrip_actors\n\nThe face.\n" in page
         assert "### Turn\n\n```text\nclass Turn(id: str)\n```\n\nOne cycle.\n" in page
         assert "async cast(intent: str, **more: int) -> Turn" in page
@@ -134,7 +134,7 @@ class TestReference:
             (tmp_path / "cantrip_actors" / name).write_text(text)
         assert "class Spot(x: int, y: int = 0, z: int = …)" in reference.render(reference.public_modules(tmp_path))
 
-    def test_what_is_a_librarys_is_left_to_it(self, page: str) -> None:
+    def test_names_of_libraries_are_not_checked(self, page: str) -> None:
         assert "### path" not in page
 
 
@@ -260,7 +260,7 @@ class TestBoundaries:
             "except BaseException as e:\n  tidy()\n  raise e",
         ],
     )
-    def test_what_is_expected_and_what_raises_again_is_fine(self, handler: str) -> None:
+    def test_expected_handlers_and_handlers_that_raise_again_pass(self, handler: str) -> None:
         assert not list(boundaries.catch_alls(f"try: work()\n{handler}\n", "a.py"))
 
     def test_a_catch_all_without_a_row_is_a_fault(self) -> None:
@@ -273,7 +273,7 @@ class TestBoundaries:
         assert [fault.split(":")[1] for fault in boundaries.faults(found, table, {"a.py"})] == ["9"]
 
     @pytest.mark.parametrize(("files", "what"), [({"a.py"}, "no longer"), (set(), "is gone")])
-    def test_a_row_for_what_is_gone_is_a_fault(self, files: set[str], what: str) -> None:
+    def test_a_row_for_a_missing_handler_is_a_fault(self, files: set[str], what: str) -> None:
         (fault,) = boundaries.faults([], (boundaries.Boundary("a.py", "f", "was needed"),), files)
         assert what in fault
 
@@ -300,7 +300,7 @@ class TestLayers:
             ("conformance.runner", "from cantrip_actors.runtime.entity_actor import Entity"),
         ],
     )
-    def test_what_is_not_in_the_row_is_a_fault(self, module: str, source: str) -> None:
+    def test_a_kind_missing_from_the_row_is_a_fault(self, module: str, source: str) -> None:
         assert len(list(layers.faults(source, module, "a.py", package=False))) == 1
 
     @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ class TestLayers:
             ("conformance.runner", "from cantrip_actors import Runtime\nimport yaml"),
         ],
     )
-    def test_what_is_in_the_row_is_fine(self, module: str, source: str) -> None:
+    def test_a_kind_in_the_row_passes(self, module: str, source: str) -> None:
         assert not list(layers.faults(source, module, "a.py", package=False))
 
     def test_a_packages_own_init_counts_as_the_package(self) -> None:

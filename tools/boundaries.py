@@ -33,7 +33,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("supervisors/child.py", "_terminate", "what goes wrong in cleaning up is the exit reason then, as in OTP"),
     Boundary("supervisors/system.py", "_tell", "a report that fails must not end what it reports on"),
     Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and that is reported"),
-    Boundary("supervisors/child.py", "hatch", "a factory is the actor's code: its failure is a failed start"),
+    Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
         "cantrip_actors/user_code/attempt.py",
         "attempt",

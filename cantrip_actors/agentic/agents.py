@@ -158,7 +158,7 @@ class CrystalAgent:
         options = {"output_schema": self.output_schema.model_json_schema(), **self.options}
         query = Query(Invocation(self.messages(input_json)), options)
         if self.ask is None:
-            response = await ask_crystal(self._resolved, query, retry=self.retry)
+            response = await ask_crystal(self._resolve_crystal, query, retry=self.retry)
         else:
             response = await self.ask(self.crystal, query, self.retry)
         return AgentReply(_bare(response.content or ""), response.usage)
@@ -168,7 +168,7 @@ class CrystalAgent:
         return (await self.reply(input_json)).text
 
     @cached_property
-    def _resolved(self) -> Crystal:
+    def _resolve_crystal(self) -> Crystal:
         """The crystal, resolved when it is first asked: an agent can be made without a key."""
         return resolve(self.crystal)
 

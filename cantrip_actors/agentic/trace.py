@@ -44,7 +44,7 @@ class Heard(NamedTuple):
 
 
 def utterance(state: ControllerState, result: AgentCallResult[Any], given: Any) -> str:
-    """Return the trace entry of one call of an agent as the text of its turn, what readers look for first."""
+    """Return the trace entry of one call of an agent as the text of its turn, with the most important fields first."""
     entry = {
         "state": state.value,
         "agent_id": result.agent_id,

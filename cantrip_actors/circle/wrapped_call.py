@@ -57,7 +57,7 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | N
 async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None) -> Observation:
     for wrapper in reversed(wrappers):
         for step in wrapper.post:
-            seen = _checked(step, site, seen, await _answer(site, report, step, site, seen))
+            seen = _apply_answer(step, site, seen, await _answer(site, report, step, site, seen))
     return seen
 
 
@@ -86,12 +86,12 @@ def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | Non
     return f"{site.gate} was not run: the step {_name(step)} before it failed: {_problem(answer, 'None or Refused(…)')}"
 
 
-def _checked(step: Callable[..., Any], site: GateCall, seen: Observation, answer: Any) -> Observation:
+def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, answer: Any) -> Observation:
     """The observation after a step after the gate."""
     if answer is None:
         return seen
     if isinstance(answer, str):
-        return _remarked(seen, answer)
+        return _add_remark(seen, answer)
     if isinstance(answer, Refused):
         text = answer.reason
     else:
@@ -104,7 +104,7 @@ def _problem(answer: Any, expected: str) -> str:
     return explain(answer.exception) if isinstance(answer, Failure) else f"it returned {answer!r}; expected {expected}"
 
 
-def _remarked(seen: Observation, remark: str) -> Observation:
+def _add_remark(seen: Observation, remark: str) -> Observation:
     """The observation with a remark: below a text, beside any other result."""
     if isinstance(seen.result, str):
         return replace(seen, result=f"{seen.result}\n[{remark}]")

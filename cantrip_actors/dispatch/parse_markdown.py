@@ -165,7 +165,7 @@ def _row(name: str, value: str, line: int, read: Parsed) -> None:
         read.set_field(field, CELLS.get(field, str)(value) if value else None, line)
 
 
-def _listed(value: str) -> list[str]:
+def _split_list(value: str) -> list[str]:
     return [part.strip().strip("`") for part in value.split(",")]
 
 
@@ -177,7 +177,7 @@ def _amount(value: str) -> Any:
 def _wards(value: str) -> list[Any]:
     """`max_turns: 10, require_done_tool`."""
     wards: list[Any] = []
-    for part in _listed(value):
+    for part in _split_list(value):
         name, said, number = part.partition(":")
         wards.append({name.strip(): _scalar(number.strip())} if said else name)
     return wards
@@ -194,8 +194,8 @@ def _scalar(text: str) -> Any:
 
 CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
-        "skill_chain": _listed,
-        "gates": _listed,
+        "skill_chain": _split_list,
+        "gates": _split_list,
         "wards": _wards,
         "budget": _amount,
         "max_iterations": _scalar,

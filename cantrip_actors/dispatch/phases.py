@@ -177,10 +177,10 @@ def apply_to_phases(phases: Phases, event: PhaseEvent) -> Phases:
         case PhasePassed() if phases.phase in CHECKPOINTS:
             return replace(phases, waiting="approval")
         case _:
-            return _advanced(phases, approved=isinstance(event, PhaseApproved))
+            return _advance(phases, approved=isinstance(event, PhaseApproved))
 
 
-def _advanced(phases: Phases, *, approved: bool) -> Phases:
+def _advance(phases: Phases, *, approved: bool) -> Phases:
     """Return the loop in the next phase; after fix-feedback that is the phase after the approved review."""
     assert phases.phase is not None
     here = REVIEW if phases.phase == FIXING else phases.phase

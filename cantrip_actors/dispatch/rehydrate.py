@@ -44,7 +44,7 @@ def rehydration(
     parts = [_head(record), *_contract(record)]
     if role == "loop":
         parts += _steps(record)
-    parts += _learned(record)
+    parts += _learned_lines(record)
     parts += _progress(record, newest)
     if role == "orchestrator":
         running = [child for child in children if not child.terminal]
@@ -92,7 +92,7 @@ def _steps(record: Record) -> Iterator[str]:
         yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
 
 
-def _learned(record: Record) -> Iterator[str]:
+def _learned_lines(record: Record) -> Iterator[str]:
     """Yield all of it in full: a forgotten failure is tried again."""
     if record.contract.lessons:
         yield _list("Learned before this dispatch", record.contract.lessons)

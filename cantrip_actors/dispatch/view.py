@@ -30,21 +30,21 @@ def _contract(record: Record) -> Iterator[str]:
     for name, value in _metadata(record):
         if value:
             yield f"| {name} | {_cell(value)} |"
-    yield from ("", "## Objective", "", *_quoted(contract.objective), "", "### Acceptance Criteria", "")
+    yield from ("", "## Objective", "", *_quote(contract.objective), "", "### Acceptance Criteria", "")
     for item, text in enumerate(contract.acceptance, 1):
         yield f"- [{'x' if item in proven else ' '}] {_one_line(text)}"
         if item in proven:
-            yield from _quoted(f"evidence: {proven[item]}", "  ")
+            yield from _quote(f"evidence: {proven[item]}", "  ")
     yield from ("", "### Scope Boundaries", "", *(f"- {_one_line(text)}" for text in contract.scope))
-    yield from ("", "## Background", "", *_quoted(contract.background))
+    yield from ("", "## Background", "", *_quote(contract.background))
     yield from ("", "## Related Files", "", "### Source Files", "")
     yield from (f"- `{_one_line(source.path)}` — {_one_line(source.description)}" for source in contract.sources)
     yield from ("", "### Files Modified", "")
     for _, event in record.of(e.OutputWritten):
         yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
-    yield from ("", "## Technical Context", "", *_quoted(contract.technical_context), "", "## Tasks", "")
+    yield from ("", "## Technical Context", "", *_quote(contract.technical_context), "", "## Tasks", "")
     yield from (f"{at}. {_one_line(task)}" for at, task in enumerate(contract.tasks, 1))
-    yield from ("", "## Verification Gate", "", *_quoted(contract.verification))
+    yield from ("", "## Verification Gate", "", *_quote(contract.verification))
     for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
         if texts:
             yield from ("", f"## {title}", "", *(f"- {_one_line(text)}" for text in texts))
@@ -87,7 +87,7 @@ def _living(record: Record) -> Iterator[str]:
         if found:
             yield from (f"## {title}", "")
             for entry, event in found:
-                yield from _quoted(f"{event.text}{_void(entry, corrected)}")
+                yield from _quote(f"{event.text}{_void(entry, corrected)}")
                 yield ""
     yield from _decisions(record)
 
@@ -98,7 +98,7 @@ def _plan(record: Record) -> Iterator[str]:
         for at, step in enumerate(record.plan.steps, 1):
             yield f"{at}. [{step.mark.upper()}] {_one_line(step.planned.purpose)}"
             if step.outcome:
-                yield from _quoted(step.outcome, "   ")
+                yield from _quote(step.outcome, "   ")
         yield ""
 
 
@@ -122,7 +122,7 @@ def _decisions(record: Record) -> Iterator[str]:
         for entry, decision in reversed(decisions):
             yield from (f"### {entry.ts} — {_one_line(entry.author)}", "")
             for name in ("decided", "why", "rejected", "implications"):
-                yield from (*_quoted(f"{name.capitalize()}: {getattr(decision, name)}"), ">")
+                yield from (*_quote(f"{name.capitalize()}: {getattr(decision, name)}"), ">")
             yield ""
 
 
@@ -135,7 +135,7 @@ def _entries(record: Record) -> Iterator[str]:
         turn = f", turn {entry.turn_id}" if entry.turn_id else ""
         yield from ("", f"{entry.by} {_one_line(_author(entry))}{turn}")
         if said := "\n".join(words_of(entry.event)):
-            yield from ("", *_quoted(said))
+            yield from ("", *_quote(said))
         yield ""
 
 
@@ -197,5 +197,5 @@ def _cell(text: str) -> str:
     return _one_line(text).replace("|", "\\|")
 
 
-def _quoted(text: str, indent: str = "") -> Iterable[str]:
+def _quote(text: str, indent: str = "") -> Iterable[str]:
     return (f"{indent}> {line}".rstrip() for line in text.splitlines())

@@ -43,11 +43,11 @@ _LANGUAGES = {
 def code_in(response: Response, medium: str) -> str | None:
     """Return the program of a response: the crystal's `code`, else the fenced blocks in the circle's language."""
     if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
-        return _fenced(_lines(response.content), medium)
+        return _fenced_blocks(_lines(response.content), medium)
     if response.code is None or medium == "tools":
         return response.code
     code = _lines(response.code)
-    return (_BEGINS.match(code) and _fenced(code, medium)) or code
+    return (_BEGINS.match(code) and _fenced_blocks(code, medium)) or code
 
 
 def _lines(text: str) -> str:
@@ -55,7 +55,7 @@ def _lines(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _fenced(text: str, medium: str) -> str | None:
+def _fenced_blocks(text: str, medium: str) -> str | None:
     """Return the blocks in the circle's language. A block without an end counts only if it names its language."""
     blocks = []
     for block in _FENCE.finditer(text):

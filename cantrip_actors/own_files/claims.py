@@ -1,12 +1,12 @@
-"""Which files belong to the runtime: looms with all that lies beside them, dispatches, recipes, keys (X-11).
+"""The files that belong to the runtime: looms with their side files, dispatches, recipes, keys (X-11).
 
-Whoever opens such a file claims it, in one list for the whole process, and the file gates look there: no gate reads,
-lists or writes what is claimed. A claim is compared by inode, so a hard link, a symlink, a mount and another spelling
-of the path lead to the same answer; the files beside a loom are also known by their names in its folder, whether they
-exist yet or not. What no claim names is recognised by what it is: a folder called `.cantrip`, and a file that begins as
-a loom or a dispatch does, such as the loom of another process.
+Code that opens such a file claims it in a list of the process, which the file gates check: no gate reads, lists or
+writes a claimed file. A claim is compared by inode, so a hard link, a symlink, a mount and another spelling of the path
+lead to the same answer; the files beside a loom are also known by their names in its folder, whether they exist yet or
+not. Unclaimed files are recognised by their content: a folder called `.cantrip`, and a file that begins like a loom or
+a dispatch, such as the loom of another process.
 
-This module is the only one that decides. What it cannot look at raises OSError, and a gate refuses then.
+Only this module decides. A file that it cannot inspect raises OSError, and the gate refuses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BESIDE: Final = (
     *(".mail", ".timers", ".blobs", ".images", ".pictures", ".index", ".checkpoints", ".key", ".head", ".torn", ".new"),
     *("-wal", "-shm", "-journal"),
 )
-"""What the names of files beside a loom end with."""
+"""The endings of the names of a loom's side files."""
 
 SQLITE: Final = b"SQLite format 3\0"
 APPLICATION: Final = 0x4C4F4F4D
@@ -49,14 +49,14 @@ _LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_
 
 
 class Identity(NamedTuple):
-    """Which file or folder it is, whatever it is called."""
+    """The identity of a file or folder, under any name."""
 
     device: int
     inode: int
 
 
 class Claim:
-    """Says that a path belongs to the runtime, until `release` is called."""
+    """A claim that a path belongs to the runtime, until `release` is called."""
 
     def __init__(self, path: Path, *, is_folder: bool) -> None:
         self._key = path, is_folder
@@ -95,19 +95,19 @@ def hold(owner: object, claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What belongs to the runtime at one moment. `Own.now()` makes it."""
+    """The files of the runtime at one moment. `Own.now()` makes it."""
 
     folders: frozenset[Identity] = frozenset()
     files: frozenset[Identity] = frozenset()
     names: frozenset[tuple[Identity, str]] = frozenset()
-    """Folders, and in each the folded name of something that is claimed, whether it exists yet or not."""
+    """Folders with the case-folded names of claimed files in them, which need not exist yet."""
     beside: frozenset[tuple[Identity, str]] = frozenset()
-    """Those of them that are files: what lies beside them, under names that begin with theirs, is claimed, too."""
+    """Those of them that are files: files next to them whose names begin with theirs are claimed, too."""
     paths: tuple[Path, ...] = field(default=(), compare=False)
 
     @classmethod
     def now(cls) -> Own:
-        """Return what is claimed now. Raises OSError where a claimed file cannot be looked at."""
+        """Return the files that are claimed now. Raises OSError if a claimed file cannot be inspected."""
         with _lock:
             claims = list(_claimed)
         folders, files, names, beside = set(), set(), set(), set()
@@ -135,7 +135,7 @@ class Own:
         return any(_identity(one.stat()) in self.folders for one in (folder, *folder.parents))
 
     def has_name(self, folder: int, name: str) -> bool:
-        """Whether what has, or would have, that name in the open folder belongs to the runtime."""
+        """Return whether the file that has, or would have, that name in the open folder belongs to the runtime."""
         folded = _folded(name)
         if folded == HOME:
             return True
@@ -155,10 +155,10 @@ class Own:
         return _identity(os.fstat(handle)) in self.files or begins_as_ours(os.pread(handle, HEAD, 0))
 
     def has_path(self, root: str | os.PathLike[str], text: str) -> bool:
-        """Whether a text, taken as a path below `root` or as an absolute one, leads to what belongs to the runtime.
+        """Return whether a text, as a path below `root` or as an absolute path, leads to a file of the runtime.
 
-        It is followed as the system does, and as programs do that shorten `a/../b` first. Names that do not exist are
-        passed; so text that is no path leads nowhere, and no length is too long.
+        It is resolved as the system does, and as programs do that shorten `a/../b` first. Names that do not exist are
+        skipped, so text that is not a path leads nowhere, at any length.
         """
         texts = dict.fromkeys((text, os.path.normpath(text))) if text else ()
         return any(self._leads_here(Path(os.path.realpath(root)), one) for one in texts)
@@ -197,10 +197,10 @@ class Own:
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """Return where a name in a folder leads; None where it leads nowhere that this process can reach."""
+    """Return the target of a name in a folder; None if this process cannot reach it."""
     try:
         return Path(os.path.realpath(folder / name, strict=True))
-    except (OSError, ValueError):  # there is no such name, or none can be
+    except (OSError, ValueError):  # there is no such name, or there cannot be one
         return None
 
 
@@ -250,5 +250,5 @@ def _identity(found: os.stat_result) -> Identity:
 
 
 def _folded(name: str) -> str:
-    """Return a name as a file system compares it that takes no notice of case or of how a letter is composed."""
+    """Return a name as a file system compares it that ignores case and the composition of letters."""
     return unicodedata.normalize("NFKC", name).casefold()

@@ -75,7 +75,7 @@ def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     try:
         for one in free:
             if one.__class__ not in _ATOMS:
-                orjson.dumps(one, default=_plain)  # it refuses what msgspec would silently turn into something else
+                orjson.dumps(one, default=_plain)  # it refuses values that msgspec would silently change
         line = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):
         return _encode_wide(value, free)
@@ -94,7 +94,7 @@ def decode(line: bytes) -> Record:
         try:
             record: Record = _DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return _decode_carefully(line)  # it says what is wrong
+            return _decode_carefully(line)  # this error says what is wrong
         if record.__class__ is records.Header:
             if record.schema == SCHEMA:
                 return record

@@ -1,8 +1,7 @@
-"""Through which door a decision came, and in words who made it (X-23).
+"""The door that a decision came through, and a text that says who made it (X-23).
 
-A door is `terminal:<login>`, `editor:<login>` or `mcp:<login>` for a user of this machine, `token:<name>` for whoever
-holds that token, or empty for a program that called `decide`: what such a program says of who decides, nobody has
-checked.
+A door is `terminal:<login>`, `editor:<login>` or `mcp:<login>` for a user of this machine, `token:<name>` for the
+holder of that token, or empty for a program that called `decide`, whose claim of who decides is unchecked.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ KINDS = ("terminal", "editor", "mcp", "token")
 
 
 def check_door(door: str) -> None:
-    """Raise ValueError for a text that names no door."""
+    """Raise ValueError for a text that does not name a door."""
     kind, colon, name = door.partition(":")
     if door and not (kind in KINDS and colon and name):
         kinds = ", ".join(f'"{one}:<name>"' for one in KINDS)

@@ -1,6 +1,6 @@
-"""Mail: what was sent to an entity and waits in its inbox until a record takes it.
+"""Mail: a message to an entity, which waits in its inbox until a record takes it.
 
-Mail belongs to an entity's identity, not to a process: it is durable before its sender is told, and the record that
+Mail belongs to an entity's identity, not to a process: it is durable before `send` returns, and the record that
 takes it (`IntentGiven`, `Steered`, …) is written in the transaction that marks it taken. So each mail is taken exactly
 once, and a crash loses none.
 
@@ -83,9 +83,9 @@ class Mail(Value, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> bytes:
-        """What two mails with the same content share: kind, child, body and images; not the sender and the time.
+        """The digest of the content: kind, child, body and images, but not the sender and the time.
 
-        An interrupt with a key of its sender's (`keyed`) names the episode of the moment in which it was first sent.
+        An interrupt with its sender's key (`keyed`) names the episode that was current when it was first sent.
 
         Raises LoomError for a body that JSON cannot express.
         """

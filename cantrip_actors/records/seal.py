@@ -1,12 +1,12 @@
-"""The hash chain: every stored line says, in its last field, what all lines of its tree up to it come to.
+"""The hash chain: the last field of every stored line is a digest of all lines of its tree up to it.
 
 A tree is a root entity and everything it spawned; a fork is a root. Its lines are chained in the order in which they
-were recorded, so that one that was edited, taken out, put elsewhere or cut off in the middle no longer fits the next
-one. What no chain can tell by itself is that its end is missing: a loom that was cut there looks like one that had not
-come further. `verify` says what the loom's fingerprint is, for those who want to compare it with an earlier one.
+were recorded, so that a line that was edited, removed, moved or truncated no longer fits the next one. A chain alone
+cannot show that its end is missing: a truncated loom looks like one that ended there. `verify` prints the loom's
+fingerprint, to compare it with an earlier one.
 
-Without a key it is no signature: whoever may write the loom may also write a new chain. With one (`loom/seal_key.py`)
-only holders of the key can make a link.
+Without a key it is not a signature: a person who can write the loom can also write a new chain. With a key
+(`loom/seal_key.py`) only its holders can make a link.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hashlib import blake2b
 __all__ = ["NOTHING", "SEAL_LENGTH", "link_of", "seal", "sealed_with", "with_link"]
 
 NOTHING = b""
-"""What comes before the first line of a tree."""
+"""The link before the first line of a tree."""
 
 _SIZE = 12
 _FIELD = b',"chain":"'
@@ -34,7 +34,7 @@ def link_of(line: bytes, before: bytes, key: bytes = b"") -> bytes:
 
 
 def seal(line: bytes, before: bytes, key: bytes = b"") -> tuple[bytes, bytes]:
-    """`line` with its link to what is `before` it in its tree, and that link, which the tree's next line comes after.
+    """Return `line` with its link to the line `before` it in its tree, and that link, for the tree's next line.
 
     The link covers the bytes as they are.
     """
@@ -48,7 +48,7 @@ def with_link(line: bytes, link: bytes) -> bytes:
 
 
 def sealed_with(line: bytes) -> tuple[bytes, bytes | None]:
-    """A line as it was before it was sealed, and its link; None where it has none."""
+    """Return a line as it was before it was sealed, and its link, or None if it has no link."""
     if line[-_TAIL : -_TAIL + len(_FIELD)] != _FIELD:
         return line, None
     return line[:-_TAIL] + b"}", line[-2 * _SIZE - 2 : -2]

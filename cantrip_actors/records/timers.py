@@ -1,4 +1,4 @@
-"""Timers: what is due at a time, and waits in a loom until then.
+"""Timers: mail and schedules that wait in a loom until they are due.
 
 A timer of an entity posts a mail when it is due, and is removed when the entity ends. A schedule belongs to no entity:
 at each of its times it posts an intent to a long-lived entity, or casts a new one-shot entity (`machine/schedule.py`
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 CatchUp = Literal["one", "all", "skip"]
-"""Which of the times that passed while no runtime looked are made up for."""
+"""Which missed times are made up for: those that passed while no runtime was looking."""
 
 Overlap = Literal["skip", "queue", "stop"]
-"""What happens to a firing while the firing before it is still at work."""
+"""What happens to a firing while the previous firing is still running."""
 
 Target = Literal["entity", "cantrip"]
-"""What the name of a schedule names."""
+"""The kind of target that a schedule names."""
 
 
 class Due(NamedTuple):

@@ -1,4 +1,4 @@
-"""A turn as users see it: what `loom.turns(...)` and `episode.thread` return."""
+"""A turn as users see it, as returned by `loom.turns(...)` and `episode.thread`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Turn:
 
     `made` are the images that the utterance has; `images` has those of the gates, too.
 
-    `decisions` are those of people about its calls, and their answers: who, through which door, when, with what note.
+    `decisions` are people's decisions about its calls and their answers, each with the person, the door, the time and
+    the note.
 
     `server_calls` are those that the provider made of its own tools, and `citations` the sources that the text names.
 

@@ -1,11 +1,11 @@
-r"""A text as it reads once its escapes are undone, and where in the text each sign of that stands.
+r"""Texts with their escapes undone, and the positions of the result in the original text.
 
-A secret may be written in many ways: with `\u0073` or `\/` in JSON, `%73` in an URL, `&#115;` in a page, and with each
-of these inside of another. Rather than guess how somebody wrote it, a reader undoes what looks like an escape and looks
-at the result; `Reading.span` leads back to the signs that were really there.
+A secret may be written in many ways: with `\u0073` or `\/` in JSON, `%73` in a URL, `&#115;` in a page, and with any of
+these nested in another. Instead of guessing, every apparent escape is undone and the result is searched; `Reading.span`
+maps a match back to the original characters.
 
-Nothing here knows what is being looked for. What looks like an escape and is none (a Windows path) reads oddly, which
-does no harm: a reading is only looked at.
+This module does not know what is searched for. Undoing an apparent escape that is not one (in a Windows path) does no
+harm, because a reading is only searched.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import NamedTuple
 __all__ = ["Reading", "joined", "readings"]
 
 DEEPEST = 3
-"""How many escapes inside of each other are undone: JSON in JSON in an URL."""
+"""Levels of nested escapes that are undone: JSON in JSON in a URL."""
 
 
 class _Piece(NamedTuple):
-    """Signs `start` to `end` of the source read as `length` signs from `at` on."""
+    """Characters `start` to `end` of the source become `length` characters from `at` on."""
 
     at: int
     length: int
@@ -32,7 +32,9 @@ class _Piece(NamedTuple):
 
 
 class Reading:
-    """`text`, and how its signs lie in the text that it is a reading of (`source`; None for the original)."""
+    """A text, and the positions of its characters in the text that it is a reading of (`source`; None for the
+    original).
+    """
 
     __slots__ = ("_ats", "_pieces", "source", "text")
 
@@ -43,7 +45,7 @@ class Reading:
         self._ats = [piece.at for piece in self._pieces]
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where signs `start` to `end` (at least one) stand in the original."""
+        """Return the span in the original of characters `start` to `end` (at least one)."""
         if self.source is None:
             return start, end
         return self.source.span(self._where(start)[0], self._where(end - 1)[1])
@@ -60,10 +62,10 @@ class Reading:
 
 
 def readings(text: str) -> Iterator[Reading]:
-    """The text itself, then every other way to read it."""
+    """Yield the text itself, then every other reading of it."""
     original = Reading(text)
     yield original
-    if "\\" not in text and "%" not in text and "&" not in text:  # nearly always
+    if "\\" not in text and "%" not in text and "&" not in text:  # the common case
         return
     seen = {text}
     latest = [original]
@@ -81,7 +83,7 @@ def readings(text: str) -> Iterator[Reading]:
 
 
 def joined(text: str) -> Iterator[Reading]:
-    """The text without its line breaks and what indents lines, or with a space for each: for what was wrapped."""
+    """Yield the text without line breaks and indentation, and with a space for each, to find wrapped secrets."""
     for sign in ("", " "):
         reading = _undo(Reading(text), _BREAK, lambda _, sign=sign: [sign])  # type: ignore[misc]
         if reading is not None:
@@ -89,7 +91,7 @@ def joined(text: str) -> Iterator[Reading]:
 
 
 def _undo(source: Reading, escape: re.Pattern[str], read: Callable[[str], list[str] | None]) -> Reading | None:
-    """A reading of `source`; `read` gives an escape's signs, one for each equal share of it, or None for no escape."""
+    """Return a reading of `source`; `read` returns an escape's characters, one for each equal share of it, or None."""
     text = source.text
     parts: list[str] = []
     pieces: list[_Piece] = []
@@ -138,7 +140,7 @@ def _backslash(escape: str) -> list[str] | None:
 
 def _percent(escape: str) -> list[str]:
     raw = bytes.fromhex(escape.replace("%", ""))
-    # one sign for each byte keeps the shares equal: what reads as UTF-8 stands at its first byte
+    # one character for each byte keeps the shares equal: a UTF-8 character is placed at its first byte
     try:
         text = raw.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Redaction where a program talks about itself: log lines and the texts of errors.
+"""Redaction of log lines and of the texts of errors.
 
-`log_processor` is a processor for structlog: put it last before the renderer. Whatever is in a line is looked at as it
-would be printed: texts and values as values, other objects by their `repr`, exceptions by their traceback. What is
-clean stays as it is, so that a renderer may still do with it what it does.
+`log_processor` is a processor for structlog: put it last before the renderer. It searches a line as it would be
+printed: texts and values as values, other objects by their `repr`, exceptions by their traceback. Clean values are
+passed on unchanged, so that the renderer can still format them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["LogProcessor", "Logger", "get_logger", "log_processor", "redact_erro
 E = TypeVar("E", bound=BaseException)
 
 INFO = 20
-"""The level of the standard library; this package imports nothing that writes."""
+"""The level of the standard library; this package imports no module that writes."""
 
 _FROM_INFO = structlog.make_filtering_bound_logger(INFO)
 
 LogProcessor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
-"""The shape of structlog's processors."""
+"""The signature of structlog's processors."""
 
 
 def log_processor(redactor: Redactor) -> LogProcessor:
-    """A processor for structlog that lets no secret into a line.
+    """Return a processor for structlog that removes secrets from lines.
 
     An exception whose traceback would show one becomes the text `exception`, as `structlog.processors.format_exc_info`
     makes it, without the secret.
@@ -45,7 +45,7 @@ def log_processor(redactor: Redactor) -> LogProcessor:
                 del line["exc_info"]
                 line["exception"] = redactor.text(told)
         for key in list(line):
-            value = line[key] if key == "exc_info" else _shown(redactor, line[key])
+            value = line[key] if key == "exc_info" else _redact_value(redactor, line[key])
             name = redactor.text(key)
             if name != key:
                 del line[key]
@@ -56,10 +56,10 @@ def log_processor(redactor: Redactor) -> LogProcessor:
 
 
 class Logger:
-    """A logger of this name: structlog's, where the program has configured structlog, and else one to stderr.
+    """A logger of this name: structlog's if the program has configured structlog, else one that writes to stderr.
 
-    structlog's own default is stdout, which belongs to the program, with level debug. This configures nothing: neither
-    importing nor running the library changes what the program's own log lines look like (LOG-01).
+    structlog's own default is stdout, which belongs to the program, with level debug. This configures nothing:
+    importing or running the library does not change the program's own log lines (LOG-01).
     """
 
     def __init__(self, name: str) -> None:
@@ -82,11 +82,11 @@ class Logger:
         self._write("error", event, values)
 
     def exception(self, event: str, **values: Any) -> None:
-        """Log at level error, with the exception that is handled."""
+        """Log at level error, with the exception that is being handled."""
         self._write("exception", event, values)
 
     def _write(self, method: str, event: str, values: Mapping[str, Any]) -> None:
-        """Write a line. One that cannot be written is lost: the program's log is no part of its work (LOG-01)."""
+        """Write a line. If that fails the line is lost: a log must not disturb the program's work (LOG-01)."""
         with contextlib.suppress(Exception):
             if structlog.is_configured():
                 logger = structlog.get_logger(self._name)
@@ -101,9 +101,9 @@ def get_logger(name: str) -> Logger:
 
 
 def redact_error(error: E, redactor: Redactor) -> E:
-    """The same exception with its text redacted, and those of what caused it, of its group and of its notes.
+    """Redact the text of an exception, its causes, its group and its notes, and return it.
 
-    An exception has to stay the one that it is, so this changes it: call it where it leaves the runtime.
+    An exception has to keep its identity, so it is changed in place: call this where it leaves the runtime.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -125,13 +125,13 @@ def redact_error(error: E, redactor: Redactor) -> E:
     return error
 
 
-def _shown(redactor: Redactor, value: Any) -> Any:
+def _redact_value(redactor: Redactor, value: Any) -> Any:
     if isinstance(value, BaseException):
         text = repr(value)
         return redactor.text(text) if redactor.spans(text) else value
     kept = redactor.value(value)
     if kept is value and not isinstance(value, (str, int, float, type(None))):
-        text = repr(value)  # objects of any kind, also inside of lists and mappings
+        text = repr(value)  # objects of any kind, also in lists and mappings
         if redactor.spans(text):
             return redactor.text(text)
     return kept

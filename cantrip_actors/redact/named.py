@@ -1,7 +1,7 @@
-"""Values that are secrets because of what they are called: beside `password`, `api_key`, `?sig=`, in whatever notation.
+"""Values that are secrets because of their names, such as `password`, `api_key` or `?sig=`, in any notation.
 
 The notations are those of JSON, YAML, TOML, environments, properties, query strings, connection strings (libpq, ADO)
-and source code. A name alone proves little: programs say `token = tokens[0]` all day. So the value has to look like a
+and source code. A name alone proves little: programs often have `token = tokens[0]`. So the value has to look like a
 secret, too (`looks_secret`): letters with digits, not a call, a path, a placeholder or the name of an algorithm.
 """
 
@@ -19,36 +19,36 @@ _QUERY: Final = r"""=([^\s"'`<>()\[\]{},;&#|]{12,2048})"""
 
 
 _LONG: Final = r"""["']?\s{0,8}[:=]\s{0,8}["']?((?=[A-Za-z._~+/%-]{0,200}[0-9])[A-Za-z0-9._~+/%-]{16,2048}=*)"""
-"""Any notation, for a value that nobody would write by hand."""
+"""Any notation, for a value that is not written by hand."""
 
 
 _AWS: Final = r"""["']?\s{0,8}[:=]\s{0,8}["']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])"""
 _OF: Final = "|".join(
     f"(?<={word})" for word in ("api", "api[_-]", "access", "access_", "account", "account_", "private_")
 )
-"""What a key is of, so that it is a secret: a name is looked for by its rarest part."""
+"""The words before `key` that make it a secret; a name is searched by its rarest part."""
 
 
-def _named(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
+def _row(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
     return name, word, re.compile(rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})")
 
 
 NAMED: Final = (
-    _named("password", "passw", "passw(?:or)?d", _QUOTED, _BARE),
-    _named("password", "pwd", "pwd", _QUOTED, _BARE),
-    _named("token", "token", "(?:(?<=access_)|(?<=auth_))token", _LONG),
-    _named("token", "token", "token", _QUOTED, _BARE),
-    _named("aws-secret", "secret", "(?=secret_?(?:access_?)?key)secret", _AWS),
-    _named("secret", "secret", "(?<=client_)secret", _LONG),
-    _named("secret", "secret", "secret", _QUOTED, _BARE),
-    _named("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
-    _named("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
-    _named("credential", "credential", "credential", _QUOTED, _BARE),
+    _row("password", "passw", "passw(?:or)?d", _QUOTED, _BARE),
+    _row("password", "pwd", "pwd", _QUOTED, _BARE),
+    _row("token", "token", "(?:(?<=access_)|(?<=auth_))token", _LONG),
+    _row("token", "token", "token", _QUOTED, _BARE),
+    _row("aws-secret", "secret", "(?=secret_?(?:access_?)?key)secret", _AWS),
+    _row("secret", "secret", "(?<=client_)secret", _LONG),
+    _row("secret", "secret", "secret", _QUOTED, _BARE),
+    _row("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
+    _row("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
+    _row("credential", "credential", "credential", _QUOTED, _BARE),
     ("signature", "sig", re.compile(rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}")),
     ("key", "key", re.compile(rf"(?i:(?<=[?&])key){_QUERY}")),
     ("code", "code=", re.compile(rf"(?i:(?<=[?&])code){_QUERY}")),
 )
-"""Rows: a name, the word that is searched for, and what is tried where one begins. The last group is the value."""
+"""Rows: a name, the word to search for, and the expression to try where it begins. The last group is the value."""
 
 _DIGIT: Final = re.compile(r"[0-9]")
 _LETTER: Final = re.compile(r"[A-Za-z]")
@@ -68,7 +68,7 @@ _CODE: Final = re.compile(
 
 
 def looks_secret(value: str, *, quoted: bool) -> bool:
-    """Return whether a value beside a name of a secret looks like one. What has no quotes may be code."""
+    """Return whether a value next to a secret's name looks like a secret. A value without quotes may be code."""
     if not _DIGIT.search(value) or not _LETTER.search(value) or _NO_SECRET.match(value):
         return False
     return quoted or not _CODE.match(value)

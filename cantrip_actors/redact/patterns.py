@@ -1,17 +1,17 @@
-"""What common keys look like: the table by which secrets are known that nobody told the runtime about.
+"""The patterns of common keys, by which unregistered secrets are found.
 
-A row has a name, the literals of which one must be there before its expression is tried, and the expression. Where it
-has a group, the group is the secret and the rest stays readable: the host of an URL, the word `Bearer`. There are three
-kinds of rows, each made so that clean text costs little:
+A row has a name, its literals, one of which must occur before its expression is tried, and the expression. If it has a
+group, the group is the secret and the rest stays readable: the host of a URL, the word `Bearer`. There are three kinds
+of rows, each cheap on clean text:
 
-- of words: what begins as a service's keys do (`services.py`), or has another shape that only keys have. Only long
-  words are searched for its literals, and prose has none.
-- of names: values beside names that say what they are, such as `password` or `api_key` (`named.py`). The expression is
-  tried where such a name stands, and what it finds has to look like a secret.
-- of places: blocks of private keys, passwords in URLs, headers: the expression is tried where its literal stands.
+- of words: words that begin like a service's keys (`services.py`), or have another shape that only keys have. Only long
+  words are searched for the literals, and prose has none.
+- of names: values next to telling names, such as `password` or `api_key` (`named.py`). The expression is tried at such
+  a name, and its match has to look like a secret.
+- of places: blocks of private keys, passwords in URLs, headers: the expression is tried at its literal.
 
-Rows err on the side of what is certainly a key. Prose, source code, hashes and ids stay as they are. Every expression
-takes linear time: no start can be tried within the match of another, and what is looked ahead at has a bound.
+Rows match only what is certainly a key. Prose, source code, hashes and ids are kept. Every expression takes linear
+time: no match is tried within another, and lookaheads are bounded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["COMMON", "SecretPattern"]
 
 @dataclass(frozen=True, slots=True)
 class SecretPattern:
-    """A kind of secret: `expression` is tried where a text holds one of `anchors`.
+    """A kind of secret: `expression` is tried if a text has one of `anchors`.
 
     Anchors are in lower case, and any case fits. By default the whole text is searched with the expression then. With
-    `within="places"` it is tried only where an anchor begins, and with `within="names"` what it finds in its group has
-    to look like a secret, too (`named.py`). With `within="words"` anchors are searched for only in words of 15
-    characters and more, and the case has to fit.
+    `within="places"` it is tried only where an anchor begins, and with `within="names"` the match of its group has to
+    look like a secret, too (`named.py`). With `within="words"` anchors are searched only in words of 15 characters or
+    more, and the case has to match.
     """
 
     name: str
@@ -53,11 +53,11 @@ def _word(name: str, anchors: str, expression: str) -> SecretPattern:
 
 
 _ALONE = r"(?<![A-Za-z0-9])"
-"""A key does not begin in the middle of a word: `task-…` is none of OpenAI's."""
+"""A key does not begin in the middle of a word: `task-…` is not a key of OpenAI."""
 
 
-def _prefixed(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
-    """`_ALONE`, the prefix and the rest, in an order that is searched for ten times as fast: what is literal first."""
+def _prefix(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
+    """Return `_ALONE`, prefix and rest as an expression with the literal first, which is ten times as fast."""
     literal = re.escape(prefix)
     return f"{literal}(?<!{not_after}{literal}){rest}"
 
@@ -73,22 +73,24 @@ def _of_service(service: Service) -> Iterator[SecretPattern]:
     end = _NO_MORE if service.most else ""
     before = "[A-Za-z0-9+/]" if service.most else "[A-Za-z0-9]"
     for prefix in service.prefixes:
-        yield _word(service.name, prefix, _prefixed(prefix, f"{digit}{rest}{count}{end}", before))
+        yield _word(service.name, prefix, _prefix(prefix, f"{digit}{rest}{count}{end}", before))
 
 
 COMMON: tuple[SecretPattern, ...] = (
     *chain.from_iterable(map(_of_service, SERVICES)),
-    # also DeepSeek and others that took the prefix over; a digit, since CSS classes begin so too
-    _word("openai-key", "sk-", _prefixed("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
+    # also DeepSeek and others that use the prefix; with a digit, since CSS classes begin so too
+    _word("openai-key", "sk-", _prefix("sk-", r"(?!ant-)(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,}")),
     _word("aws-key", "AKIA ASIA ABIA ACCA", rf"{_ALONE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    _word("airtable-token", "pat", _prefixed("pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}")),
+    _word("airtable-token", "pat", _prefix("pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}")),
     _word(
-        "resend-key", "re_", _prefixed("re_", r"(?=[A-Za-z_]{0,40}[0-9])[1-9A-Za-z]{8}_[1-9A-Za-z]{24}(?![A-Za-z0-9_])")
+        "resend-key",
+        "re_",
+        _prefix("re_", r"(?=[A-Za-z_]{0,40}[0-9])[1-9A-Za-z]{8}_[1-9A-Za-z]{24}(?![A-Za-z0-9_])"),
     ),
     _word(
         "1password-key",
         "A3-",
-        _prefixed("A3-", r"[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}"),
+        _prefix("A3-", r"[A-Z0-9]{6}-[A-Z0-9]{6}-?[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}"),
     ),
     _word("terraform-token", ".atlasv1.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}"),
     _word("telegram-token", ":AA", r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
@@ -107,8 +109,8 @@ COMMON: tuple[SecretPattern, ...] = (
     _word("facebook-token", "|", r"(?<![A-Za-z0-9])[0-9]{15,16}\|[A-Za-z0-9_-]{27,40}(?![A-Za-z0-9_-])"),
     _word("maxmind-key", "_mmk", r"(?<![A-Za-z0-9])[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?![A-Za-z0-9])"),
     _word("salesforce-token", "!A", r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12}!A[A-Za-z0-9._-]{60,}"),
-    _word("jwt", "eyJ", _prefixed("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
-    # one without an end was cut off: what there is of it goes
+    _word("jwt", "eyJ", _prefix("eyJ", r"[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]{6,}){2,4}", "[A-Za-z0-9_-]")),
+    # a block without an end was cut off: redact all of it
     _place(
         "private-key",
         "-----begin ",
@@ -149,7 +151,7 @@ COMMON: tuple[SecretPattern, ...] = (
             r"(?m)^(?=[^:\n]{0,255}[.*g-zG-Z])[\w.*-]{1,255}:(?:[0-9]{4,5}|\*):[\w*-]{1,63}:[\w.-]{1,63}:(?!\[redacted:)(?=[^\s:]{0,200}[0-9])([^\s:/]{4,255})$"
         ),
     ),
-    # what stands before the host of an URL; a marker of an earlier pass is no password
+    # the part before the host of a URL; a marker of an earlier pass is not a password
     _place(
         "url-password",
         "://",
@@ -157,4 +159,4 @@ COMMON: tuple[SecretPattern, ...] = (
     ),
     _place("url-token", "://", r"://([^\s/@:\"'<>\[\]]{16,1024})@"),
 )
-"""The patterns that a `Redactor` has unless it is given others."""
+"""The default patterns of a `Redactor`."""

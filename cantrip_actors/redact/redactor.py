@@ -1,15 +1,15 @@
-"""Redaction: texts and values without the secrets in them.
+"""Redaction: replace the secrets in texts and values.
 
-A `Redactor` knows two kinds of secrets: those it was told (the keys that were given to crystals and gates), in whatever
-way somebody wrote them, and those that look like a common key (`secret_patterns`). Each becomes `[redacted:<name>]`.
+A `Redactor` finds two kinds of secrets: registered ones (the keys that were given to crystals and gates), in any
+notation, and those that look like a common key (`secret_patterns`). Each becomes `[redacted:<name>]`.
 
-Three rules hold. All places are found before any is replaced, so that of two secrets that overlap nothing is left over.
-What is clean comes back as the same object, and costs little: a search for each known secret, which C does, and one
-for each pattern's literals. And nothing here ever shows a secret: not the `repr`, not an error.
+Three rules hold. All matches are found before any is replaced, so that no part of two overlapping secrets remains. A
+clean value is returned as the same object, and costs little: one search in C for each known secret, and one for each
+pattern's literals. And no `repr` and no error of this package shows a secret.
 
-It is pure: whoever lets something out (a log, an event, an export, an error) calls it there. It is not a promise that
-a hostile program cannot get a secret out: one that may send what it likes may also encrypt. It keeps what a person or a
-program shows by accident from being kept and passed on.
+It is pure: code that emits something (a log, an event, an export, an error) calls it there. It does not stop a hostile
+program, which could encrypt what it sends. It keeps secrets that a person or a program shows by accident from being
+stored and passed on.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Secrets = Iterable[str | tuple[str, str]] | Mapping[str, str]
 """Texts, or names with texts."""
 
 SHORTEST = 4
-"""Characters of a secret at least: what is shorter is a part of ordinary words."""
+"""The least number of characters of a secret: shorter texts occur in ordinary words."""
 
 ENCODED = 8
-"""Characters of an encoded form of a secret at least, likewise."""
+"""The least number of characters of an encoded form of a secret, likewise."""
 
 LINE = 16
-"""Characters of a line of a secret of several lines (a private key) that is a secret by itself."""
+"""The least number of characters of a line of a multi-line secret (a private key) that is a secret by itself."""
 
 _UNQUOTED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
-"""What stands for itself in an URL."""
+"""Characters that are not escaped in a URL."""
 
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
 
@@ -58,8 +58,8 @@ class Span(NamedTuple):
 
 
 _MAY_BE_KEY: Final = re.compile(r"[0-9]|sk-|hf_|api_org_|[A-Za-z+/]{24}")
-"""Nearly all keys have a digit: of words without one, only those are looked at that begin like the others, or that may
-be base64."""
+"""Nearly all keys have a digit. Of words without one, only those are searched that begin like a key or may be base64.
+"""
 
 _DIGIT: Final = re.compile("[0-9]")
 _RUN: Final = re.compile(r"[A-Za-z0-9]+")
@@ -67,28 +67,28 @@ _RUN: Final = re.compile(r"[A-Za-z0-9]+")
 _ENCODED: Final = re.compile(
     r"(?<![A-Za-z0-9+/_-])(?:[A-Za-f][A-Za-z0-9+/_-]{3}){5,}[A-Za-z0-9+/_-]{0,3}={0,2}(?![A-Za-z0-9+/_-])"
 )
-"""What may be a key in base64. ASCII in base64 has one of the first 32 signs at the beginning of each group of four."""
+"""A possible key in base64. ASCII in base64 has one of the first 32 characters at the start of each group of four."""
 
 
 class _Needle(NamedTuple):
     text: str
     name: str
     bits: bool
-    """Whether the signs around it hold some of the secret's bits, as in base64 that does not begin with it."""
+    """Whether the neighbouring characters hold some of the secret's bits, as in base64 that does not begin with it."""
 
 
 class _Words:
-    """Finds which patterns may be in a text by the letters and digits that it consists of: one pass for all of them."""
+    """Finds the patterns that may match a text by its runs of letters and digits, in one pass for all patterns."""
 
     __slots__ = ("_heads", "_stems", "_within")
 
     def __init__(self, patterns: Iterable[SecretPattern]) -> None:
         self._stems: dict[str, list[tuple[str, SecretPattern]]] = {}
-        """By the letters and digits before the first other sign of an anchor: `sk` of `sk-ant-`."""
+        """By the letters and digits before the first other character of an anchor: `sk` of `sk-ant-`."""
         self._heads: dict[str, list[tuple[str, SecretPattern]]] = {}
         """Anchors that are letters and digits only, by the first two of them."""
         self._within: list[tuple[str, SecretPattern]] = []
-        """Anchors that begin with another sign."""
+        """Anchors that begin with another character."""
         for pattern in patterns:
             for anchor in pattern.anchors:
                 run = _RUN.match(anchor)
@@ -100,7 +100,7 @@ class _Words:
                     self._stems.setdefault(run.group(), []).append((anchor, pattern))
 
     def of(self, text: str) -> Iterator[SecretPattern]:
-        """Yield the patterns of which an anchor is in the text."""
+        """Yield the patterns that have an anchor in the text."""
         stems, heads = self._stems, self._heads
         may_be = [*self._within]
         for run in {run for run in _RUN.findall(text) if run in stems or run[:2] in heads}:
@@ -112,9 +112,9 @@ class _Words:
 
 
 class Redactor:
-    """What takes secrets out. `secrets` are texts, or names with texts; `patterns` are the kinds that it looks for.
+    """Replaces secrets. `secrets` are texts, or names with texts; `patterns` are the kinds of secrets to find.
 
-    An empty secret is none, so that an unset variable of the environment may be given. Raises ValueError for one of
+    An empty secret is ignored, so that an unset environment variable may be given. Raises ValueError for a secret of
     fewer than four characters, which would make ordinary text unreadable.
     """
 
@@ -123,7 +123,7 @@ class Redactor:
     )
 
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
-        self._secrets = tuple(dict.fromkeys(_named(secrets)))
+        self._secrets = tuple(dict.fromkeys(_names_and_texts(secrets)))
         self._patterns = tuple(patterns)
         self._anywhere = tuple(one for one in self._patterns if one.within == "text")
         self._places, self._names = (_by_anchor(self._patterns, within) for within in ("places", "names"))
@@ -136,23 +136,23 @@ class Redactor:
         )
 
     def knowing(self, secrets: Secrets) -> Redactor:
-        """A redactor that knows these secrets too."""
-        return Redactor([*self._secrets, *_named(secrets)], self._patterns)
+        """Return a redactor that also knows these secrets."""
+        return Redactor([*self._secrets, *_names_and_texts(secrets)], self._patterns)
 
     @property
     def longest(self) -> int:
-        """Characters of the longest form of a known secret."""
+        """The number of characters of the longest form of a known secret."""
         return max((len(needle.text) for needle in self._needles), default=0)
 
     # ------------------------------------------------------------------------------------------------------------ texts
 
     def text(self, text: str) -> str:
-        """The text with `[redacted:<name>]` for every secret in it; the same object where there is none."""
+        """Return the text with `[redacted:<name>]` for every secret in it; the same object if there is no secret."""
         spans = self.spans(text)
         return replaced(text, spans) if spans else text
 
     def spans(self, text: str) -> list[Span]:
-        """Where secrets are, in order, overlapping ones as one; the name is that of the first."""
+        """Return the spans of secrets, in order; overlapping ones are merged under the name of the first."""
         if len(text) < SHORTEST:
             return []
         found: list[Span] = []
@@ -161,10 +161,10 @@ class Redactor:
                 found.append(Span(*reading.span(start, end), name))
         if "\n" in text and self._wrapped:
             found += self._over_lines(text)
-        return _merged(found) if found else found
+        return _merge(found) if found else found
 
     def may_begin(self, text: str) -> int:
-        """Where in the text's end a known secret with white space in it may begin; the text's length for nowhere."""
+        """Return where, at its end, a known secret with white space may begin in the text; its length if nowhere."""
         earliest = len(text)
         for needle in self._needles:
             if len(needle.text.split()) > 1:
@@ -189,7 +189,7 @@ class Redactor:
         yield from self._in_words(text)
 
     def _in_words(self, text: str) -> Iterator[Span]:
-        """Keys that are known by their own shape. Prose has no long words, so looking for them costs little."""
+        """Yield keys that are recognised by their shape. Prose has no long words, so this costs little."""
         split = text.replace('"', " ").split()  # no key has a quote in it, and JSON has no spaces
         words = " ".join([word for word in split if len(word) >= SHORTEST_KEY and _MAY_BE_KEY.search(word)])
         for pattern in self._words.of(words) if words else ():
@@ -211,7 +211,7 @@ class Redactor:
         return next((pattern.name for pattern in self._words.of(plain) if pattern.expression.search(plain)), None)
 
     def _over_lines(self, text: str) -> Iterator[Span]:
-        """Known secrets that were wrapped; only them, since what a line break ends may be anything."""
+        """Yield known secrets that are wrapped over lines. Patterns are not tried, since they would match too much."""
         squeezed = "".join(text.split())
         suspects = [needle for short, needle in self._wrapped if short in squeezed]
         if suspects:
@@ -223,9 +223,9 @@ class Redactor:
     # ----------------------------------------------------------------------------------------------------------- values
 
     def value(self, value: T) -> T:
-        """The value with every text in it redacted, however deep, keys included; the same object where all is clean.
+        """Return the value with every text in it redacted, at any depth, keys included; the same object if it is clean.
 
-        For JSON values, dataclasses and tuples with names: records, events, messages. Other objects stay as they are.
+        For JSON values, dataclasses and named tuples: records, events, messages. Other objects are returned unchanged.
         """
         result: list[Any] = [value]
         todo = [result]
@@ -246,7 +246,7 @@ class Redactor:
         return result[0]  # type: ignore[no-any-return]  # of the kind it was made from
 
     def _number(self, one: Any) -> Any:
-        """A number whose digits are a secret, and bytes that hold one, as a text without it."""
+        """Return a number whose digits are a secret, or bytes that contain one, as a redacted text."""
         if isinstance(one, (bytes, bytearray)):
             text = one.decode(errors="backslashreplace")
             return self.text(text) if self.spans(text) else one
@@ -254,7 +254,7 @@ class Redactor:
             return one
         try:
             digits = repr(one)
-        except ValueError:  # an integer of more digits than Python writes
+        except ValueError:  # an integer with more digits than Python writes
             return one
         found = any(text in digits for _, text in self._secrets)
         return self.text(digits) if found else one
@@ -298,13 +298,13 @@ def _at_places(anchor: str, pattern: SecretPattern, text: str, lower: str) -> It
 
 
 def _lower(text: str) -> str:
-    """The text in lower case, with each sign in its place: some have two in lower case."""
+    """Return the text in lower case with unchanged positions: some characters have two in lower case."""
     lower = text.lower()
     return lower if len(lower) == len(text) else "".join(one if len(one) == 1 else "x" for one in map(str.lower, text))
 
 
 def replaced(text: str, spans: Iterable[Span]) -> str:
-    """The text with a marker for each of `spans`, which are in order and do not overlap."""
+    """Return the text with a marker for each of `spans`, which are in order and do not overlap."""
     parts: list[str] = []
     done = 0
     for start, end, name in spans:
@@ -315,7 +315,7 @@ def replaced(text: str, spans: Iterable[Span]) -> str:
 
 
 def _every(needle: _Needle, text: str) -> Iterator[Span]:
-    """Every place of a needle, also those that overlap each other."""
+    """Yield every occurrence of a needle, also overlapping ones."""
     at = text.find(needle.text)
     while at >= 0:
         start, end = at, at + len(needle.text)
@@ -326,7 +326,7 @@ def _every(needle: _Needle, text: str) -> Iterator[Span]:
         at = text.find(needle.text, at + 1)
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def _merge(spans: list[Span]) -> list[Span]:
     spans.sort()
     merged = [spans[0]]
     for span in spans[1:]:
@@ -341,7 +341,7 @@ def _merged(spans: list[Span]) -> list[Span]:
 # ------------------------------------------------------------------------------------------ how a secret may be written
 
 
-def _named(secrets: Secrets) -> Iterator[tuple[str, str]]:
+def _names_and_texts(secrets: Secrets) -> Iterator[tuple[str, str]]:
     pairs = secrets.items() if isinstance(secrets, Mapping) else secrets
     for pair in pairs:
         name, text = ("secret", pair) if isinstance(pair, str) else pair
@@ -353,7 +353,7 @@ def _named(secrets: Secrets) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """A name that stands in a marker: word characters, dots and dashes."""
+    """Return a name for a marker: word characters, dots and dashes."""
     return "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in name)[:64] or "secret"
 
 
@@ -363,23 +363,23 @@ def _needles(name: str, secret: str) -> Iterator[_Needle]:
     if len(lines) > 1:
         for line in lines:
             if len(line) >= LINE:
-                yield from _encoded(name, line)
+                yield from _encoded_needles(name, line)
                 yield _Needle(line, name, bits=False)
         if "\n" not in secret:
-            yield _Needle(secret.replace(" ", "+"), name, bits=False)  # as a form has it
-    yield from _encoded(name, secret)
+            yield _Needle(secret.replace(" ", "+"), name, bits=False)  # as in a form
+    yield from _encoded_needles(name, secret)
 
 
-def _encoded(name: str, secret: str) -> Iterator[_Needle]:
+def _encoded_needles(name: str, secret: str) -> Iterator[_Needle]:
     raw = secret.encode("utf-8", "surrogatepass")
-    # `readings` undo these, too, but not behind a sign that makes another escape of their beginning
+    # `readings` undo these, too, but not after a character that makes another escape of their beginning
     quoted = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02X}" for byte in raw)
     for escaped in {quoted, quoted.replace("%20", "+"), json.dumps(secret)[1:-1]} - {secret}:
         yield _Needle(escaped, name, bits=False)
     for hexed in (raw.hex(), raw.hex().upper()):
         if len(hexed) >= ENCODED:
             yield _Needle(hexed, name, bits=False)
-    for before in range(3):  # how many bytes of something else stand before it in its group of three
+    for before in range(3):  # how many other bytes come before it in its group of three
         standard = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
         whole = len(bytes(before) + raw) % 3 == 0
         first = (0, 2, 3)[before]

@@ -1,11 +1,11 @@
-"""The table of services whose keys begin with something that the service chose, so that they can be found (X-31).
+"""The table of services whose keys begin with a prefix of their own, by which they can be found (X-31).
 
-A row says by which prefixes the keys begin, of which characters the rest consists (the inside of a regular expression's
-`[…]`), and how many there are at least. The prefixes are those that the issuers publish, or that scanners of
-repositories look for: `gitleaks` and `betterleaks` keep such a list, under the MIT licence. Where more is known of a
-key's shape than that, `patterns.py` has an expression of its own.
+A row has the prefixes of the keys, the characters of the rest (the inside of a regular expression's `[…]`), and their
+least number. The prefixes are those that issuers publish, or that repository scanners look for: `gitleaks` and
+`betterleaks` have such lists, under the MIT licence. If more is known of a key's shape, `patterns.py` has its own
+expression for it.
 
-A key has 15 characters at least, prefix included: shorter words are not looked at.
+A key has at least 15 characters, prefix included: shorter words are not searched.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class Service(NamedTuple):
     alphabet: str
     least: int
     source: str = "gitleaks"
-    """Who says so: `gitleaks` for the lists of scanners, `issuer` for the documentation of who issues the keys."""
+    """The source: `gitleaks` for the lists of scanners, `issuer` for the issuer's documentation."""
     most: int = 0
-    """So many follow at most, and then none of what base64 consists of; 0 for no bound. Prefixes that are letters and
-    digits only need it, since pictures in base64 have any of them."""
+    """The greatest number of characters, followed by no base64 character; 0 for no bound. Prefixes of only letters and
+    digits need it, since base64 pictures contain any of them.
+    """
     digit: bool = False
-    """Whether a digit has to be among them: else names of variables and classes of CSS would be keys."""
+    """Whether one of them has to be a digit: else names of variables and CSS classes would match."""
 
 
 def _row(

@@ -1,11 +1,10 @@
-"""Redaction of a text that comes in pieces: what a crystal streams.
+"""Redaction of a text that arrives in pieces, such as a crystal's stream.
 
-A key that is cut in two is in neither piece. So a piece is let go only up to its last white space, and what may still
-become a secret is held back until the next piece, or the end, tells. Words are short and keys are words: a reader sees
-text a word late. What is inside of a private key's block waits for the end of the block.
+A key that is cut in two is in neither piece. So a piece is released only up to its last white space, and a possible
+beginning of a secret is held back until the next piece or the end. Words are short and keys are words: a reader sees
+text one word late. The inside of a private key's block is held back until the block ends.
 
-The pieces that come out add up to what `Redactor.text` makes of the whole, but for secrets that were wrapped over
-lines.
+The released pieces add up to what `Redactor.text` makes of the whole, except for secrets that are wrapped over lines.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from cantrip_actors.redact.redactor import Redactor, Span, replaced
 __all__ = ["RedactedStream"]
 
 CONTEXT = 512
-"""Characters that went out before and are still looked at: `Authorization: Bearer ` says what the next word is."""
+"""Released characters that are still searched: `Authorization: Bearer ` says what the next word is."""
 
 WORD = 8192
-"""A word that is longer goes out all the same, but for its end: data, in which a key may begin anywhere."""
+"""A longer word is released except for its end: it is data, in which a key may begin anywhere."""
 
 STEPS = 8
-"""What is held back is looked at again when it has grown by one part in so many: else a text in small pieces, none of
-which may go out, would be read once for each of them (X-08)."""
+"""Held text is searched again when it has grown by one part in this many: else a text in many small pieces that are all
+held back would be searched once for each piece (X-08).
+"""
 
 _LAST_WORD = re.compile(r"\S*\Z")
 _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
@@ -32,7 +32,7 @@ _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 
 
 class RedactedStream:
-    """The text of one stream, piece by piece: `feed` what comes in, send what it returns; at the end, `close`."""
+    """The text of one stream, piece by piece: `feed` each piece, send what it returns; at the end, `close`."""
 
     __slots__ = ("_before", "_held", "_redactor", "_seen")
 
@@ -43,7 +43,7 @@ class RedactedStream:
         self._seen = 0
 
     def feed(self, piece: str) -> str:
-        """Take a piece; what may go out by now, maybe nothing."""
+        """Add a piece and return the text that can be released, possibly none."""
         self._held += piece
         held = self._held
         if len(held) - self._seen < len(held) // STEPS:
@@ -55,15 +55,15 @@ class RedactedStream:
         if block := _OPEN_BLOCK.search(held, max(0, len(held) - 100)):
             cut = min(cut, block.start())
         spaced = self._redactor.may_begin(held)
-        out = self._let_go(max(0, min(cut, spaced)))
+        out = self._release(max(0, min(cut, spaced)))
         self._seen = len(self._held)
         return out
 
     def close(self) -> str:
-        """What is left; the stream is over."""
-        return self._let_go(len(self._held), over=True)
+        """End the stream and return the remaining text."""
+        return self._release(len(self._held), over=True)
 
-    def _let_go(self, cut: int, *, over: bool = False) -> str:
+    def _release(self, cut: int, *, over: bool = False) -> str:
         if not cut:
             return ""
         lead = len(self._before)
@@ -74,7 +74,7 @@ class RedactedStream:
         ]
         if not over:
             for span in spans:
-                if span.start < cut <= span.end:  # it may go on
+                if span.start < cut <= span.end:  # it may continue
                     cut = span.start
         out = replaced(self._held[:cut], [span for span in spans if span.end <= cut])
         self._before = (self._before + self._held[:cut])[-CONTEXT:]

@@ -1,4 +1,4 @@
-"""URLs as messages show them: without passwords, tokens and keys."""
+"""URLs for messages: without passwords, tokens and keys."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _IS_SECRET: Final = re.compile(
 
 
 def render_url(url: object) -> str:
-    """Return a URL, or what was given for one, as a message may show it.
+    """Return a URL, or any value given as one, in a form that a message may show.
 
-    What may be a password is hidden, if need be with what stands beside it: everything from the first colon behind the
+    A possible password is hidden, if necessary with its neighbours: everything from the first colon after the
     scheme to the last `@` (so a password may hold `@`, `/` and `?` unescaped), a user name of more than 16 characters,
     and the value of each option with a name such as `password`, `token` or `sig`, also of libpq's `name=value` strings.
     It takes linear time, never raises, and leaves the path of a local file as it is.

@@ -29,31 +29,31 @@ __all__ = [
 ]
 
 BYTES: Final = 8 * 2**20
-"""Of the texts in one value of a program or a crystal, as JSON. Python may take four times as much for a text."""
+"""Bytes of the texts in one value of a program or a crystal, as JSON. Python may need four times as many for a text."""
 
 VALUES: Final = 200_000
-"""In one value of a program or a crystal: as many Python objects as a host makes in an instant."""
+"""Python objects in one value of a program or a crystal: as many as a host creates in an instant."""
 
 RESULT_BYTES: Final = 16 * 2**20
-"""Of the texts in one result of a gate, which is host code and may give more than a program."""
+"""Bytes of the texts in one result of a gate, which is host code and may return more than a program."""
 
 RESULT_VALUES: Final = 1_000_000
-"""In one result of a gate. It is there for generators that never end."""
+"""Python objects in one result of a gate. The bound stops generators that never end."""
 
 DEEPEST: Final = 100
 """Levels of nesting. The loom's encoder gives up at 254, and a record has levels of its own."""
 
 LONGEST_KEY: Final = 10_000
-"""Bytes of a key that is no text: a tuple, say."""
+"""Bytes of a key that is not a string, such as a tuple."""
 
 _PIECE: Final = 64 * 1024
 
 OVER: Final = f"more than {BYTES:,} bytes in one"
-"""What is said of a value with more bytes than may cross."""
+"""The message for a value with more bytes than may cross."""
 
 
 class NotPlain(ValueError):
-    """A value that no JSON value stands for. The message says which and where."""
+    """A value that has no JSON form. The message says which value, and where it is."""
 
 
 class TooLarge(NotPlain):
@@ -61,7 +61,7 @@ class TooLarge(NotPlain):
 
 
 class Meter:
-    """What the bounds leave of one value while it is converted."""
+    """What remains of the bounds while one value is converted."""
 
     __slots__ = ("_bytes", "_most", "_values")
 
@@ -76,14 +76,14 @@ class Meter:
             raise TooLarge(f"more than {self._most[1]:,} values in one")
 
     def count_text(self, text: str) -> None:
-        """Count the bytes of a text that UTF-8 can say. Raises TooLarge where they are more than the bound leaves."""
+        """Count the bytes of a text that UTF-8 can say. Raises TooLarge if they exceed what the bound leaves."""
         self._bytes -= size_of(text)
         if self._bytes < 0:
             raise TooLarge(f"more than {self._most[0]:,} bytes in one")
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of a text as JSON; of one that is over every bound anyway, a number over that."""
+    """Return the size of a text as JSON, in bytes. For a text over every bound, return some number over the bounds."""
     length = len(text)
     if length <= _PIECE:
         return len(orjson.dumps(text))
@@ -120,7 +120,7 @@ def check_depth(value: object) -> None:
 def is_over(value: object, most: int) -> bool:
     """Return whether data surely has more than `most` bytes as JSON, without writing it out.
 
-    It looks no further than the first excess, whatever the data shares. False does not mean that they are fewer.
+    It stops at the first excess, however much of the data is shared. False does not mean that there are fewer.
     """
     todo = [value]
     size = 0

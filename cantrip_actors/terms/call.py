@@ -29,7 +29,7 @@ TYPED: Final = (
     "verbosity",
     "reasoning_summary",
 )
-"""Settings that two families share (R-26). They may stand among the options, too, where they were before."""
+"""Settings that two families share (R-26). They are also accepted among the options, where they used to be."""
 
 DEEPEST: Final = 100
 """Levels of nesting that an option may have."""
@@ -107,7 +107,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    if isinstance(stop, str):  # one alone is what people write
+    if isinstance(stop, str):  # users often write a single string
         return (stop,)
     stops = tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if not all(isinstance(one, str) for one in stops):
@@ -116,7 +116,7 @@ def _stop(stop: object) -> tuple[str, ...]:
 
 
 def _options(options: object) -> Mapping[str, Any]:
-    """Return a copy that cannot be changed. What has a field of its own belongs in that field, which is checked."""
+    """Return a read-only copy of the options. Refuse settings that have a field, because fields are checked."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
     for own in fields(_Conditioning):
@@ -126,7 +126,7 @@ def _options(options: object) -> Mapping[str, Any]:
 
 
 def _frozen(value: object, where: str, depth: int = 0) -> Any:
-    """A JSON value that cannot be changed: objects as read-only mappings, lists as tuples."""
+    """Return a JSON value as a read-only one: objects become read-only mappings, lists become tuples."""
     if depth > DEEPEST:
         raise InvalidCantrip(f"{where}: nested more than {DEEPEST} levels deep, or it contains itself")
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
@@ -139,11 +139,11 @@ def _frozen(value: object, where: str, depth: int = 0) -> Any:
     raise InvalidCantrip(f"{where}: expected a JSON value, got {value!r:.200}")
 
 
-def _thawed(value: Any) -> Any:
-    """The same as the dicts and lists that an encoder takes."""
+def _thaw(value: Any) -> Any:
+    """Return a frozen JSON value as the dicts and lists that an encoder accepts."""
     if isinstance(value, Mapping):
-        return {name: _thawed(one) for name, one in value.items()}
-    return [_thawed(one) for one in value] if isinstance(value, tuple) else value
+        return {name: _thaw(one) for name, one in value.items()}
+    return [_thaw(one) for one in value] if isinstance(value, tuple) else value
 
 
 class Call(_Conditioning):
@@ -156,8 +156,8 @@ class Call(_Conditioning):
 
     `server_tools` are tools that the provider runs itself, beside the gates: `[web_search(max_uses=3)]` (R-21).
 
-    These go to each provider in its own words, and are named in `metadata["left_out"]` of each answer where it has none
-    (R-26): `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
+    These are translated for each provider. Those that a provider does not support are listed in `metadata["left_out"]`
+    of each answer (R-26): `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
     `presence_penalty` (-2 … 2), `logprobs` (the log probabilities of the tokens, and of so many others beside each),
     `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed").
 
@@ -171,7 +171,7 @@ class Call(_Conditioning):
         raise ImmutableError(f"call is immutable: cannot delete {name}; make a new cantrip with a new Call (CALL-1)")
 
     def sampling(self) -> dict[str, Any]:
-        """Return what a crystal needs beside messages and tools: the hyperparameters that were set, as a copy."""
+        """Return a copy of the hyperparameters that were set: what a crystal needs besides messages and tools."""
         set_ = {
             name: getattr(self, name)
             for name in ("temperature", "top_p", "max_tokens", "stop", *TYPED)
@@ -179,10 +179,10 @@ class Call(_Conditioning):
         }
         if self.server_tools:
             set_["server_tools"] = [tool.as_json() for tool in self.server_tools]
-        return {**set_, **_thawed(self.options)}
+        return {**set_, **_thaw(self.options)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the call as the loom keeps it (CALL-4): only what was set."""
+        """Return the call as the loom stores it (CALL-4): only the fields that were set."""
         kept: dict[str, Any] = {}
         if self.system_prompt is not None:
             kept["system_prompt"] = self.system_prompt

@@ -1,7 +1,7 @@
-"""The cantrip: crystal + call + circle, a value that is cast as often as one likes (SPEC 1.4).
+"""The cantrip: crystal + call + circle, a value that can be cast any number of times (SPEC 1.4).
 
-Everything that can be wrong with a recipe is found here, when it is made (CANTRIP-1, CANTRIP-3). How a child's cantrip
-is carved from its parent's is decided here too (`carve`), because it is the same question: what may this entity be?
+A recipe is validated here, when it is made (CANTRIP-1, CANTRIP-3). `carve` derives a child's cantrip from its parent's;
+it is in this file because it answers the same question: what may this entity be?
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ class Crystal(Protocol):
 
     `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
     also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
-    parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. The
-    tokens of an answer without usage are estimated. If `has_prices` is False, `max_cost` alone is refused. If it has
-    `check_server_tools(tools)`, that raises InvalidCantrip for what it does not take of `Call(server_tools=…)`.
+    parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. If an answer has no
+    usage, its tokens are estimated. If `has_prices` is False, `max_cost` as the only bound is refused.
+    `check_server_tools(tools)`, if the object has it, raises InvalidCantrip for each of `Call(server_tools=…)` that it
+    does not support.
     """
 
     @property
     def invoke(self) -> Any:
-        """The method that answers."""
+        """Answer one query."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """When older turns of the working context are folded away (D-007); the loom keeps them (LOOM-5).
+    """The policy for folding older turns out of the working context (D-007); the loom keeps them (LOOM-5).
 
     It happens when more than `trigger_after_turns` turns are unfolded, or when the last query used more than
     `trigger_at` (a share) of the crystal's context window, whichever comes first. The newest `keep_turns` (at least 1:
-    an entity has to see what its last gates returned) stay as they are; left out, half of `trigger_after_turns`, or 4
-    where only the window triggers. Where few turns fill the window, fewer stay.
+    an entity has to see what its last gates returned) stay unfolded; the default is half of `trigger_after_turns`, or 4
+    if only the window triggers. If few turns fill the window, fewer stay.
 
-    `summary` has a crystal write what is shown in place of the folded turns: True for the entity's own, or another one.
-    Without it there is a marker, and what the circle's companion recalls.
+    With `summary`, a crystal writes the text that replaces the folded turns: the entity's own for True, or the one
+    given. Without it, a marker and what the circle's companion recalls replace them.
     """
 
     trigger_after_turns: int | None = None
@@ -73,7 +74,7 @@ class Folding:
             _check_crystal("folding: summary", self.summary)
 
     def identity(self) -> list[Any]:
-        """Return what a content id is made of."""
+        """Return the parts that enter the content id."""
         told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
         if self.summary is False:
             return told
@@ -81,24 +82,24 @@ class Folding:
 
     @property
     def keep(self) -> int:
-        """How many of the newest turns stay unfolded."""
+        """The number of newest turns that stay unfolded."""
         if self.keep_turns is not None:
             return self.keep_turns
         return 4 if self.trigger_after_turns is None else max(1, self.trigger_after_turns // 2)
 
     def due(self, unfolded: int, prompt_tokens: int, window: int | None) -> bool:
-        """Whether to fold before the next query: `unfolded` turns, the last query's tokens, the crystal's window."""
+        """Return whether to fold before the next query, after `unfolded` turns and a last query of `prompt_tokens`."""
         after = self.trigger_after_turns
         if after is not None and unfolded > max(after, self.keep):
             return True
         return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
 
     def first_kept(self, said: int, folded: int) -> int:
-        """The first of `said` utterances that a fold that is due leaves in sight, where `folded` are gone already."""
+        """Return the first of `said` utterances that the next fold keeps; `folded` of them are folded already."""
         return said - self.remaining(said - folded)
 
     def remaining(self, unfolded: int) -> int:
-        """How many of `unfolded` turns a fold that is due leaves unfolded: always fewer, and at least the newest."""
+        """Return how many of `unfolded` turns the next fold leaves: always fewer, and at least the newest."""
         return self.keep if unfolded > self.keep else max(1, unfolded // 2)
 
 
@@ -110,7 +111,7 @@ class Retry:
     """How a crystal's failed attempts are retried inside one turn (SPEC 7.3, D-006).
 
     `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
-    jitter; a provider's Retry-After goes first. Only `retryable_status_codes` and a missing answer are tried again.
+    jitter; a provider's Retry-After takes precedence. Only `retryable_status_codes` and missing answers are retried.
     """
 
     max_retries: int = 5
@@ -135,7 +136,7 @@ class Retry:
         object.__setattr__(self, "retryable_status_codes", codes)
 
     def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
-        """Seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
 
         `chance`, from 0 to 1, is the jitter's dice: half of each delay is fixed, half is random.
         """
@@ -150,13 +151,13 @@ class Retry:
 class Cantrip:
     """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
 
-    `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names none;
-    `crystals` are those that a request may name, and, under a whole number, those of a depth (1: the children).
-    `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward (D-002).
-    `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip (N-20). They say
-    where it runs, not what it is, so its id does not depend on them.
+    `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names no
+    crystal; `crystals` maps the names that a request may use to crystals, and whole numbers to the crystals of a depth
+    (1: the children). `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward
+    (D-002). `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip (N-20).
+    They say where it runs, not what it is, so its id does not depend on them.
 
-    Raises InvalidCantrip with one of the texts of `specs/cantrip.md` where a part is missing or wrong.
+    Raises InvalidCantrip, with one of the texts of `specs/cantrip.md`, if a part is missing or wrong.
     """
 
     crystal: Crystal | str
@@ -249,37 +250,37 @@ class Cantrip:
         if self.circle.medium != "tools":
             raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
         if any(gate.startswith(f"{server.name}__") for server in self.circle.servers):
-            return  # a tool of a server, which is not known yet
+            return  # a tool of a server; its tools are not known yet
         if gate not in self.circle.open_gates:
             raise InvalidCantrip(f'tool_choice "gate:{gate}": no such gate: {nearest(gate, self.circle.open_gates)}')
 
     @property
     def requires_done(self) -> bool:
-        """Whether only `done` ends the entity: said by the call, the cantrip or a ward (reading 1)."""
+        """True if only `done` ends the entity: the call, the cantrip or a ward can require it (reading 1)."""
         return self.require_done_tool or self.call.require_done_tool or self.circle.resolved.require_done_tool
 
     def with_crystal(self, crystal: Crystal | str) -> Cantrip:
-        """The same cantrip with another crystal (SPEC 2.2): what a fork of somebody else's run may want."""
+        """Return the same cantrip with another crystal (SPEC 2.2), for example to fork another user's run."""
         _check_crystal("crystal", crystal)
         _check_budgets(crystal, self.circle.resolved)
         _check_server_tools(crystal, self.call)
-        return _varied(self, crystal=crystal)
+        return _replace_parts(self, crystal=crystal)
 
     def with_circle(self, circle: Circle) -> Cantrip:
-        """The same cantrip with the circle that its own circle's servers complete (`Circle.with_tools`)."""
-        made = _varied(self, circle=circle)
+        """Return the same cantrip with its circle completed by the tools of its servers (`Circle.with_tools`)."""
+        made = _replace_parts(self, circle=circle)
         made.__dict__["_bare"] = self.bare
         return made
 
     @property
     def bare(self) -> Cantrip:
-        """This cantrip as the user wrote it, without the tools of its circle's servers."""
+        """Return this cantrip as the user wrote it, without the tools of its circle's servers."""
         bare: Cantrip = self.__dict__.get("_bare", self)
         return bare
 
     @cached_property
     def id(self) -> str:
-        """Which cantrip this is, in the loom: made of its content, so that one recipe has one id in every process.
+        """The content id of this cantrip in the loom: the same recipe has the same id in every process.
 
         It depends on what the user wrote, in every version of this library (`identity.py`), and not on the name.
         """
@@ -287,7 +288,7 @@ class Cantrip:
 
     @cached_property
     def former_id(self) -> str:
-        """The id that older versions of this library recorded for this cantrip; for plain gates it is the same."""
+        """The id that older versions of this library recorded for this cantrip; with plain gates it equals `id`."""
         return self._id_with(*self.circle.former_identity())
 
     def _id_with(self, circle: dict[str, Any], descriptions: list[str]) -> str:
@@ -310,7 +311,7 @@ class Cantrip:
 
 
 def crystal_name(crystal: Crystal | str) -> str:
-    """What the loom calls a crystal: its name, else its class."""
+    """Return the name of a crystal in the loom: its `name`, else its class."""
     if isinstance(crystal, str):
         return crystal
     name = getattr(crystal, "name", None)
@@ -318,16 +319,16 @@ def crystal_name(crystal: Crystal | str) -> str:
 
 
 def interchangeable(one: Cantrip, other: Cantrip) -> bool:
-    """Return whether an entity of one may continue with the other unasked.
+    """Return whether an entity of one may continue with the other without being told to.
 
-    Their ids say that the content is the same; what stands behind it has to be the very same as well: the crystals, the
-    functions of the gates and what is injected into them. A service injects into each user's own.
+    Equal ids mean equal content. The objects behind the content have to be identical, too: the crystals, the functions
+    of the gates and their injected dependencies, because a service injects other dependencies for each user.
     """
     return _is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other)
 
 
 def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
-    """The same where the crystal is said: whether all else is."""
+    """Return whether two cantrips are interchangeable apart from their crystals."""
     if one is other:
         return True
     if one.id != other.id:
@@ -337,7 +338,7 @@ def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
 
 
 def _behind(cantrip: Cantrip) -> list[object]:
-    """What a cantrip is made of that its id does not know, its crystal left out."""
+    """Return the objects of a cantrip that its id does not cover, except its crystal."""
     circle, retry = cantrip.circle, cantrip.retry
     behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
     behind += [cantrip.folding.summary, circle.companion]
@@ -352,43 +353,45 @@ def _behind(cantrip: Cantrip) -> list[object]:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Nothing of the user's is asked whether it is equal: what is not known to be a mere value has to be identical."""
+    """Return whether two objects are the same. Users' `__eq__` is never called: only known value types compare by
+    value.
+    """
     return one is other or (type(one) is type(other) and isinstance(one, _VALUES) and one == other)
 
 
 _VALUES = (str, bytes, int, float, PurePath, MethodType)
-"""Two bound methods are equal where they are of the same object."""
+"""Types that are compared by value. Two bound methods are equal if they are bound to the same object."""
 
 
 def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
-    """The cantrip of a child that `parent` asks for, or why it cannot have that child (COMP-1, COMP-6, COMP-7).
+    """Return the cantrip of a child that `parent` requests, or the reason for refusing it (COMP-1, COMP-6, COMP-7).
 
-    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the
-    request's, its depth's, the child crystal, the parent's; its call the parent's, unless its crystal has one of its
-    own, as a program that acts as a crystal does, or the request names a system prompt.
+    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the the
+    first of: the request's, the one of its depth, the child crystal, the parent's. Its call is the parent's, unless its
+    crystal has one of its own (as a program that acts as a crystal does) or the request names a system prompt.
 
-    Children that are asked for alike are one cantrip: that of the last one is kept with its parent's.
+    Equal requests give one cantrip: the parent's cantrip caches the last child's.
     """
     alike = _ALIKE(request)
     last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
     if last is not None and last[0] == alike:
         return last[1]
-    made = _carved(parent, request)
-    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # which may be another next time
+    made = _carve_child(parent, request)
+    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # it may differ next time
         parent.__dict__["_last_carved"] = (alike, made)
     return made
 
 
 _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
-"""What a child's cantrip depends on."""
+"""Return what a child's cantrip depends on: the key of the cache."""
 
 
-def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if parent.circle.resolved.depth == 0:
         return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
     gates = parent.circle.open_gates
     asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
-    names = list(dict.fromkeys((*asked_for, "done")))  # a child that cannot finish is no child; every parent has `done`
+    names = list(dict.fromkeys((*asked_for, "done")))  # without `done` a child could not finish; every parent has it
     for name in names:
         if name not in gates:
             return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
@@ -413,11 +416,11 @@ def _carved(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
-    return _varied(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
+    return _replace_parts(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
 
 
-def _varied(cantrip: Cantrip, **parts: Any) -> Cantrip:
-    """A cantrip with some parts exchanged for others that are valid as well: nothing is checked again."""
+def _replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
+    """Return a cantrip with some parts replaced by others that are already validated; nothing is checked again."""
     made = object.__new__(Cantrip)
     for part in fields(Cantrip):
         object.__setattr__(made, part.name, parts.get(part.name, getattr(cantrip, part.name)))
@@ -451,14 +454,14 @@ def _check_crystal(what: str, crystal: object) -> None:
 
 
 def _check_budgets(crystal: Crystal | str | None, wards: Wards) -> None:
-    """Raise InvalidCantrip where only a budget of dollars bounds an entity, and its crystal has no prices (LOOP-2)."""
+    """Raise InvalidCantrip if only a budget in dollars bounds an entity whose crystal has no prices (LOOP-2)."""
     if crystal is not None and wards.bounds == {"max_cost"} and getattr(crystal, "has_prices", None) is False:
         name = crystal_name(crystal)
         raise InvalidCantrip(f"max_cost would never end this cantrip, because {name} has no known prices: {PRICES}")
 
 
 def _check_server_tools(crystal: Crystal | str | None, call: Call) -> None:
-    """Raise InvalidCantrip if the crystal is known to take one of the call's server tools not at all, or not so."""
+    """Raise InvalidCantrip if the crystal does not support one of the call's server tools, or one of its settings."""
     if not call.server_tools:
         return
     if isinstance(crystal, str):

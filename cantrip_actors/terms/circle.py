@@ -35,14 +35,14 @@ class Circle:
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
     `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
-    What `wrap` gave stands among the gates. A `companion` goes along with the entity, not with its children. `jail`
-    names what has to confine the shells of medium="shell"; without it, the best that the machine has. An entity whose
-    machine does not have it is refused before it starts. A `ToolServer` among the gates stands for a gate for each of
-    its tools; which tools it has is found out when an entity is made.
+    Results of `wrap` are given among the gates. A `companion` accompanies the entity, not its children. `jail` names
+    the mechanism that has to confine the shells of medium="shell"; the default is the strongest that the machine has.
+    An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
+    gate for each of its tools, which are listed when an entity is made.
 
     Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
-    missing (CIRCLE-10), and for a ward on programs where there are none. Warns with LethalTrifecta if its gates bring
-    private data, untrusted content and a way out.
+    missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with LethalTrifecta if its gates
+    bring private data, untrusted content and a way out.
     """
 
     gates: tuple[Gate, ...] = ()
@@ -52,9 +52,9 @@ class Circle:
     jail: JailName | None = None
     servers: tuple[ToolServer, ...] = ()
     resolved: Wards = field(init=False, repr=False, compare=False)
-    """What the wards come to."""
+    """The meet of all wards."""
     listed: Mapping[str, Listed] = field(init=False, repr=False, compare=False)
-    """The tools of its servers by their names; empty before they are known."""
+    """The tools of its servers, by server name; empty before they are listed."""
 
     def __init__(
         self,
@@ -118,13 +118,14 @@ class Circle:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the tools of all its servers are known, so that an entity can have it."""
+        """True if the tools of all its servers are known, which an entity requires."""
         return len(self.listed) == len(self.servers)
 
     def with_tools(self, listed: Mapping[str, Listed], calls: Mapping[str, Calls]) -> Circle:
-        """This circle with the gates of its servers' tools: what each lists, and what calls its tools, by its name.
+        """Return this circle with gates for its servers' tools, given each server's tools and the function that calls
+        them.
 
-        Raises ToolServerError where what the user wrote does not fit the tools that there are.
+        Raises ToolServerError if what the user wrote does not fit the tools that were listed.
         """
         gates = [one for one in self.gates if one.server not in self.servers]
         for server in self.servers:
@@ -136,7 +137,7 @@ class Circle:
                 if not any(gate.name == wrap.target for gate in gates):
                     names = [gate.name for gate in gates]
                     raise InvalidCantrip(f'unknown gate "{wrap.target}": {nearest(str(wrap.target), names)}')
-                _put_around(gates, wrap)
+                _wrap_gate(gates, wrap)
         except InvalidCantrip as problem:
             raise ToolServerError(str(problem)) from problem
         made = object.__new__(Circle)
@@ -147,18 +148,18 @@ class Circle:
 
     @property
     def bare(self) -> Circle:
-        """This circle as the user wrote it, without the tools of its servers."""
+        """Return this circle as the user wrote it, without the tools of its servers."""
         bare: Circle = self.__dict__.get("_bare", self)
         return bare
 
     def gate(self, name: str) -> Gate | None:
-        """The circle's gate of that name, warded off or not."""
+        """Return the circle's gate of that name, even if a ward removes it; None if there is no such gate."""
         name = ALIASES.get(name, name)
         return next((one for one in self.gates if one.name == name), None)
 
     @cached_property
     def open_gates(self) -> Mapping[str, Gate]:
-        """The gates that the wards leave: no removed ones, and at depth 0 no delegation (CIRCLE-6, COMP-6)."""
+        """The gates that the wards leave: no removed ones and, at depth 0, no delegation (CIRCLE-6, COMP-6)."""
         wards = self.resolved
         left = {
             one.name: one
@@ -192,22 +193,22 @@ class Circle:
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What the crystal is shown of the gates (CALL-3)."""
+        """The tool definitions of the open gates, as the crystal sees them (CALL-3)."""
         return tuple(one.definition for one in self.open_gates.values())
 
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
-        """Those of all gates: a program that calls one which is not open is told so."""
+        """The definitions of all gates, so that a program that calls a closed gate gets an explanation."""
         return tuple(one.definition for one in self.gates)
 
     def unavailable(self, name: str) -> str:
-        """Why a gate that is not open cannot be called: the text of the error observation."""
+        """Return why a closed gate cannot be called: the text of the error observation."""
         if name in DELEGATION and self.gate(name) is not None and self.resolved.depth == 0:
             return f"gate not available: {name}: no deeper delegation is allowed here (max_depth is 0)"
         return f"gate not available: {name}; available: {', '.join(self.open_gates)}"
 
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
-        """A child's circle: `gates` out of this one's, under `wards` that are already resolved (COMP-1, COMP-7)."""
+        """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
         stated = wards.as_json()
         removed = stated.pop("removed", [])
         flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
@@ -216,14 +217,14 @@ class Circle:
         return made
 
     def as_json(self) -> dict[str, Any]:
-        """Return the circle as the loom's header keeps it, with the tools of its servers (CALL-3)."""
+        """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
         made = self._json(_header_of)
         if self.listed:
             made["servers"] = [self.listed[one.name].as_json(one) for one in self.servers]
         return made
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
-        """Return what a content id is made of: the circle as its author wrote it, and the descriptions of its gates."""
+        """Return the parts that enter the content id: the circle as written, and the descriptions of its gates."""
         gates = [one.identity() for one in self.bare.open_gates.values()]
         wards = self.resolved.as_json()
         circle = self._medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
@@ -232,7 +233,7 @@ class Circle:
         return circle, [description for _, description in gates]
 
     def former_identity(self) -> tuple[dict[str, Any], list[str]]:
-        """Return what older versions of this library made content ids of."""
+        """Return the parts that entered the content ids of older versions of this library."""
         return self.bare._json(_schema_of), [one.description for one in self.bare.definitions]  # noqa: SLF001  # a circle's
 
     def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
@@ -283,19 +284,19 @@ def _header_of(gate: Gate) -> dict[str, Any]:
 
 
 def _gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
-    """The gates, each with what is wrapped around it; a wrapper stands outside of those that come before it."""
+    """Return the gates with their wrappers; a later wrapper goes around the earlier ones."""
     listed = list(given)
     made = [_gate(one) for one in listed if not isinstance(one, Wrap)]
     for one in listed:
         if isinstance(one, Wrap):
-            _put_around(made, one)
+            _wrap_gate(made, one)
     return tuple(made)
 
 
-def _put_around(made: list[Gate], one: Wrap) -> str:
-    """Put a wrapper around its gate among `made`, which is added where it is not there; returns the gate's name."""
+def _wrap_gate(made: list[Gate], one: Wrap) -> str:
+    """Wrap a gate of `made`, after adding the gate if it is missing, and return the gate's name."""
     if isinstance(one.target, Wrap):
-        name = _put_around(made, one.target)
+        name = _wrap_gate(made, one.target)
     elif isinstance(one.target, str):
         name = ALIASES.get(one.target, one.target)
         if not any(gate.name == name for gate in made):

@@ -1,11 +1,11 @@
-"""A companion: somebody who goes along with an entity and is told where its life turns.
+"""A companion: an object that accompanies one entity and is called when its episodes begin, fold and end.
 
-It is how a system that keeps books about entities beside the loom (`dispatch/` is one) hears of what it has to write
-down, and has its say when older turns are folded away. It is not for rules about gates: those are wrapped around them
-(`wrapping.py`), where they hold before anything happens.
+A system that keeps records about entities outside the loom (such as `dispatch/`) uses a companion to learn what to
+record, and to add text when older turns are folded. It is not for rules about gates: wrap those around the gates
+(`wrapping.py`), where they are enforced before anything happens.
 
-The entity waits for its companion. What a hook raises crashes the entity, and its supervisor decides: an entity whose
-books are broken must not run. Children have no companion unless their circle gets one.
+The entity waits for its companion. An exception in a hook crashes the entity, and its supervisor decides: an entity
+whose records are broken must not run. Children have no companion unless their circle gets one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Companion", "Here"]
 
 
 class Here(NamedTuple):
-    """Which entity it is about. `restored` is true if the episode is resumed after a crash, from the log alone."""
+    """The entity that a hook is called for. `restored` is True if its episode is resumed after a crash."""
 
     entity_id: str
     name: str | None
@@ -27,13 +27,17 @@ class Here(NamedTuple):
 
 
 class Companion:
-    """Goes along with one entity: give it to its circle, `Circle(…, companion=…)`. No hook does anything by itself."""
+    """The hooks of one entity: pass it to the entity's circle, `Circle(…, companion=…)`. By default the hooks do
+    nothing.
+    """
 
     async def begins(self, here: Here) -> str | None:
-        """An episode has begun and its intent is recorded, or it is resumed after a crash. A text is for the entity."""
+        """Called when an episode has begun and its intent is recorded, or is resumed. The entity reads the returned
+        text.
+        """
 
     async def recalls(self, here: Here, last: int) -> str | None:
-        """Turns 1 to `last` are about to be folded away: what is shown in their place, besides a crystal's summary."""
+        """Called before turns 1 to `last` are folded. Return text to show in their place, besides a summary."""
 
     async def ends(self, here: Here, outcome: Outcome) -> None:
-        """An episode has ended, and the loom says so. It is not told of one that ended in a crash."""
+        """Called when the end of an episode is recorded; not called for an episode that ended in a crash."""

@@ -1,8 +1,8 @@
-"""The working context: an append-only sequence that turns share, and the view of it that the crystal gets.
+"""The working context: an append-only sequence that turns share, and the crystal's view of it.
 
-A context only grows between folds (ENTITY-3). `Shared` is a value all the same: it is a list that several values look
-at, each up to its own length. Appending to the longest of them extends the list in place, which costs the same for turn
-10,000 as for turn 10; appending to a shorter one (a fork) copies once. No other code touches the list.
+A context only grows between folds (ENTITY-3). `Shared` is still a value: several values share one list, each up to its
+own length. Appending to the longest of them extends the list in place, which costs the same for turn 10,000 as for turn
+10; appending to a shorter one (a fork) copies once. No other code touches the list.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class _Items(list[T]):
-    """The list beneath: equal to none but itself, so that a prefix can name it without reading it."""
+    """The underlying list. It equals only itself, so that comparing two prefixes does not read it."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    __hash__ = None  # as every list
+    __hash__ = None  # like every list
 
 
 class _Compared(Sequence[T], Generic[T]):
@@ -49,7 +49,7 @@ class _Compared(Sequence[T], Generic[T]):
 
 
 class Shared(_Compared[T]):
-    """An append-only sequence as a value: `append` returns the longer one and leaves this one as it was."""
+    """An append-only sequence as a value: `append` returns a longer one and does not change this one."""
 
     __slots__ = ("_items", "_length")
 
@@ -65,11 +65,11 @@ class Shared(_Compared[T]):
         return made
 
     def append(self, item: T) -> Shared[T]:
-        """This sequence and `item`; constant time at the tip."""
+        """Return this sequence followed by `item`; takes constant time at the tip."""
         return self.extend((item,))
 
     def extend(self, more: Iterable[T]) -> Shared[T]:
-        """This sequence and all of `more`."""
+        """Return this sequence followed by all of `more`."""
         items = self._items
         if len(items) != self._length:  # another value was extended from here: a fork
             items = _Items(islice(items, self._length))
@@ -97,7 +97,7 @@ class Shared(_Compared[T]):
 
     @property
     def origin(self) -> object:
-        """Equal for two sequences that look at one list, of which one therefore begins as the other does."""
+        """A token that is equal for two sequences that share a list, so that one is a prefix of the other."""
         return self._items
 
 
@@ -110,7 +110,7 @@ class Fading(NamedTuple):
 
 
 class View(_Compared[Message]):
-    """A context as the crystal gets it in query number `query`: an ephemeral result that has faded is a placeholder.
+    """The context as the crystal sees it in query number `query`, with placeholders for faded ephemeral results.
 
     Views share the context with the entity; nothing is copied. `faded` counts the results that have faded.
     """
@@ -131,27 +131,27 @@ class View(_Compared[Message]):
     def __getitem__(self, index: slice) -> Sequence[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
         if isinstance(index, slice):
-            return [self._shown(item) for item in self._context[index]]
-        return self._shown(self._context[index])
+            return [self._render(item) for item in self._context[index]]
+        return self._render(self._context[index])
 
-    def _shown(self, item: Message | Fading) -> Message:
+    def _render(self, item: Message | Fading) -> Message:
         if isinstance(item, Message):
             return item
         return item.placeholder if self._query >= item.since else item.message
 
     def __iter__(self) -> Iterator[Message]:
-        return map(self._shown, self._context)
+        return map(self._render, self._context)
 
     @property
     def query(self) -> int:
-        """How many utterances came before, folded ones included."""
+        """The number of earlier utterances, folded ones included."""
         return self._query
 
     @property
     def prefix(self) -> tuple[Any, ...]:
-        """What this view begins with: equal for two views of which the longer only continues the other.
+        """A token that is equal for two views if the longer one only extends the other.
 
-        An adapter that keeps its encoding of one view may continue it for the next while this stays equal. A fold, a
-        fork and a placeholder that takes the place of a result change it.
+        While it stays equal, an adapter may extend its cached encoding of the last view. A fold, a fork and a
+        placeholder that replaces a result change it.
         """
         return (self._context.origin, self._faded)

@@ -1,4 +1,4 @@
-"""Old names: each use warns and gets what has the new name. Old names of modules are in `_moved.py`.
+"""Deprecated names: each use warns and returns the object with the new name. Old module names are in `_moved.py`.
 
 Remove an old name two minor versions after it was renamed.
 """

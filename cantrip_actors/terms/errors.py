@@ -40,15 +40,15 @@ __all__ = [
 
 
 class InvalidCantrip(CantripError, ValueError):
-    """A cantrip, or a part of one, that cannot be: refused when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
+    """A cantrip, or a part of one, is invalid; raised when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
 
 
 class InvalidFile(CantripError, ValueError):
-    """Bytes, a file, an address or an id that cannot be given to an entity, or that its crystal does not take."""
+    """Bytes, a file, an address or an id that cannot be given to an entity, or that its crystal does not accept."""
 
 
 class InvalidImage(InvalidFile):
-    """Bytes, a file or an address that is no picture, or none that may be given to an entity."""
+    """Bytes, a file or an address that is not a picture, or not one that an entity may be given."""
 
 
 class InvalidIntent(CantripError, ValueError):
@@ -56,7 +56,7 @@ class InvalidIntent(CantripError, ValueError):
 
 
 class NameTaken(InvalidIntent):
-    """A long-lived entity of that name is there already."""
+    """A long-lived entity of that name exists already."""
 
 
 class InvalidSchedule(CantripError, ValueError):
@@ -64,15 +64,16 @@ class InvalidSchedule(CantripError, ValueError):
 
 
 class ImmutableError(CantripError, AttributeError):
-    """An attempt to change what is fixed: the call of a cantrip (CALL-1)."""
+    """An attempt to change an immutable value, such as the call of a cantrip (CALL-1)."""
 
 
 class LoomError(CantripError):
-    """The loom refused (it is append-only, LOOM-3), does not hold what was asked for, or cannot write."""
+    """The loom refused a change (it is append-only, LOOM-3), does not have what was requested, or cannot write."""
 
 
 class CantripUnknown(LoomError):
-    """No cantrip of this process can continue an entity: none has its content, and it cannot move to another.
+    """No cantrip of this process can continue an entity: none has its content id, and the entity cannot move to
+    another.
 
     `cantrip_id` is the content id that the entity works with, `cantrip_name` the name of its cantrip, if it has one.
     `offered` are the names and content ids of the cantrips that were given to `Runtime.open`.
@@ -95,14 +96,14 @@ class CantripUnknown(LoomError):
 
 
 class Stranded(CantripUnknown):
-    """No living node of the cluster can run the entity (N-61). Its mail waits, and so may you: `episode` again.
+    """No living node of the cluster can run the entity (N-61). Its mail waits; call `episode` again to wait, too.
 
     `offered` are the names and content ids of the cantrips that living nodes serve.
     """
 
 
 class AskCycle(CantripError):
-    """An entity would wait for an answer from one that waits, directly or through others, for it.
+    """An entity asked another entity that is, directly or through others, waiting for it.
 
     `path` names the entities, each of which waits for the next; the first is also the last.
     """
@@ -117,11 +118,11 @@ class UnknownRequest(CantripError, LookupError):
 
 
 class InvalidDecision(CantripError, ValueError):
-    """A decision that does not fit its request: of another kind, or with arguments or an answer that do not fit."""
+    """A decision does not fit its request: its kind, its arguments or its answer."""
 
 
 class AlreadyDecided(CantripError):
-    """The request was decided before, or has expired: the first decision counts.
+    """The request was already decided, or has expired: the first decision counts.
 
     `decision` is "allow", "deny", "answer" or "expired"; `by`, `at` (ISO 8601, UTC) and `note` are those of the first
     decision.
@@ -139,19 +140,19 @@ class AlreadyDecided(CantripError):
 
 
 class EntityCrashed(CantripError):
-    """The entity's actor crashed and its supervisor gave it up. `__cause__` is what it crashed with."""
+    """The entity's actor crashed and its supervisor gave up. `__cause__` is the exception that it crashed with."""
 
 
 class EntityEnded(CantripError):
-    """A send to an entity that lives no more, or that ended before it had done what was sent."""
+    """An entity that was sent something has ended, or ended before it had handled it."""
 
 
 class RuntimeClosed(CantripError):
-    """The runtime is not open, or no longer."""
+    """The runtime is not open yet, or is closed."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The hint that ends a message about an unknown name: the nearest right one, and all there are.
+    """Return the hint that ends a message about an unknown name: the nearest known name, and all known names.
 
     >>> nearest("max_turn", ["max_turns", "max_depth"])
     'did you mean "max_turns"? known: max_depth, max_turns'

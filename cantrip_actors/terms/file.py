@@ -1,14 +1,14 @@
-"""Files: documents, recordings and films in what is put to an entity and in what its gates give (R-20).
+"""Files: documents, recordings and films in messages to an entity and in the results of its gates (R-20).
 
-A `File` is a value: bytes of which nothing ever changes, an address that a provider fetches itself, or the id under
-which a provider has it. An `Image` (`image.py`) is a file that is a picture. A message's text stays text, and what
-comes with it rides beside it; where a file stands in the text (`after`) is the file's own. What a gate gives is JSON
-with the `handle` of a file in its place, and people are shown its `label`: bytes are in no text.
+A `File` is a value: immutable bytes, an address that a provider fetches itself, or the id under which a provider has
+the file. An `Image` (`image.py`) is a file that is a picture. A message has its text and its files apart; `after` of a
+file is its position in the text. In the JSON result of a gate the `handle` of a file stands for it, and people see its
+`label`: no text contains bytes.
 
-The bytes of a file that comes back from a loom are looked up when somebody first wants them. How a provider is sent one
-is the families' (`crystal/images.py`), where a loom keeps it `loom/blobs.py`'s.
+The bytes of a file read from a loom are looked up on first use. `crystal/images.py` encodes files for providers, and
+`loom/blobs.py` stores them.
 
-It does no I/O but for `File.read`, which is a user's door and called by nothing in here.
+This module does no I/O except in `File.read`, which only users call.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LONGEST: Final = 8192
 """Characters of an address."""
 
 Detail = Literal["auto", "low", "high", "original"]
-"""How closely a provider is to look, where it can be told; what it costs depends on it."""
+"""How closely a provider should look at an image, if it has such a setting; the cost depends on it."""
 
 _NAME: Final = 8
 _FILENAME: Final = 200
 
 
 class Content:
-    """The bytes, shared by all copies of a file: there, or where to look for them. What is made of them is kept."""
+    """The bytes of a file, or the function that finds them, shared by all copies of the file; caches their base64."""
 
     __slots__ = ("data", "find", "text")
 
@@ -55,12 +55,12 @@ NOWHERE: Final = Content(None)
 class File:
     """A PDF, a text, a recording or a film, of at most 20 MB. Make one of bytes, or with `read`, `at` or `uploaded`.
 
-    `filename` is what models and people are told that it is called. `media_type` is what its bytes say; among texts,
-    and for a .docx, .pptx or .xlsx, what its name says. Give one for a format that the bytes do not tell. `size` is in
-    bytes. `digest`, SHA-256 of its bytes in hex, names it in the loom.
+    `filename` is the name that models and people see. `media_type` is detected from its bytes; for texts and for .docx,
+    .pptx and .xlsx, from its name. Pass one for a format that the bytes do not show. `size` is in bytes. `digest`,
+    SHA-256 of its bytes in hex, names it in the loom.
 
-    Raises InvalidFile for bytes of an unknown format, for none, for too many, for a picture (make an `Image`), and for
-    a `media_type` that the bytes contradict.
+    Raises InvalidFile for bytes of an unknown format, for no bytes or too many, for a picture (make an `Image`), and
+    for a `media_type` that the bytes contradict.
     """
 
     __slots__ = (
@@ -69,37 +69,37 @@ class File:
     )
 
     kind: ClassVar[str] = "file"
-    """What messages to people call it."""
+    """The word for it in messages to people."""
 
     _content: Content
     media_type: str
     digest: str
-    """Empty for one that is only an address or an id."""
+    """Empty for a file that is only an address or an id."""
     size: int
     width: int | None
     """In pixels, of an image."""
     height: int | None
     detail: Detail | None
-    """How closely a provider is to look at an image."""
+    """How closely a provider should look at an image."""
     url: str | None
     after: int | None
-    """Characters of its message's text that stand before it; None: all of them."""
+    """The position in its message's text, in characters; None for the end."""
     filename: str | None
     provider: str | None
-    """Who has it under `file_id`: "anthropic", "openai", "google"."""
+    """The provider that has it under `file_id`: "anthropic", "openai", "google"."""
     file_id: str | None
 
     def __init__(self, data: bytes, *, filename: str | None = None, media_type: str | None = None) -> None:
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise InvalidFile(f"file: expected bytes, got {type(data).__name__}; read one with File.read(path)")
         data = bytes(data)
-        filename = _called(filename)
-        kind = _checked(data, filename, media_type)
+        filename = _clean_name(filename)
+        kind = _check_media_type(data, filename, media_type)
         self._set(kind, sha256(data).hexdigest(), len(data), content=Content(data), filename=filename)
 
     @classmethod
     def read(cls, path: str | Path, *, media_type: str | None = None) -> File:
-        """The file at a path, with its name. Raises InvalidFile, also where it cannot be read."""
+        """Return the file at a path, with its name. Raises InvalidFile, also if it cannot be read."""
         try:
             with Path(path).open("rb") as file:
                 data = file.read(LARGEST + 1)
@@ -112,31 +112,31 @@ class File:
 
     @classmethod
     def at(cls, url: str, *, filename: str | None = None, media_type: str | None = None) -> File:
-        """The file behind an https address, which the provider fetches, each time; nothing of it is in the loom.
+        """Return the file at an https address. The provider fetches it each time; its bytes are not in the loom.
 
-        Its type is what the ending of the address says, a PDF where that says nothing. Raises InvalidFile.
+        Its type follows from the ending of the address, and is PDF if the ending says nothing. Raises InvalidFile.
         """
-        filename = _called(filename)
+        filename = _clean_name(filename)
         kind = media_type or named_type(_path_of(checked_url(url, "file", "a.pdf"))) or "application/pdf"
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: use Image.at(url)')
-        return File.known(_typed(kind), "", 0, url=url, filename=filename)
+        return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
 
     @classmethod
     def uploaded(
         cls, file_id: str, provider: str, *, filename: str | None = None, media_type: str = "application/pdf"
     ) -> File:
-        """The file that a provider has under an id, from its own interface for files.
+        """Return the file that a provider has under an id, from the provider's own file API.
 
         `provider` is the family: "anthropic", "openai" (also for "openai-chat"), "google" (whose ids are addresses).
-        Another provider is not sent it. Raises InvalidFile.
+        Other providers do not get the file. Raises InvalidFile.
         """
         for what, given in (("file_id", file_id), ("provider", provider)):
             if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST:
                 raise InvalidFile(
                     f'file: {what}: expected a text as in File.uploaded("file_1", "openai"), got {given!r}'
                 )
-        kind, name = _typed(media_type), _called(filename)
+        kind, name = _check_type_name(media_type), _clean_name(filename)
         return File.known(kind, "", 0, filename=name, provider=provider, file_id=file_id)
 
     @classmethod
@@ -156,7 +156,7 @@ class File:
         provider: str | None = None,
         file_id: str | None = None,
     ) -> Self:
-        """A file of which everything is known but its bytes: `find` looks them up, once, when they are wanted."""
+        """Return a file whose bytes are not loaded yet: `find` looks them up once, on first use."""
         made = object.__new__(cls)
         content = NOWHERE if find is None else Content(None, find)
         named = (filename, provider, file_id)
@@ -186,7 +186,7 @@ class File:
 
     @property
     def data(self) -> bytes:
-        """The bytes. Raises LoomError where they are nowhere: those of an address, and those that a loom has lost."""
+        """The bytes. Raises LoomError if there are none: the file is an address or an id, or the loom has lost them."""
         found = self.found()
         if found is None:
             where = "the loom does not have them" if self.digest else "only the provider has them"
@@ -195,7 +195,7 @@ class File:
         return found
 
     def found(self) -> bytes | None:
-        """The bytes, None where they are nowhere. Raises LoomError where they lie and what lies there is other ones."""
+        """Return the bytes, or None if there are none. Raises LoomError if the stored bytes do not match the digest."""
         content = self._content
         if content.data is None and content.find is not None:
             data = content.find()
@@ -205,7 +205,7 @@ class File:
         return content.data
 
     def base64(self) -> str | None:
-        """The bytes in base64, made once however often a file is sent; None where there are none."""
+        """Return the bytes in base64, encoded only once; None if there are none."""
         content = self._content
         if content.text is None and (data := self.found()) is not None:
             content.text = base64.b64encode(data).decode()
@@ -213,42 +213,42 @@ class File:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether its bytes are in memory."""
+        """True if its bytes are in memory."""
         return self._content.data is not None
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a text, by its type."""
+        """True if its media type is that of a text."""
         return is_textual(self.media_type)
 
     @property
     def identity(self) -> str:
-        """What it is known by: the digest of its bytes, its address, or its id."""
+        """The digest of its bytes, else its address or its id."""
         return self.digest or self.url or f"{self.provider}:{self.file_id}"
 
     # The same file, elsewhere
 
     def placed(self, after: int | None) -> Self:
-        """The same file behind so many characters of a text."""
+        """Return the same file at the position `after` of a text."""
         return self if after == self.after else self._with(self._content, after)
 
     def kept_in(self, find: Callable[[], bytes | None]) -> Self:
-        """The same file with its bytes where `find` looks; one that has them, or has none here, as it is."""
+        """Return the same file with `find` to look its bytes up, unless they are in memory or it has none."""
         if self._content.data is not None or not self.digest:
             return self
         return self._with(Content(None, find), self.after)
 
     def bare(self) -> Self:
-        """The same file without its bytes: what is left where they must not be kept."""
+        """Return the same file without its bytes, for places that must not keep them."""
         return self._with(NOWHERE, self.after)
 
     def behind(self, url: str) -> Self:
-        """The same file at another address."""
+        """Return the same file at another address."""
         return self._with(NOWHERE, self.after, url)
 
     def called(self, filename: str) -> Self:
-        """The same file by another name."""
-        return self._with(self._content, self.after, filename=_called(filename))
+        """Return the same file with another name."""
+        return self._with(self._content, self.after, filename=_clean_name(filename))
 
     def _with(self, content: Content, after: int | None, url: str | None = None, filename: str | None = None) -> Self:
         made = object.__new__(type(self))
@@ -261,17 +261,17 @@ class File:
 
     @property
     def label(self) -> str:
-        """What people are shown: `[file report.pdf, application/pdf, 12 KB]`, `[image/png, 12 KB, 640×480]`."""
+        """The text that people see: `[file report.pdf, application/pdf, 12 KB]`, `[image/png, 12 KB, 640×480]`."""
         return f"[{self._facts}]"
 
     @property
     def name(self) -> str:
-        """Eight hexadecimal digits by which an entity and its programs know it."""
+        """Eight hexadecimal digits by which an entity and its programs refer to it."""
         return (self.digest or sha256(self.identity.encode()).hexdigest())[:_NAME]
 
     @property
     def handle(self) -> str:
-        """What stands for it in what a gate gives: its label with its name, `[image/png, 12 KB, 640×480, 3f2a9c1e]`."""
+        """The text that stands for it in a gate's result: label and name, `[image/png, 12 KB, 640×480, 3f2a9c1e]`."""
         return f"[{self._facts}, {self.name}]"
 
     @property
@@ -315,7 +315,7 @@ class File:
 
 
 def _again(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
-    """Return a pickled file."""
+    """Return the file that was pickled."""
     facts = dict(zip(File.__slots__[1:], values, strict=True))
     made = object.__new__(kind)
     made._set(content=NOWHERE if data is None else Content(data), **facts)
@@ -323,13 +323,13 @@ def _again(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> Fil
 
 
 def checked_url(url: object, what: str, example: str) -> str:
-    """Return an https address. Raises InvalidFile for what is no such address."""
+    """Return an https address. Raises InvalidFile for anything else."""
     if not isinstance(url, str) or not url.startswith("https://") or len(url) > _LONGEST or len(url.split()) != 1:
         raise InvalidFile(f'{what}: expected an address as in "https://example.org/{example}", got {url!r:.200}')
     return url
 
 
-def _checked(data: bytes, filename: str | None, given: str | None) -> str:
+def _check_media_type(data: bytes, filename: str | None, given: str | None) -> str:
     """Return the media type of a file."""
     if not data:
         raise InvalidFile("file: expected a document, a text, audio or video, got no bytes at all")
@@ -342,7 +342,7 @@ def _checked(data: bytes, filename: str | None, given: str | None) -> str:
         )
     found = file_type_of(data)
     if given is not None:
-        given = _typed(given)
+        given = _check_type_name(given)
         fits = found is None or found == given or (is_textual(given) if found == TEXT else _alike(found, given))
         if not fits:
             raise InvalidFile(f'file: media_type "{given}", but its bytes are {found}')
@@ -359,19 +359,19 @@ def _checked(data: bytes, filename: str | None, given: str | None) -> str:
 
 
 def _alike(found: str, given: str) -> bool:
-    """Whether both are sound or film: one container may hold either."""
+    """Return whether both are sound or film: one container may hold either."""
     return found.startswith(("audio/", "video/")) and given.startswith(("audio/", "video/"))
 
 
-def _typed(given: object) -> str:
+def _check_type_name(given: object) -> str:
     kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
     if not (kind and slash and rest) or not str(given).isascii() or len(str(given).split()) != 1 or "," in str(given):
         raise InvalidFile(f'file: media_type: expected a type as in "application/pdf", got {given!r:.200}')
     return f"{kind}/{rest}".lower()
 
 
-def _called(filename: object) -> str | None:
-    """Return a file's name as texts may have it: without folders, brackets, commas and line breaks."""
+def _clean_name(filename: object) -> str | None:
+    """Return a file's name for use in texts: without folders, brackets, commas and line breaks."""
     if filename is None:
         return None
     if not isinstance(filename, str) or not filename.strip():

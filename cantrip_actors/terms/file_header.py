@@ -1,4 +1,4 @@
-"""What the bytes of a file say: which format it is in.
+"""Detect the format of a file from its bytes.
 
 Formats are known by their magic bytes, and text by being UTF-8 without control characters. Nothing is decoded further.
 """
@@ -26,7 +26,7 @@ _MAGIC: Final = (
     (4, b"ftypqt", "video/quicktime"),
     (4, b"ftyp", "video/mp4"),
 )
-"""Offset, bytes, media type; the first that fits counts."""
+"""Offset, bytes, media type; the first match counts."""
 
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _TEXTUAL: Final = frozenset(
@@ -36,7 +36,7 @@ _TEXTUAL: Final = frozenset(
 
 def file_type_of(data: bytes) -> str | None:
     """Return the media type of a PDF, a recording, a film or a text (`text/plain`); None for anything else."""
-    if b"%PDF-" in data[:1024]:  # readers take it with a few bytes before
+    if b"%PDF-" in data[:1024]:  # readers accept a few bytes before it
         return "application/pdf"
     for offset, magic, kind in _MAGIC:
         if data.startswith(magic, offset):
@@ -45,24 +45,24 @@ def file_type_of(data: bytes) -> str | None:
         return "video/webm" if b"webm" in data[:64] else "video/x-matroska"
     if data.startswith(b"OggS"):
         return "video/ogg" if b"theora" in data[:64] else "audio/ogg"
-    if len(data) > 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # a frame begins
+    if len(data) > 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # the beginning of a frame
         layer = data[1] >> 1 & 0x03
         return "audio/mpeg" if layer else "audio/aac" if data[1] & 0xF0 == 0xF0 else None
     return TEXT if _is_text(data) else None
 
 
 def is_textual(media_type: str) -> bool:
-    """Whether a file of this type is a text that a model can simply read."""
+    """Return whether a file of this type is a text that a model can read as it is."""
     return media_type.startswith("text/") or media_type in _TEXTUAL or media_type.endswith(("+json", "+xml"))
 
 
 def named_type(name: str | None) -> str | None:
-    """Return the media type that a file's name stands for, None where it says nothing."""
+    """Return the media type that a file's name implies, or None."""
     return None if name is None else _ENDINGS.get(name.rpartition(".")[2].lower()) or mimetypes.guess_type(name)[0]
 
 
 _ENDINGS: Final = {"md": "text/markdown", "yaml": "application/yaml", "yml": "application/yaml", "csv": "text/csv"}
-"""Those that not every machine's own table has."""
+"""Media types that are missing from the tables of some machines."""
 
 
 def _is_text(data: bytes) -> bool:

@@ -1,15 +1,16 @@
 """Gates: the crossing points of a circle, as values (SPEC 4.4).
 
-A gate is its definition (name, description, JSON Schema of its arguments), the function behind it, and how that
-function wants to be treated. This file makes gates from annotated functions, checks arguments against them and injects
-their dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gate_call.py`), because
-running it takes a thread, a deadline and a boundary for what it raises.
+A gate consists of its definition (name, description, JSON Schema of its arguments), the function behind it, and the
+settings for calling it. This file makes gates from annotated functions, checks arguments against them and injects their
+dependencies (CIRCLE-10). It never calls the function: that is the circle's work (`circle/gate_call.py`), because a call
+needs a thread, a deadline and a boundary for exceptions.
 
 Seven gates have no function at all. `done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and
 `call_agent_batch` are the runtime's, because only it can cast a child; so are `post` and `ask`, which reach the
-entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])`, none by default, and
-`wake_me`, which sets a timer of the entity; `wake_me.with_(zone="Europe/Oslo")` says which local time it reads.
-A person answers a `question`; `question.with_(expires=3600)` is an error observation if nobody has after an hour.
+entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity),
+and `wake_me`, which sets a timer of the entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A
+person answers a `question`; `question.with_(expires=3600)` returns an error observation if there is no answer after an
+hour.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.identity import parameters_identity
 from cantrip_actors.terms.json_schema import fault_of_schema, problems, validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
-from cantrip_actors.terms.problems import short, told
+from cantrip_actors.terms.problems import describe, short
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
@@ -86,26 +87,26 @@ Injected = Annotated[T, _Dependency()]
 
 
 class Source(Protocol):
-    """Where a gate comes from whose author is nobody here: a server of tools."""
+    """The origin of a gate that was not written in this process: a server of tools."""
 
     @property
     def name(self) -> str:
         """Its name in the circle."""
 
     def identity(self) -> dict[str, Any]:
-        """Return what the user wrote of it."""
+        """Return the part of its definition that the user wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Arguments that fit: what the function will be called with, dependencies not yet included."""
+    """Valid arguments for the function, without its dependencies."""
 
     args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` where a JSON Schema is given.
+    """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` from a JSON Schema.
 
     `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
     An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
@@ -128,31 +129,31 @@ class Gate:
     timeout: float | None = None
     blocking: bool = False
     site: tuple[tuple[str, Callable[[GateCall], Any]], ...] = ()
-    """The parameters that are given the `GateCall` or a part of it, and what of it."""
+    """The parameters that receive the `GateCall` or a part of it, each with the function that selects the part."""
     wrappers: tuple[Wrapper, ...] = field(default=(), repr=False)
-    """The steps around it, outermost first; see `wrap`."""
+    """The wrappers, outermost first; see `wrap`."""
     written: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    """The parameters as a content id knows them; None for a gate with a given JSON Schema."""
+    """The parameters as they enter a content id; None for a gate made from a JSON Schema."""
     model: type[BaseModel] | None = field(default=None, repr=False, compare=False)
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
     risks: frozenset[Risk] = field(default=frozenset(), repr=False, compare=False)
-    """What its author declares of it; `brings` says what comes of that in a circle."""
+    """The risks that its author declares; `brings` returns which of them apply in a circle."""
     server: Source | None = field(default=None, repr=False, compare=False)
-    """The server whose tool it is, if it is one's."""
+    """The server that the gate is a tool of, if any."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain function with its dependencies, for the author's own tests: no schema, no boundary, no thread."""
+        """Call the plain function with its dependencies, for its author's tests: no schema, no boundary, no thread."""
         if self.function is None:
             raise TypeError(f"gate {self.name} has no function: the runtime carries it out")
         return self.function(*args, **dict(self.dependencies), **kwargs)
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the crystal is shown (CALL-3)."""
+        """The tool definition that the crystal sees (CALL-3)."""
         return ToolDefinition(self.name, self.description, self.parameters)
 
     def identity(self) -> tuple[dict[str, Any], str]:
-        """Return what a content id is made of: the gate and its description, as its author wrote them."""
+        """Return the parts that enter the content id: the gate and its description, as its author wrote them."""
         if self.server is not None:
             return {"name": self.name, "server": self.server.identity()}, ""
         description, parameters = self.description, self.parameters if self.written is None else self.written
@@ -166,7 +167,7 @@ class Gate:
 
     @property
     def signature(self) -> str:
-        """`search(query: string, limit: integer = 5)`: what error texts and the capability text say is expected."""
+        """The signature in error texts and capability texts, such as `search(query: string, limit: integer = 5)`."""
         return f"{self.name}({', '.join(_parameters(self.parameters))})"
 
     @classmethod
@@ -186,9 +187,9 @@ class Gate:
         blocking: bool | None = None,
         risks: Iterable[Risk] = (),
     ) -> Gate:
-        """A gate with a JSON Schema given, as a server of tools or a recipe states it, not derived.
+        """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
 
-        Raises InvalidCantrip for a schema that is none, or is not of an object.
+        Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         fault = fault_of_schema(schema)
@@ -214,24 +215,24 @@ class Gate:
 
     @property
     def ask_first(self) -> AskFirst | None:
-        """When a person decides about a call before it runs; None if no person does."""
+        """The `AskFirst` by which a person decides about calls before they run; None if no person decides."""
         return next((one.ask for one in self.wrappers if one.ask is not None), None) if self.wrappers else None
 
     @property
     def has_checks(self) -> bool:
-        """Whether code of the user runs before a call: steps of `wrap`, or the condition of `ask_first`."""
+        """True if user code runs before a call: steps of `wrap`, or the condition of `ask_first`."""
         return any(one.pre or (one.ask is not None and one.ask.when is not None) for one in self.wrappers)
 
     @property
     def has_remarks(self) -> bool:
-        """Whether steps of `wrap` run after a call."""
+        """True if steps of `wrap` run after a call."""
         return any(one.post for one in self.wrappers)
 
     def brings(self, risk: Risk) -> bool:
         """Return whether calls of this gate bring a risk into a circle (X-43).
 
-        It is what the gate declares, with two exceptions: a way out whose every call a person decides about is none,
-        and a gate that sends messages to no entity brings nothing.
+        These are the risks that the gate declares, with two exceptions: it is not a way out if a person decides about
+        every call, and a gate that may send messages to no entity brings no risk.
         """
         if risk not in self.risks or (self.kind == "message" and not self.dependencies.get("to")):
             return False
@@ -239,7 +240,7 @@ class Gate:
         return risk != "way_out" or asks is None or asks.when is not None
 
     def with_(self, **dependencies: Any) -> Gate:
-        """The same gate with `dependencies` injected, and `timeout`, `ephemeral`, … changed where they are named.
+        """Return the same gate with `dependencies` injected and the given settings (`timeout`, `ephemeral`, …) changed.
 
         Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings.
         """
@@ -257,7 +258,7 @@ class Gate:
         return replace(self, dependencies=injected, **settings)
 
     def ready(self) -> Gate:
-        """This gate, or InvalidCantrip where a dependency that it cannot do without is missing (CIRCLE-10)."""
+        """Return this gate. Raises InvalidCantrip if a required dependency is missing (CIRCLE-10)."""
         missing = [name for name in self.required_injected if name not in self.dependencies]
         if missing:
             raise InvalidCantrip(
@@ -267,7 +268,7 @@ class Gate:
         return self
 
     def check(self, call: ToolCall) -> Bound | Refused:
-        """The arguments of `call` as the function takes them, or what is wrong with them."""
+        """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
             return Refused(
                 f"{self.name}: arguments are no JSON object: got {short(call.raw)}; expected {self.signature}"
@@ -280,7 +281,7 @@ class Gate:
 
     @staticmethod
     def plain(args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return bound arguments as JSON data, apart from the objects that the function gets."""
+        """Return bound arguments as JSON data that shares nothing with the objects that the function receives."""
         plain: Mapping[str, Any] = to_jsonable_python(dict(args), serialize_unknown=True)
         return plain
 
@@ -288,9 +289,9 @@ class Gate:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:
-            found = told(errors.errors(include_url=False), args)
+            found = describe(errors.errors(include_url=False), args)
             return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}")
-        if self.kind == "done" and model is not _Done:  # what passed is the answer, and an answer is JSON (D-005)
+        if self.kind == "done" and model is not _Done:  # these arguments are the answer, and an answer is JSON (D-005)
             try:
                 return Bound(checked.model_dump(mode="json", by_alias=True))
             except PydanticSerializationError as error:
@@ -304,9 +305,10 @@ class Gate:
         return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else Bound(args)
 
     def answer(self, args: Mapping[str, Any]) -> Any:
-        """The answer among the arguments of a `done` call: `answer`, or the first that the schema names (CIRCLE-8).
+        """Return the answer from the arguments of a `done` call: `answer`, or the first that the schema names
+        (CIRCLE-8).
 
-        The answer of a function that has several parameters and none of that name is all of them.
+        If a function has several parameters and none is called `answer`, the answer is all of them.
         """
         if self.function is not None and "answer" not in args and len(args) > 1:
             return dict(args)
@@ -352,7 +354,7 @@ def gate(
     `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
     strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
 
-    Raises InvalidCantrip for an unknown risk, and where no schema can be made of the annotations.
+    Raises InvalidCantrip for an unknown risk, and if no schema can be derived from the annotations.
     """
 
     def make(function: Callable[..., Any]) -> Gate:
@@ -383,11 +385,11 @@ def gate(
 
 
 def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
-    """The model of a gate's arguments, and its JSON Schema."""
+    """Return the model of a gate's arguments, and its JSON Schema."""
     config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
     try:
         with warnings.catch_warnings():
-            # a parameter called `json` or `copy` hides a method that nobody calls here; a default that is no JSON is
+            # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
             # left out of the schema
             warnings.simplefilter("ignore")
             model = create_model(f"{name}Arguments", __config__=config, **fields)
@@ -402,9 +404,9 @@ def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[Base
 def _split(
     function: Callable[..., Any], name: str
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, tuple[tuple[str, Callable[[GateCall], Any]], ...]]:
-    """A function's parameters: which are injected, which of those have no default, the others as model fields.
+    """Split a function's parameters: injected ones, those of them without a default, and the others as model fields.
 
-    Then whether it takes any others, and which parameters are given the call itself, or a part of it.
+    Also return whether it accepts other arguments, and which parameters receive the call or a part of it.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -420,7 +422,7 @@ def _split(
     fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():
         if parameter.name in fixed:
-            continue  # what a partial has bound is its author's
+            continue  # its author has bound the arguments of a partial
         if parameter.name in ("self", "cls") and parameter.name not in hints:
             raise InvalidCantrip(
                 f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
@@ -447,17 +449,17 @@ def _split(
 
 
 def the_call(call: GateCall) -> GateCall:
-    """Return the call: what a parameter annotated `GateCall` is given."""
+    """Return the call itself, for a parameter annotated `GateCall`."""
     return call
 
 
 def the_fence(call: GateCall) -> Fence:
-    """Return the fence of a call: what a parameter annotated `Injected[Fence]` is given."""
+    """Return the fence of a call, for a parameter annotated `Injected[Fence]`."""
     return call.fence
 
 
 def _part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
-    """Return what of a call a parameter with that annotation is given; None if it is given something else."""
+    """Return the function that selects the part of a call that a parameter with that annotation receives, or None."""
     if hint is GateCall:
         return the_call
     return the_fence if hint == Injected[Fence] else None
@@ -471,7 +473,7 @@ def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose annotations and docstring count: that of a partial, or the `__call__` of an object."""
+    """Return the function whose annotations and docstring count: the one in a partial, or an object's `__call__`."""
     function = _bare_function(function)
     if inspect.isroutine(function) or isinstance(function, type):
         return function
@@ -480,7 +482,7 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # it is the method that is asked, not whether it can be called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method itself may be a coroutine function
 
 
 def _name(name: str) -> str:
@@ -505,7 +507,7 @@ _SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _timeout, "risks":
 
 
 def _bare(schema: Any) -> Any:
-    """A schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
+    """Return a schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
     if isinstance(schema, dict):
         return {
             key: {name: _bare(one) for name, one in value.items()} if key in ("properties", "$defs") else _bare(value)
@@ -691,12 +693,12 @@ _standard: dict[str, Gate] = {
 
 
 def provide(*gates: Gate) -> None:
-    """Make gates known by name, so that `Circle(gates=["read"])` finds them; `circle/` does so for its own."""
+    """Register gates by name, so that `Circle(gates=["read"])` finds them; `circle/` registers its own."""
     _standard.update((made.name, made) for made in gates)
 
 
 def standard(name: str) -> Gate:
-    """The gate known as `name`; raises InvalidCantrip with the nearest right name."""
+    """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
     name = ALIASES.get(name, name)
     if name not in _standard:
         raise InvalidCantrip(f'unknown gate "{name}": {nearest(name, _standard)}; a function of yours is passed itself')

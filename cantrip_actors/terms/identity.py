@@ -1,10 +1,10 @@
-"""What a content id is made of: what the author of a cantrip wrote, and nothing that this library or pydantic adds.
+"""The parts of a content id: what the author of a cantrip wrote, and nothing that this library or pydantic adds.
 
 A standard gate enters as it was when ids were fixed (`standard_identity.py`), whatever its text is now. A gate of the
 author's enters by its name, its description and its parameters as they are annotated. For plain annotations these are
-the JSON Schema that ids were always made of, made here and not by pydantic, so ids stay what they were; other
-annotations enter as they are written. `docs/decisions/0029` says why. A function is known by what the crystal is shown
-of it, not by the module that it is in; wrapped steps are known by the wrapper's name.
+the JSON Schema that has always entered ids, made here and not by pydantic, so that ids do not change; other annotations
+enter as they are written. `docs/decisions/0029` says why. A function enters by what the crystal sees of it, not by its
+module; wrapped steps enter by the wrapper's name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 __all__ = ["parameters_identity", "plain_schema"]
 
 DEEPEST: Final = 20
-"""Levels of a default that enter."""
+"""Levels of a default that enter the id."""
 
 _FIELD: Final = ("alias", "title", "description", "examples", "discriminator", "json_schema_extra")
 """The arguments of pydantic's `Field` that enter; its constraints are in `metadata`."""
@@ -37,7 +37,7 @@ Fields = Mapping[str, tuple[Any, Any]]
 
 
 def parameters_identity(fields: Fields, *, is_open: bool) -> dict[str, Any]:
-    """Return a function's parameters as a content id knows them; `is_open` if it takes any others."""
+    """Return a function's parameters as they enter a content id; `is_open` if it accepts other arguments."""
     made = plain_schema(fields, is_open=is_open)
     if made is not None:
         return made
@@ -148,7 +148,7 @@ def _type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911  # a tabl
 
 
 def _parts(cls: type, above: tuple[type, ...]) -> dict[str, Any] | None:
-    """Return the fields of a class that a schema is made of; None for any other class."""
+    """Return the fields of a class that has a schema; None for any other class."""
     if issubclass(cls, Enum):
         return {one.name: _value(one.value) for one in cls}
     if issubclass(cls, BaseModel):
@@ -173,7 +173,7 @@ def _name(one: Any) -> str:
 
 
 def _mark(mark: Any) -> Any:
-    """Return what stands beside a type in `Annotated`, as JSON."""
+    """Return the metadata of an `Annotated` type as JSON."""
     return _field(mark) if isinstance(mark, FieldInfo) else _value(mark)
 
 

@@ -1,8 +1,8 @@
-"""Images: pictures in what is put to an entity, in what its gates give and in what it says (CRYSTAL-6, D-005, R-09).
+"""Images: pictures in messages to an entity, in results of its gates and in its utterances (CRYSTAL-6, D-005, R-09).
 
-An `Image` is a `File` (`file.py`) that is a picture. `said` reads what a user put to an entity: texts, images and
-other files. `handles`, `named_in` and `labelled` are how a text refers to them. Where this package says `images` of
-what rides with a text, other files are among them (decision 0041).
+An `Image` is a `File` (`file.py`) that is a picture. `said` reads a user's message to an entity: texts, images and
+other files. `handles`, `named_in` and `labelled` handle references to them in texts. The `images` of a text in this
+package include other files (decision 0041).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
 class Image(File):
     """A picture: PNG, JPEG, GIF or WebP, of at most 20 MB. Make one of bytes, or with `read` or `at`.
 
-    `detail` says how closely a provider is to look, where it can be told: "auto", "low", "high", "original".
-    `media_type` is what its first bytes say, `size` is in bytes, `width` and `height` in pixels where its header has
-    them. `digest`, SHA-256 of its bytes in hex, names it in the loom.
+    `detail` says how closely a provider should look, if the provider has such a setting: "auto", "low", "high",
+    "original". `media_type` is read from its first bytes, `size` is in bytes, `width` and `height` are in pixels if its
+    header has them. `digest`, SHA-256 of its bytes in hex, names it in the loom.
 
-    Raises InvalidImage for bytes that are no such picture, for none, for too many, and for an unknown `detail`.
+    Raises InvalidImage for bytes that are not such a picture, that are empty or too many, and for an unknown `detail`.
     """
 
     __slots__ = ()
@@ -56,13 +56,13 @@ class Image(File):
                 f"image: expected bytes, got {type(data).__name__}; a file is read with Image.read(path)"
             )
         data = bytes(data)
-        kind = _checked(data)
+        kind = _check_picture(data)
         width, height = size_of(data, kind)
         self._set(kind, sha256(data).hexdigest(), len(data), width, height, _detail(detail), Content(data))
 
     @classmethod
     def read(cls, path: str | Path, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # of its own
-        """The picture in a file. Raises InvalidImage, also where it cannot be read."""
+        """Return the picture in a file. Raises InvalidImage, also if the file cannot be read."""
         try:
             with Path(path).open("rb") as file:
                 data = file.read(LARGEST + 1)
@@ -75,9 +75,9 @@ class Image(File):
 
     @classmethod
     def at(cls, url: str, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # likewise
-        """The picture behind an https address, which the provider fetches, each time; nothing of it is in the loom.
+        """Return the picture at an https address. The provider fetches it each time; its bytes are not in the loom.
 
-        Raises InvalidImage for what is no such address.
+        Raises InvalidImage for anything but such an address.
         """
         try:
             checked_url(url, "image", "a.png")
@@ -94,13 +94,13 @@ class Image(File):
 
 
 Said = str | File | Sequence[str | File]
-"""What can be put to an entity: a text, an image or another file, or several of them in any order."""
+"""A message to an entity: a text, an image or another file, or several of them in any order."""
 
 NO_IMAGES: Final[tuple[File, ...]] = ()
 
 
 def files_among(images: Iterable[File]) -> tuple[File, ...]:
-    """Return the files that are no pictures."""
+    """Return the files that are not pictures."""
     return tuple(one for one in images if not isinstance(one, Image))
 
 
@@ -110,18 +110,18 @@ def pictures_among(images: Iterable[File]) -> tuple[Image, ...]:
 
 
 class Given(NamedTuple):
-    """What was put to an entity: its text, and the images that stand in it."""
+    """A message to an entity: its text, and the images in it."""
 
     text: str
     images: tuple[File, ...] = NO_IMAGES
 
 
 def said(given: object, what: str) -> Given:
-    """Text and images of what a user said; `what` it is for names it in the error (INTENT-1).
+    """Return the text and the images of a user's message; the error begins with `what` (INTENT-1).
 
-    Texts are joined by line breaks. Images alone have a text as well: what they are.
+    Texts are joined by line breaks. The text of images alone is their labels.
 
-    Raises InvalidIntent for anything else, and for a text that says nothing.
+    Raises InvalidIntent for anything else, and for a blank text.
     """
     if isinstance(given, str):
         if given.strip():
@@ -129,11 +129,11 @@ def said(given: object, what: str) -> Given:
     elif isinstance(given, File):
         return Given(given.label, (given,))
     elif isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, File)) for one in given):
-        return _joined(given)
+        return _join(given)
     raise InvalidIntent(f"{what}, or a list of texts, images and files; got {given!r:.300}")
 
 
-def _joined(given: Sequence[str | File]) -> Given:
+def _join(given: Sequence[str | File]) -> Given:
     texts: list[str] = []
     length = 0
     images: list[File] = []
@@ -152,12 +152,12 @@ def _joined(given: Sequence[str | File]) -> Given:
 
 
 def handles(text: str) -> list[str]:
-    """The names of the images whose handles stand in a text, each once, in order."""
+    """Return the names of the images whose handles are in a text, each once, in order."""
     return list(dict.fromkeys(_HANDLE.findall(text))) if ", " in text and ("[image" in text or "[file " in text) else []
 
 
 def named_in(text: str, images: Iterable[File]) -> tuple[File, ...]:
-    """Those of `images` whose handles stand in the text, in the order of the text."""
+    """Return those of `images` whose handles are in the text, in the order of the text."""
     names = handles(text)
     if not names:
         return NO_IMAGES
@@ -166,18 +166,18 @@ def named_in(text: str, images: Iterable[File]) -> tuple[File, ...]:
 
 
 def labelled(text: str, images: Sequence[File]) -> str:
-    """A text as people are shown it: with the labels of the images that came with it."""
+    """Return a text for people, with the labels of its images."""
     labels = [image.label for image in images if image.label not in text and image.handle not in text]
     return " ".join([text, *labels]) if labels else text
 
 
 def with_handles(text: str | None, images: Sequence[File]) -> str | None:
-    """Return what an entity said, with the handles of the images that it gave: by these they are known from then on."""
+    """Return the text of an entity with the handles of the images that it made, by which it refers to them later."""
     missing = [image.handle for image in images if text is None or image.handle not in text]
     return "\n".join([text, *missing] if text else missing) if missing else text
 
 
-def _checked(data: bytes) -> str:
+def _check_picture(data: bytes) -> str:
     if not data:
         raise InvalidImage("image: expected a picture, got no bytes at all")
     if len(data) > LARGEST:

@@ -1,7 +1,7 @@
-"""What the first bytes of a picture say: which format it is in, and how large it is in pixels.
+"""Read the format of a picture and its size in pixels from its first bytes.
 
-Nothing is decoded. A header that was cut short, or says nonsense, is no error here: the format is known by its magic
-bytes, and the size is then unknown.
+Nothing is decoded. A truncated or invalid header is not an error here: the magic bytes give the format, and the size is
+unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNKNOWN: Final = (None, None)
 
 
 def media_type_of(data: bytes) -> str | None:
-    """The media type by the magic bytes; None for what is no PNG, JPEG, GIF or WebP."""
+    """Return the media type by the magic bytes; None for anything but a PNG, JPEG, GIF or WebP."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -30,7 +30,7 @@ def media_type_of(data: bytes) -> str | None:
 
 
 def size_of(data: bytes, media_type: str) -> Size:
-    """Width and height in pixels, as the header has them."""
+    """Return width and height in pixels, as the header has them."""
     width, height = _READ[media_type](data)
     return (width, height) if width and height else _UNKNOWN
 
@@ -46,7 +46,7 @@ def _gif(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size:
-    """From its first frame header: markers are walked over by their lengths."""
+    """Read the first frame header; other markers are skipped by their lengths."""
     at = 2
     while at + 9 < len(data):
         if data[at] != 0xFF:

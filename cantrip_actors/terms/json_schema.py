@@ -1,6 +1,6 @@
-"""JSON Schemas: whether one is valid, and how a value misses one.
+"""JSON Schemas: check a schema, and list how a value violates one.
 
-jsonschema takes a tenth of a second to import, which most processes can do without: so it is imported when it is used.
+jsonschema takes a tenth of a second to import and most processes never use it, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
 
 
 def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """Return the validator of a valid schema. It fetches nothing that the schema refers to."""
+    """Return the validator of a valid schema. It does not fetch references of the schema."""
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
 
@@ -37,12 +37,12 @@ def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
 
 
 def misfits(value: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Return how a value misses a valid schema, a text for each problem."""
+    """Return a text for each violation of a valid schema by a value."""
     return problems(value, _cached(orjson.dumps(schema, default=dict)))
 
 
 def problems(value: Any, schema: Draft202012Validator) -> list[str]:
-    """Return how a value misses the schema of a validator, a text for each problem."""
+    """Return a text for each violation of a validator's schema by a value."""
     from referencing.exceptions import Unresolvable
 
     found: list[str] = []

@@ -1,11 +1,11 @@
-"""What a crystal is given and what it gives back: messages, tool definitions, responses, usage.
+"""The input and the output of a crystal: messages, tool definitions, responses, usage.
 
 This file knows no provider. An adapter translates between a provider's wire format and these values (CRYSTAL-6), and
-only `Response.of` looks at loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own
-crystal returns. Past that door everything is frozen and trusted.
+only `Response.of` accepts loose shapes: the suite's `{"tool_calls": [{"gate": …, "args": …}]}` and what a user's own
+crystal returns. After that everything is frozen and trusted.
 
-A message can be read both ways, `message.role` and `message["role"]`, since a scripted policy written by hand tends to
-use the one and a policy ported from a provider's examples the other.
+A message can be read as `message.role` and as `message["role"]`: hand-written scripted policies tend to use the first
+form, and policies ported from a provider's examples the second.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = [
 
 Role = Literal["system", "user", "assistant", "tool"]
 ToolChoice = str
-"""When a crystal calls: "auto", "required", "none", or "gate:NAME" for the one gate that it has to call."""
+"""Whether a crystal calls gates: "auto", "required", "none", or "gate:NAME" for the one gate that it has to call."""
 
 _CHOICES: Final = ("auto", "required", "none")
 _NAMED: Final = "gate:"
 
 ALIASES: Mapping[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
-"""Names accepted where something is parsed, and nowhere inside (D-002)."""
+"""Names that are accepted only when a response is parsed (D-002)."""
 
 
 class _Readable:
-    """`value["name"]` beside `value.name`, for the fields of a frozen value."""
+    """Allow `value["name"]` as well as `value.name` for the fields of a frozen value."""
 
     __slots__ = ()
     __struct_fields__: ClassVar[tuple[str, ...]]
@@ -70,8 +70,8 @@ class _Readable:
 class ToolCall(_Readable, Value, frozen=True, gc=False):
     """One gate call of an utterance (CRYSTAL-4).
 
-    `id` is "" until the loop has given it one, where the crystal gave none. `args` is None where the crystal sent
-    arguments that are no JSON object; `raw` then holds what it sent, and the call becomes an error observation.
+    `id` is "" until the loop assigns one, if the crystal gave none. `args` is None if the arguments were not a JSON
+    object; `raw` then holds what the crystal sent, and the call becomes an error observation.
     """
 
     id: str
@@ -86,9 +86,9 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
 
     @classmethod
     def of(cls, value: object) -> ToolCall:
-        """A `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one).
+        """Return a `ToolCall` from `{"id"?, "gate", "args"}` (args: an object, or a JSON string of one).
 
-        Raises CrystalError where that is no tool call or names no gate.
+        Raises CrystalError if `value` is not a tool call or names no gate.
         """
         if isinstance(value, ToolCall):
             if value.is_sound():
@@ -112,7 +112,7 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
         if _is_mapping(args) and _is_json(args := dict(args)):
             raw = None
         else:
-            raw, args = encodable(raw if raw is not None else _shown(args)), None
+            raw, args = encodable(raw if raw is not None else _excerpt(args)), None
         name = encodable(str(value.get("id") or ""))
         return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 
@@ -144,7 +144,7 @@ class Message(_Readable, Value, frozen=True, gc=False):
     blocks: tuple[Mapping[str, Any], ...] = ()
     """The provider's own blocks, byte-exact, replayed to that provider only."""
     images: tuple[File, ...] = NO_IMAGES
-    """Images and other files. `content` is text all the same; where one stands in it, the image or the file says.
+    """Images and other files. `content` is still text; each image or file has its own position in it.
 
     An assistant message has the images that the entity made; `content` has their handles."""
 
@@ -155,7 +155,7 @@ class Message(_Readable, Value, frozen=True, gc=False):
 
 
 class ToolDefinition(_Readable, Value, frozen=True):
-    """A gate as the crystal perceives it: derived from the circle, never written by hand (CALL-3)."""
+    """A gate as the crystal sees it: derived from the circle, never written by hand (CALL-3)."""
 
     name: str
     description: str
@@ -163,13 +163,13 @@ class ToolDefinition(_Readable, Value, frozen=True):
 
 
 class Response(Value, frozen=True, gc=False):
-    """What a crystal answered, normalised (CRYSTAL-6).
+    """A crystal's answer, normalised (CRYSTAL-6).
 
-    At least one of `content`, `tool_calls`, `code` and `images` says something (CRYSTAL-3). `code` is what a code
-    circle runs, `images` are those that the crystal made (R-09).
-    `metadata` holds the provider's own fields (model, stop reason); nothing in the runtime needs them.
+    At least one of `content`, `tool_calls`, `code` and `images` is not empty (CRYSTAL-3). `code` is the program for a
+    code circle, `images` are those that the crystal made (R-09). `metadata` holds the provider's own fields (model,
+    stop reason); nothing in the runtime needs them.
 
-    A crystal that takes a query and answers hours later (a batch) returns a `handle`, a JSON value, and nothing else.
+    A crystal that accepts a query and answers hours later (a batch) returns a `handle`, a JSON value, and nothing else.
     The runtime records it, and awaits `crystal.collect(handle)` for the answer, after a restart too.
     """
 
@@ -185,10 +185,10 @@ class Response(Value, frozen=True, gc=False):
 
     @classmethod
     def of(cls, value: object) -> Response:
-        """A checked `Response` from what a crystal returned: a Response, its fields as a mapping, or bare text.
+        """Return a checked `Response` from what a crystal returned: a Response, its fields as a mapping, or bare text.
 
-        Raises CrystalError where that breaks the contract: no content and no call (CRYSTAL-3), two calls with one id
-        (CRYSTAL-4), fields that do not exist. The error has the usage that was reported.
+        Raises CrystalError if it breaks the contract: no content and no call (CRYSTAL-3), two calls with one id
+        (CRYSTAL-4), unknown fields. The error has the usage that was reported.
         """
         if isinstance(value, str):
             value = {"content": value}
@@ -210,9 +210,9 @@ class Response(Value, frozen=True, gc=False):
 
     @classmethod
     def unchecked(cls, value: object) -> Response:
-        """A `Response` from its fields as a mapping: well-formed, and it may still say nothing or say an id twice.
+        """Return a `Response` from its fields as a mapping: well-formed, but possibly empty or with a repeated id.
 
-        Raises CrystalError for fields that do not exist or are of a wrong type.
+        Raises CrystalError for fields that are unknown or of a wrong type.
         """
         if not _is_mapping(value):
             kind = type(value).__name__
@@ -274,7 +274,7 @@ class Response(Value, frozen=True, gc=False):
         )
 
     def numbered(self, utterance: int) -> Response:
-        """The same response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
+        """Return the response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
         calls = self.tool_calls
         if all(call.id for call in calls):
             return self
@@ -297,7 +297,7 @@ def _are_pictures(values: Sequence[object]) -> bool:
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """`isinstance(value, Mapping)`, without the abstract class's detour for what is nearly always a dict."""
+    """Return `isinstance(value, Mapping)`, quickly if it is a dict, as nearly always."""
     return value.__class__ is dict or isinstance(value, Mapping)
 
 
@@ -315,8 +315,8 @@ def _text(name: str, text: object) -> str | None:
 class Invocation(Sequence[Message]):
     """One query as the crystal received it: a sequence of messages that also knows its tools and tool choice.
 
-    This is what a scripted policy is called with (`ctx[-1].content`, `len(ctx)`, `ctx.tools`), and what `.invocations`
-    of a scripted crystal holds. It shares the entity's context instead of copying it.
+    A scripted policy is called with it (`ctx[-1].content`, `len(ctx)`, `ctx.tools`), and `.invocations` of a scripted
+    crystal holds them. It shares the entity's context instead of copying it.
     """
 
     __slots__ = ("messages", "tool_choice", "tools")
@@ -356,7 +356,7 @@ class Invocation(Sequence[Message]):
 
 
 def encodable(text: str) -> str:
-    """The text, with a lone surrogate (half an emoji; no encoding can carry it) as the escape that denotes it."""
+    """Return the text with lone surrogates, which no encoding can carry (half an emoji), written as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -372,7 +372,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     try:
         return repr(value)
     except ValueError:  # a whole number with more digits than Python writes
@@ -380,7 +380,7 @@ def _shown(value: object) -> str:
 
 
 def _is_wide_json(value: Any) -> bool:
-    """The same where orjson refuses: whole numbers past 64 bits are JSON, and the loom and `as_text` write them."""
+    """Return whether a value that orjson refuses is JSON: integers over 64 bits are, and `as_text` writes them."""
     todo: list[tuple[Any, int]] = [(value, 0)]
     while todo:
         one, depth = todo.pop()
@@ -407,12 +407,12 @@ _WIDEST: Final = 14_000
 
 
 def as_text(value: Any) -> str:
-    """A result as the crystal reads it: text as it is, everything else as compact JSON."""
+    """Return a result as the crystal reads it: text unchanged, everything else as compact JSON."""
     if isinstance(value, str):
         return value
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # integers past 64 bits, lone surrogates: what JSON can say and orjson cannot
+    except TypeError:  # integers over 64 bits and lone surrogates, which orjson does not support
         import json
 
         return json.dumps(value, ensure_ascii=True, default=str)
@@ -425,12 +425,12 @@ def named_gate(choice: object) -> str | None:
 
 
 def must_call(choice: object) -> bool:
-    """Return whether a tool choice wants a call: of any gate, or of the one that it names."""
+    """Return whether a tool choice requires a call: of any gate, or of the one that it names."""
     return choice == "required" or named_gate(choice) is not None
 
 
 def tool_choice_of(value: str | None) -> ToolChoice | None:
-    """A checked tool choice; raises InvalidCantrip for any other word."""
+    """Return a checked tool choice. Raises InvalidCantrip for an unknown one."""
     if value is None or value in _CHOICES or named_gate(value):
         return value
     raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

@@ -1,7 +1,7 @@
-"""What is wrong with the arguments of a call, in the words of JSON: the check of a model has those of Python.
+"""Describe what is wrong with the arguments of a call, in terms of JSON: pydantic's messages use Python's terms.
 
-A tuple is a list to who writes JSON, and the members of a union have no names in it: `intents.1: expected text or an
-object`, and not three lines of which two are about forms that were not meant.
+In JSON a tuple is a list, and the members of a union have no names: `intents.1: expected text or an object` replaces
+three lines, two of which are about forms that were not meant.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["short", "told"]
+__all__ = ["describe", "short"]
 
 Path = tuple[Any, ...]
 
@@ -22,8 +22,8 @@ _MEANT: Final = (
 )
 
 
-def told(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
-    """The `errors` of a pydantic model about `args`, a sentence each."""
+def describe(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each of the `errors` of a pydantic model about `args`."""
     placed = [(*_place(error, args), error) for error in errors]
     meant = _meant(placed)
     lines = []
@@ -31,13 +31,13 @@ def told(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
         if label and label not in meant[at]:
             continue
         if error["type"] == "too_short" and any(other[: len(path)] == path != other for other, *_ in placed):
-            continue  # because what is in it is wrong
+            continue  # because its content is wrong
         lines.append(_line(path, error, args))
     return list(dict.fromkeys(lines))
 
 
 def short(value: object) -> str:
-    """A value in a message."""
+    """Return a value, shortened, for a message."""
     text = value if isinstance(value, str) else repr(value)
     text = text if len(text) <= 80 else text[:77] + "…"
     return repr(text) if isinstance(value, str) else text
@@ -58,7 +58,7 @@ def _line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
 
 
 def _place(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
-    """Where in `args` an error is; and of which member of which union, the outermost one, as the model names it."""
+    """Return the path of an error in `args`, the outermost union's member that it is about, and that union's path."""
     value: Any = args
     path: Path = ()
     label, at = "", path
@@ -75,7 +75,7 @@ def _place(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
 
 
 def _meant(placed: Sequence[tuple[Path, str, Path, Any]]) -> dict[Path, set[str]]:
-    """Which members of each union a value was meant for: those that it fits by its type, or all where it fits none."""
+    """Return the members of each union that a value was meant for: those that its type fits, or all if it fits none."""
     members: dict[Path, set[str]] = {}
     fitting: dict[Path, set[str]] = {}
     for path, label, at, error in placed:

@@ -1,10 +1,10 @@
-"""Tools that a provider runs itself, beside the gates: one vocabulary for every family (R-21).
+"""Tools that a provider runs itself, in addition to the gates: one vocabulary for every family (R-21).
 
-`Call(server_tools=[web_search(max_uses=3), code_execution()])` offers them. They are frozen data: what a family makes
-of them is in `crystal/server_tools.py`, and what it takes is in `TAKEN` here, so that a cantrip whose crystal lacks a
-tool, or cannot keep to one of its bounds, is refused when it is made.
+`Call(server_tools=[web_search(max_uses=3), code_execution()])` offers them. They are frozen data:
+`crystal/server_tools.py` encodes them for each family, and `TAKEN` here lists what each family supports, so that a
+cantrip whose crystal lacks a tool, or cannot enforce one of its bounds, is refused when it is made.
 
-A turn has what the provider did with them: `Turn.server_calls` and `Turn.citations`. None of it is a gate call.
+A turn has the provider's calls and citations: `Turn.server_calls` and `Turn.citations`. They are not gate calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ServerTool:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tool as the loom and recipes have it: its `type`, and the settings that were given."""
+        """Return the tool as the loom and recipes write it: its `type`, and the settings that were given."""
         lists = {name: list(one) if isinstance(one, tuple) else one for name, one in self.settings.items()}
         return {"type": self.kind, **lists}
 
@@ -71,7 +71,7 @@ def web_search(
 def url_context(
     *, max_uses: int | None = None, allowed_domains: Sequence[str] = (), blocked_domains: Sequence[str] = ()
 ) -> ServerTool:
-    """Let the provider fetch pages whose addresses stand in the context. Raises InvalidCantrip as `web_search` does."""
+    """Let the provider fetch pages whose addresses are in the context. Raises InvalidCantrip as `web_search` does."""
     _whole("url_context", max_uses=max_uses)
     return _tool("url_context", max_uses=max_uses, **_domains("url_context", allowed_domains, blocked_domains))
 
@@ -99,10 +99,10 @@ def mcp_connector(
 ) -> ServerTool:
     """Let the provider call the tools of an MCP server, which it connects to itself.
 
-    `token_variable` names the variable of the environment that has the server's token: the token itself is in no loom.
-    `allowed_tools` are the only ones that it may call, all of them if left out.
+    `token_variable` names the environment variable with the server's token; the token itself is never in a loom. The
+    provider may call only `allowed_tools`; by default, all tools.
 
-    Raises InvalidCantrip for a name or an address that cannot be.
+    Raises InvalidCantrip for an invalid name or address.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise InvalidCantrip(f"mcp_connector: name: expected letters, digits, - and _, got {name!r}")
@@ -152,9 +152,9 @@ _MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
 
 
 def server_tools_of(given: object) -> tuple[ServerTool, ...]:
-    """Return the server tools of a call: `ServerTool`s, their names, or mappings with a `type`, as recipes have them.
+    """Return the server tools of a call from `ServerTool`s, names, or mappings with a `type`, as recipes have them.
 
-    Raises InvalidCantrip for a tool that does not exist, and for settings that it does not have.
+    Raises InvalidCantrip for an unknown tool, and for unknown settings.
     """
     if isinstance(given, (str, Mapping, ServerTool)) or not isinstance(given, Iterable):
         raise InvalidCantrip(f"server_tools: expected a list such as [web_search()], got {given!r}")
@@ -217,16 +217,16 @@ TAKEN: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
     "openrouter": {"web_search": _DOMAINS | {"country"}},
     "local": {},
 }
-"""The tools of each family, each with the settings that the family can keep to."""
+"""The tools of each family, each with the settings that the family can enforce."""
 
 _ALONE: Final = re.compile(r"gemini-[12]\b")
-"""Models that take their provider's tools only where there are no functions; a circle always has one."""
+"""Models that accept their provider's tools only without functions; a circle always has a function."""
 
 
 def check_server_tools(family: str, model: str, tools: Sequence[ServerTool], *, beside: bool = True) -> None:
-    """Raise InvalidCantrip if a family's model does not take one of the tools, or one of its settings.
+    """Raise InvalidCantrip if a family's model does not support one of the tools, or one of its settings.
 
-    `beside` says whether gates are offered too. An unknown family takes none.
+    `beside` says whether gates are offered too. An unknown family supports no tools.
     """
     if not tools:
         return
@@ -252,7 +252,7 @@ def check_server_tools(family: str, model: str, tools: Sequence[ServerTool], *, 
 
 @dataclass(frozen=True, slots=True)
 class ServerCall:
-    """A call of a provider's tool, which ran there. `tool` is its kind, `name` what was called within it (MCP)."""
+    """A call of a provider's tool, made by the provider. `tool` is its kind, `name` the MCP tool that was called."""
 
     tool: str
     id: str
@@ -264,7 +264,7 @@ class ServerCall:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A source that an answer names: its address or file, its title, and the text that it stands for or quotes."""
+    """A source that an answer names: its address or file, its title, and the cited or quoted text."""
 
     url: str = ""
     title: str = ""
@@ -282,7 +282,7 @@ def server_calls_in(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
             bool(one.get("is_error")),
             str(one.get("name") or ""),
         )
-        for one in _listed(metadata.get("server_calls"))
+        for one in _mappings(metadata.get("server_calls"))
     )
 
 
@@ -290,9 +290,9 @@ def citations_in(metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
     """Return the citations that a response's metadata holds."""
     return tuple(
         Citation(*(str(one.get(name) or "") for name in ("url", "title", "text")))
-        for one in _listed(metadata.get("citations"))
+        for one in _mappings(metadata.get("citations"))
     )
 
 
-def _listed(given: Any) -> list[Mapping[str, Any]]:
+def _mappings(given: Any) -> list[Mapping[str, Any]]:
     return [one for one in given if isinstance(one, Mapping)] if isinstance(given, (list, tuple)) else []

@@ -1,7 +1,7 @@
-"""The standard gates as content ids know them: their descriptions and schemas at the time when ids were fixed.
+"""The standard gates as they enter content ids: their descriptions and schemas when ids were fixed.
 
-A gate may get a better text or another parameter later; this table stays as it is, so that the ids of cantrips with
-that gate stay what they are. A standard gate that is not in the table is known by its name alone.
+A gate may get a better text or another parameter later. Never change this table: it keeps the ids of cantrips with that
+gate unchanged. A standard gate that is not in the table enters by its name only.
 """
 
 from __future__ import annotations

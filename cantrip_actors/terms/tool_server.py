@@ -4,10 +4,10 @@ A circle names a server and asks it nothing. When an entity is made, the runtime
 gives the entity's circle a gate for each (`Circle.with_tools`). Those definitions are recorded with the circle, and the
 entity keeps them for as long as it works with its cantrip (CALL-3).
 
-What a server says of itself comes from a stranger. Its hints lower nothing unless the user trusts them, and a circle
-whose programs call the gates reads its descriptions through a gate, not in its system prompt.
+A server's own descriptions are untrusted. Its hints have no effect unless the user trusts them, and a circle whose
+programs call the gates reads the descriptions through a gate, not in its system prompt.
 
-This file decides; it connects to nothing. `cantrip_actors.mcp` makes servers that speak MCP.
+This module makes no connections. `cantrip_actors.mcp` makes servers that speak MCP.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ LONGEST_DESCRIPTION: Final = 2000
 
 LONGEST_NAME: Final = 64
 CALL: Final = "the call"
-"""The parameter in which a gate's function is given its call; no tool has one with a space that a schema names."""
+"""The parameter of a gate's function that receives the call; the space keeps it apart from a tool's parameters."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 class ToolServerError(CantripError):
-    """A server of tools cannot be used: it does not start, or says something that it must not."""
+    """A server of tools cannot be used: it does not start, or violates its protocol."""
 
 
 class LostServer(Exception):
-    """The connection to a server ended, so nobody knows what became of the calls under way."""
+    """The connection to a server ended, so the outcome of the calls in progress is unknown."""
 
 
 class Tool(NamedTuple):
-    """A tool, as its server describes it: `parameters` and `output` are JSON Schemas, the rest are its hints."""
+    """A tool as its server describes it: `parameters` and `output` are JSON Schemas, the rest are hints."""
 
     name: str
     description: str
@@ -76,20 +76,20 @@ class Tool(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What a call of a tool came to: a JSON value, with images in it, or the text of an error."""
+    """The result of a tool call: a JSON value, possibly with images, or the text of an error."""
 
     value: Any
     is_error: bool = False
 
 
 Report = Callable[[str], object]
-"""Takes what a tool says while it works, a line."""
+"""Receives a line of progress from a running tool."""
 
 
 class Elicited(NamedTuple):
-    """What a server asks a person during a call: a form with a JSON Schema, or to open a URL.
+    """A server's question to a person during a call: a form with a JSON Schema, or a URL to open.
 
-    `call` is the call that the server was given; None where the protocol does not say which one it is.
+    `call` is the call that the question belongs to; None if the protocol does not say.
     """
 
     server: str
@@ -100,7 +100,7 @@ class Elicited(NamedTuple):
 
 
 Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]
-"""Answers what a server asks: returns the fields of the form, {} for an opened URL, or None to decline."""
+"""Answers a server's question: returns the fields of the form, {} for an opened URL, or None to decline."""
 
 
 class Connection(Protocol):
@@ -108,23 +108,23 @@ class Connection(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection has ended, so that nothing can be sent any more."""
+        """True if the connection has ended, so that nothing more can be sent."""
 
     async def tools(self) -> Sequence[Tool]:
         """Return all tools that the server has now."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
-        """Call a tool; `report` what it says meanwhile. Cancelling this cancels the request. Raises LostServer."""
+        """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolServer:
-    """A server of tools. Make one with `cantrip_actors.mcp`; this is what all of them have in common.
+    """A server of tools; the base of all kinds. Make one with `cantrip_actors.mcp`.
 
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
-    `pin` is the digest that the definitions have to have, as `cantrip mcp ls` prints it. `timeout` is in seconds, for
-    one call. With `trust_hints`, a tool that says that it only reads becomes a gate that is `read_only`. `risks` are
-    what its tools bring into a circle.
+    `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
+    call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are those that its tools
+    bring into a circle.
     """
 
     name: str
@@ -135,11 +135,11 @@ class ToolServer:
     trust_hints: bool = False
     risks: frozenset[Risk] = frozenset({"untrusted_content"})
     guard: Wrapper | None = None
-    """What is put around every tool that is not known to only read."""
+    """The steps around every tool that is not known to be read-only."""
     wrapped: tuple[Wrap, ...] = ()
-    """What a circle wraps around gates of its tools, `wrap("NAME__TOOL", …)`."""
+    """The wrappers that a circle puts around its tools' gates, `wrap("NAME__TOOL", …)`."""
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "inproc"
-    """How the server is reached, in the words of OpenTelemetry."""
+    """The transport to the server, in OpenTelemetry's terms."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -160,7 +160,7 @@ class ToolServer:
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def is_for(self, one: object) -> bool:
-        """Return whether something among a circle's gates is a wrapper for a tool of this server."""
+        """Return whether an item of a circle's gates is a wrapper for a tool of this server."""
         return isinstance(one, Wrap) and isinstance(one.target, str) and one.target.startswith(f"{self.name}__")
 
     def with_wraps(self, wraps: Iterable[Any]) -> ToolServer:
@@ -171,7 +171,7 @@ class ToolServer:
     async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError.
 
-        The connection begins and ends in the task that runs this. `elicit` puts to people what the server asks them.
+        The connection begins and ends in the task that runs this. `elicit` passes the server's questions to people.
         """
         raise NotImplementedError
 
@@ -180,7 +180,7 @@ class ToolServer:
         return {}
 
     def identity(self) -> dict[str, Any]:
-        """Return what a content id is made of: what the user wrote, and nothing that the server says."""
+        """Return the parts that enter the content id: what the user wrote, and nothing that the server sent."""
         wrapped = [[one.target, one.wrapper.name] for one in self.wrapped]
         stated = {
             "only": self.only,
@@ -193,34 +193,34 @@ class ToolServer:
         return {"name": self.name, **self.described(), **{key: one for key, one in stated.items() if one is not None}}
 
     def behind(self) -> tuple[Hashable, ...]:
-        """Return what `identity` does not say of the connection: secrets, and whoever logs in."""
+        """Return the parts of the connection that `identity` leaves out: secrets and logins."""
         return ()
 
     @property
     def connection(self) -> Hashable:
-        """What two servers have in common that share one connection: their name, and how and as whom it is made."""
+        """The key of a connection: servers with the same name, transport and credentials share one."""
         return type(self), self.name, orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS), self.behind()
 
     @property
     def id(self) -> str:
-        """A short digest of `identity`, by which the loom knows whose tools it has."""
+        """A short digest of `identity`, which links recorded tools to their server in the loom."""
         text = orjson.dumps(self.identity(), option=orjson.OPT_SORT_KEYS, default=str)
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
 class Listed:
-    """The tools that one entity has of a server, and the digest of all that the server had."""
+    """The tools of a server that one entity has, and the digest of all tools that the server listed."""
 
     tools: tuple[Tool, ...]
     digest: str
 
     @classmethod
     def of(cls, server: ToolServer, tools: Iterable[Tool]) -> Listed:
-        """Check what a server lists, and leave what the user wants of it.
+        """Check the tools that a server lists, and return those that the user selected.
 
-        Raises ToolServerError if it is not what is pinned, if a tool of `only` or `ask` is not there, if two tools
-        would be gates of one name, and for a schema that is none.
+        Raises ToolServerError if the digest does not match the pin, if a tool of `only` or `ask` is missing, if two
+        tools would become gates of one name, and for an invalid schema.
         """
         every = sorted(tools, key=lambda one: one.name)
         text = orjson.dumps([tuple(one) for one in every], option=orjson.OPT_SORT_KEYS)
@@ -255,7 +255,7 @@ class Listed:
         return cls(tuple(one._replace(description=_short(one.description)) for one in kept), digest)
 
     def as_json(self, server: ToolServer) -> dict[str, Any]:
-        """Return what the loom keeps, in the description of a circle."""
+        """Return the form that the loom stores in the description of a circle."""
         return {
             "name": server.name,
             "id": server.id,
@@ -265,7 +265,7 @@ class Listed:
 
 
 def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
-    """Return the tools of a server that a recorded circle has; None if it has none of this very server."""
+    """Return the tools of a server that a recorded circle has; None if it has no tools of this server."""
     for one in circle.get("servers", ()):
         if one["name"] == server.name and one["id"] == server.id:
             return Listed(tuple(Tool(**tool) for tool in one["tools"]), one["digest"])
@@ -273,7 +273,7 @@ def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
 
 
 def gate_name(server: ToolServer, tool: str) -> str:
-    """Return the name of a tool's gate: letters, digits and _, at most 64, with a digest where it has to be cut."""
+    """Return the name of a tool's gate: letters, digits and _, at most 64; a longer one ends with a digest."""
     name = f"{server.name}__{_OTHER.sub('_', tool)}"
     if len(name) <= LONGEST_NAME:
         return name
@@ -281,14 +281,14 @@ def gate_name(server: ToolServer, tool: str) -> str:
 
 
 Calls = Callable[[Tool, Mapping[str, Any], GateCall], Awaitable[Any]]
-"""Calls a tool for a gate: returns the value for the observation, or raises what it says."""
+"""Calls a tool for a gate: returns the value for the observation, or raises the tool's error."""
 
 
 def gates_of(server: ToolServer, listed: Listed, calls: Calls, *, in_programs: bool) -> tuple[Gate, ...]:
-    """Return the gates of a server's tools. `in_programs` if programs call them: their texts are read elsewhere then.
+    """Return the gates of a server's tools; `in_programs` if programs call them.
 
-    What a code circle is told of its gates stands in its system prompt, where a stranger's words have no place. So the
-    gates there have no words of the server's, and one more gate, `NAME__tools`, returns all of them as data.
+    A code circle describes its gates in the system prompt, which must not contain untrusted text. So with `in_programs`
+    the gates carry no text of the server, and one more gate, `NAME__tools`, returns all of it as data.
     """
     made = [_gate_of(server, one, calls, in_programs=in_programs) for one in listed.tools]
     if in_programs and made:
@@ -342,7 +342,7 @@ _WORDS: Final = ("description", "title", "examples", "$comment")
 
 
 def _bare(schema: Any) -> Any:
-    """Return a schema without its words."""
+    """Return a schema without its titles and descriptions."""
     if isinstance(schema, Mapping):
         return {
             key: {name: _bare(one) for name, one in value.items()}

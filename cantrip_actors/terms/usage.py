@@ -21,14 +21,14 @@ class CantripError(Exception):
 
 
 _FREE: Final = 0.0
-"""The one zero that is left out of a record: msgspec compares a field with its default by identity."""
+"""The zero usage that records leave out: msgspec compares a field with its default by identity."""
 
 
 class Usage(Value, frozen=True, gc=False):
     """The tokens of one crystal invocation, or a sum of such (LOOM-9, PROD-3).
 
-    `prompt_tokens` includes `cached_tokens`, those that were served from the provider's cache. `cost` is in US dollars,
-    0 if the prices are not known. `estimated_tokens` of these are a guess, for answers that reported no tokens.
+    `prompt_tokens` includes `cached_tokens`, those served from the provider's cache. `cost` is in US dollars, 0 if the
+    prices are unknown. `estimated_tokens` are the part that was estimated, for answers that reported no tokens.
     """
 
     prompt_tokens: int = 0
@@ -39,7 +39,7 @@ class Usage(Value, frozen=True, gc=False):
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together."""
+        """Prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -68,7 +68,7 @@ class Usage(Value, frozen=True, gc=False):
     def of(cls, value: object) -> Usage:
         """Return the `Usage` that a crystal reported.
 
-        Raises CrystalError for counts that are negative, infinite or no numbers, and for parts of tokens.
+        Raises CrystalError for counts that are negative, infinite, fractional or not numbers.
         """
         if value is None:
             return NO_USAGE
@@ -103,9 +103,9 @@ NO_USAGE = Usage()
 
 
 class CrystalError(CantripError):
-    """The crystal broke its contract (CRYSTAL-3, CRYSTAL-4) or failed in a way that no retry mends.
+    """The crystal broke its contract (CRYSTAL-3, CRYSTAL-4) or failed in a way that no retry can fix.
 
-    `usage` has the tokens of all attempts that the query took: they were paid for, though no response came of them.
+    `usage` has the tokens of all attempts at the query: they were paid for, although there was no response.
     `overflows` says that the context was too long: an entity that folds its context folds once and asks again.
     """
 
@@ -120,10 +120,10 @@ class CrystalError(CantripError):
 class ProviderError(CrystalError):
     """A provider answered with an error, or could not be reached.
 
-    `status` is its HTTP status, None where there was no answer at all; `retry_after` is the wait that it asked for, in
-    seconds; `attempts` counts the attempts made before giving up. `retryable` says whether another attempt can mend it,
-    where more is known than the status tells: a spent quota comes as 429, and never does. `generated` is what the model
-    said, if the provider could not make an answer of it and sends it along: the next attempt is told of it.
+    `status` is its HTTP status, None if there was no answer at all; `retry_after` is the wait that it asked for, in
+    seconds; `attempts` counts the attempts before giving up. `retryable` overrides what the status implies: an
+    exhausted quota has status 429, but no retry helps. `generated` is the model's output, if the provider sends it with
+    the error because it could not parse it: the next attempt includes it.
     """
 
     def __init__(

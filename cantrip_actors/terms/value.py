@@ -1,4 +1,4 @@
-"""Frozen values that every turn makes many of: msgspec Structs, which are cheap to make, encode and decode.
+"""Frozen values, of which every turn makes many: msgspec Structs, which are cheap to make, encode and decode.
 
 Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, because users' code calls those.
 """

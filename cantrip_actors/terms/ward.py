@@ -1,10 +1,10 @@
-"""Wards: what is taken away from an entity's action space, A = (L + G) - W.
+"""Wards: the restrictions of an entity's action space, A = (L + G) - W.
 
 A `Ward` is one restriction as a user writes it; `Wards` is the meet of a set of them. They form a meet-semilattice:
 `a & b` is at least as strict as either, in any order and however often (D-009: numbers take the minimum, booleans OR,
 removed gates the union). A child gets `parent.down(request)`: never more than its parent, one level of depth less.
 
-This file measures nothing. Whether a budget is spent is a pure question (`Wards.exhausted`) about a given usage.
+This module measures nothing. `Wards.exhausted` is a pure function of a given usage.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ __all__ = [
 ]
 
 DEFAULT_DEPTH = 1
-"""How deep `call_agent` may nest where no ward says otherwise (SPEC 5.4)."""
+"""How deep `call_agent` may nest if no ward says otherwise (SPEC 5.4)."""
 
 LONGEST = 80
-"""Characters of a wrong value that are repeated."""
+"""Characters of a wrong value that a message repeats."""
 
 LEAST_MEMORY = 2**20
-"""Bytes below which no sandbox could run anything."""
+"""The least number of bytes with which a sandbox can run anything."""
 
 PROGRAMS = ("max_compute", "max_memory", "max_output")
-"""The wards that bound programs, and mean nothing where the entity writes none."""
+"""The wards that bound programs; they have no meaning in a circle without programs."""
 
 TOKENS = "have it report usage, or add max_turns or timeout"
 PRICES = "give the crystal prices=Prices({…}), or add max_turns, timeout or max_tokens"
-"""What to do where a budget of tokens, or of dollars, cannot be measured."""
+"""Advice for budgets of tokens or dollars that cannot be measured."""
 
 _BOUNDS = ("max_turns", "timeout", "timeout_while_waiting", "max_tokens", "max_cost")
 
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """One restriction: its name and its value. Raises InvalidCantrip for one that cannot be."""
+    """One restriction: its name and its value. Raises InvalidCantrip for an invalid one."""
 
     name: str
     value: Any
@@ -75,78 +75,78 @@ class Ward:
 
 
 def max_turns(count: int) -> Ward:
-    """At most `count` utterances for one cast or send; the last one's gates still run (LOOP-4, reading 27)."""
+    """Limit one cast or send to `count` utterances; the gates of the last one still run (LOOP-4, reading 27)."""
     return Ward("max_turns", count)
 
 
 def max_depth(levels: int) -> Ward:
-    """`call_agent` may nest `levels` deep; at 0 the delegation gates are gone (COMP-6). Without it: 1."""
+    """Let `call_agent` nest `levels` deep, 1 by default; at 0 the delegation gates are removed (COMP-6)."""
     return Ward("max_depth", levels)
 
 
 def timeout(seconds: float, *, while_waiting: bool = False) -> Ward:
-    """The entity may live for `seconds`, its children included; the time that it waits for people counts only with
+    """Limit the life of the entity, its children included, to `seconds`; time spent waiting for people counts only with
     `while_waiting` (core.md 4).
     """
     return Ward("timeout_while_waiting" if while_waiting else "timeout", seconds)
 
 
 def max_tokens(count: int) -> Ward:
-    """At most `count` prompt and completion tokens over the entity's life and its whole subtree."""
+    """Limit the entity and its subtree to `count` prompt and completion tokens over its life."""
     return Ward("max_tokens", count)
 
 
 def max_cost(dollars: float) -> Ward:
-    """At most `dollars` US dollars over the entity's life and its whole subtree."""
+    """Limit the entity and its subtree to `dollars` US dollars over its life."""
     return Ward("max_cost", dollars)
 
 
 def max_children(count: int) -> Ward:
-    """At most `count` children over the entity's life, 10,000 without it; a delegation that would go beyond is an error
-    observation, and starts none. One call may start 1,000 anyway.
+    """Limit the entity to `count` children over its life, 10,000 by default. A delegation over the limit is an error
+    observation and starts no child. One call can start 1,000 at most in any case.
     """
     return Ward("max_children", count)
 
 
 def max_gate_calls(count: int) -> Ward:
-    """At most `count` gate calls in one turn: a program that makes more is ended and undone; of tool calls the rest is
-    refused, an error observation each (CIRCLE-6). A program may make 100 anyway.
+    """Limit one turn to `count` gate calls. A program over the limit is ended and undone; further tool calls are
+    refused, with an error observation each (CIRCLE-6). A program can make 100 at most in any case.
     """
     return Ward("max_gate_calls", count)
 
 
 def max_compute(seconds: float) -> Ward:
-    """A program may compute for `seconds`, 5 at most, without the time that its gates take. One that takes longer is
-    ended and undone. For the media that run programs.
+    """Limit the computing time of a program to `seconds`, 5 at most, without the time that its gates take. A program
+    over the limit is ended and undone. For media that run programs.
     """
     return Ward("max_compute", seconds)
 
 
 def max_memory(size: int) -> Ward:
-    """A program, with all variables, may use `size` bytes: at least 1 MiB, at most 64. One that needs more is ended and
-    undone. For the media that run programs.
+    """Limit the memory of a program, with all variables, to `size` bytes, from 1 MiB to 64 MiB. A program over the
+    limit is ended and undone. For media that run programs.
     """
     return Ward("max_memory", size)
 
 
 def max_output(characters: int) -> Ward:
-    """Of what a program prints `characters` are kept, 65,536 at most; the rest is cut. For the same media."""
+    """Limit the output of a program to `characters`, 65,536 at most; the rest is cut. For media that run programs."""
     return Ward("max_output", characters)
 
 
 def remove_gate(name: str) -> Ward:
-    """The gate `name` is not there: calling it is an error observation (CIRCLE-6)."""
+    """Remove the gate `name`: calling it is an error observation (CIRCLE-6)."""
     return Ward("remove_gate", name)
 
 
 def require_done_tool(required: bool = True) -> Ward:
-    """A text-only answer does not end the entity; only `done` does (D-004)."""
+    """Require `done` to end the entity: a text-only answer does not end it (D-004)."""
     return Ward("require_done_tool", required)
 
 
 @dataclass(frozen=True, slots=True)
 class Wards:
-    """The meet of a set of wards. `None` means that nothing restricts that number."""
+    """The meet of a set of wards. None means that the number is not restricted."""
 
     max_turns: int | None = None
     max_depth: int | None = None
@@ -164,7 +164,7 @@ class Wards:
 
     @classmethod
     def of(cls, wards: Iterable[Ward | Mapping[str, Any]]) -> Wards:
-        """The meet of `wards`; a mapping such as `{"max_turns": 10}` is taken too, as recipes write it."""
+        """Return the meet of `wards`. A mapping such as `{"max_turns": 10}` is accepted too, as recipes write it."""
         met = cls()
         for ward in wards:
             for one in (ward,) if isinstance(ward, Ward) else parse(ward):
@@ -187,7 +187,7 @@ class Wards:
 
     @property
     def depth(self) -> int:
-        """The levels of children that are left: what `max_depth` says, else 1."""
+        """The remaining levels of children: `max_depth` if it is set, else 1."""
         return DEFAULT_DEPTH if self.max_depth is None else self.max_depth
 
     @property
@@ -196,14 +196,14 @@ class Wards:
         return bool(self.bounds)
 
     def down(self, request: Wards) -> Wards:
-        """The wards of a child that asks for `request`: at least as strict as these, one level less deep (SPEC 5.4)."""
+        """Return the wards of a child that requests `request`: at least as strict, one level less deep (SPEC 5.4)."""
         below = max(self.depth - 1, 0)
         return replace(self & request, max_depth=below if request.max_depth is None else min(below, request.max_depth))
 
     def exhausted(self, usage: Usage) -> Ward | None:
-        """Return the budget that `usage`, of a whole subtree, has used up; None while there is some left.
+        """Return the budget that `usage`, of a whole subtree, has used up; None if no budget is used up.
 
-        A budget that alone bounds the entity and that cannot be measured counts as used up (LOOP-2).
+        If the only budget that bounds the entity cannot be measured, it counts as used up (LOOP-2).
         """
         if self.max_tokens is not None and usage.total_tokens >= self.max_tokens:
             return Ward("max_tokens", self.max_tokens)
@@ -214,9 +214,9 @@ class Wards:
         return None
 
     def unmeasured(self, usage: Usage) -> str | None:
-        """Return why this usage, of one answer, counts for none of the wards that end the entity; None if it counts.
+        """Return why the usage of one answer does not count for any ward that ends the entity; None if it counts.
 
-        An entity of such answers would never end (LOOP-2).
+        Without this check an entity with such answers would never end (LOOP-2).
         """
         bounds = self.bounds
         if not bounds or not bounds <= {"max_tokens", "max_cost"}:
@@ -233,7 +233,7 @@ class Wards:
         return frozenset(name for name in _BOUNDS if getattr(self, name) is not None)
 
     def as_json(self) -> dict[str, Any]:
-        """Only what restricts, as the loom's header and the capability text show it."""
+        """Return the restrictions that are set, as the loom's header and the capability text show them."""
         kept: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             value = sorted(self.removed) if name == "removed" else getattr(self, name)
@@ -243,11 +243,11 @@ class Wards:
 
 
 NUMBERS = tuple(f.name for f in fields(Wards) if f.name not in ("require_done_tool", "removed"))
-"""The wards of which the least number holds."""
+"""The wards whose meet is the minimum."""
 
 
 def parse(ward: Mapping[str, Any]) -> list[Ward]:
-    """The wards that a mapping such as `{"max_turns": 10}` states; raises InvalidCantrip for anything else."""
+    """Return the wards in a mapping such as `{"max_turns": 10}`. Raises InvalidCantrip for anything else."""
     if not isinstance(ward, Mapping) or not ward:
         raise InvalidCantrip(f"ward {ward!r}: expected for example max_turns(50) or {{'max_turns': 50}}")
     made: list[Ward] = []
@@ -274,11 +274,11 @@ def _whole(least: int) -> Callable[[str, object], int]:
 
 def _positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise InvalidCantrip(f"{name}: expected a number > 0, got {_shown(value)}")
+        raise InvalidCantrip(f"{name}: expected a number > 0, got {_excerpt(value)}")
     return float(value)
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 

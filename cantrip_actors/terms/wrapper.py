@@ -12,22 +12,22 @@ from typing import Any, Final, Literal, NamedTuple
 __all__ = ["NO_FENCE", "AskFirst", "Fence", "GateCall", "Post", "Pre", "Refused", "Unattended", "When", "Wrapper"]
 
 Unattended = Literal["wait", "deny"]
-"""What a request does while no program follows requests: it waits, or it is denied at once."""
+"""What happens to a request while no program follows requests: it waits, or it is denied at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A call that is not carried out, or whose result does not count: the text of the error observation."""
+    """The refusal of a call, or of its result: the text of the error observation."""
 
     reason: str
 
 
 class Fence(NamedTuple):
-    """Which owner of an entity calls a gate (N-19).
+    """The owner of an entity that calls a gate (N-19).
 
     `tree` is the id of the root entity, and `token` grows each time another process takes its tree. A gate that writes
     elsewhere passes both on, and the other side refuses a token lower than the highest that it has seen for the tree:
-    so a node that was frozen and comes back late changes nothing there. The token is 0 on a loom that one process alone
+    so a node that was frozen and resumes late changes nothing there. The token is 0 for a loom that only one process
     writes.
     """
 
@@ -36,7 +36,7 @@ class Fence(NamedTuple):
 
 
 NO_FENCE: Final = Fence("", 0)
-"""That of a call by nobody's entity."""
+"""The fence of a call that no entity makes."""
 
 
 class GateCall(NamedTuple):
@@ -53,7 +53,7 @@ class GateCall(NamedTuple):
     turn_id: str
     call_id: str | None = None
     fence: Fence = NO_FENCE
-    """Which owner of the entity calls, for what the gate writes to."""
+    """The owner of the entity that calls, for the system that the gate writes to."""
 
     @property
     def id(self) -> str:
@@ -69,7 +69,7 @@ Post = Callable[[GateCall, Any], Any]
 
 
 When = Callable[[Mapping[str, Any]], "bool | str | None"]
-"""Given the arguments of a call: whether a person decides about it, or the text that tells the person why."""
+"""Returns, for the arguments of a call, whether a person decides about it, or a text that tells the person why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """`wrap`: put steps around a gate, which check a call before it runs and its observation afterwards.
 
-A rule that has to hold is enforced here and not asked for in a prompt: `wrap("write", pre=[inside_the_contract])`. The
-wrapped gate keeps its name, its schema and its description, so the crystal is shown the same tool. A wrapper names its
-gate instead of copying it; the circle looks the gate up when it is made, so the same wrapper fits a newer gate.
+Use it to enforce a rule instead of asking for it in a prompt: `wrap("write", pre=[inside_the_contract])`. The wrapped
+gate keeps its name, its schema and its description, so the crystal sees the same tool. A wrapper names its gate instead
+of copying it; the circle looks the gate up when it is made, so the same wrapper fits a newer gate.
 
 A step before the gate may refuse the call, and then the gate does not run. A step after it sees the observation, may
 add a remark, and may turn a success into an error, never an error into a success. A step that raises refuses, too:
-before the gate it fails closed; after it, the entity reads that the gate did run. A later wrapper stands outside of the
+before the gate the call fails closed; after it, the entity reads that the gate did run. A later wrapper goes around the
 earlier ones.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["NO_FENCE", "Fence", "GateCall", "Post", "Pre", "Refused", "Wrap", "W
 
 @dataclass(frozen=True, slots=True)
 class Wrap:
-    """A wrapper and the gate that it is meant for. `wrap` or `ask_first` makes one, and a circle resolves it."""
+    """A wrapper and its target gate. `wrap` and `ask_first` make one, and a circle resolves it."""
 
     target: str | Gate | Wrap | Callable[..., Any]
     wrapper: Wrapper
@@ -50,7 +50,7 @@ def wrap(
     `target` is the name of another gate of that circle or of a standard gate, a gate itself, or the result of another
     `wrap`. `done` and `call_agent` can be wrapped as well: a refused `done` does not end the entity, and a refused
     `call_agent` starts no child. Children inherit gates as they are wrapped. `name` is what the loom's header calls the
-    wrapper; the default is the names of its steps.
+    wrapper; by default, the names of its steps.
 
     The steps before run in order, then the gate, then the steps after. The steps before run before the gate is recorded
     as started, so after a crash they may run again.
@@ -81,9 +81,9 @@ def ask_first(
     is denied. `unattended` replaces the setting of `Runtime.open` for this gate: "wait" for a decision however long it
     takes, or "deny" at once while no program follows requests.
 
-    The request is recorded before anyone is told, and nothing of the gate has run then. The entity needs no task and,
-    after `passivate_after` seconds, no memory while it waits: `runtime.requests()` lists the request and
-    `runtime.decide(…)` decides it, days later and in any process (core.md 4).
+    The request is recorded before it is published, and the gate has not run at that point. While it waits, the entity
+    needs no task and, after `passivate_after` seconds, no memory: `runtime.requests()` lists the request and
+    `runtime.decide(…)` decides it, even days later in another process (core.md 4).
 
     Raises InvalidCantrip for an invalid option.
     """

@@ -1,12 +1,13 @@
 """Call a user's function and return what it returned or what it raised: the one boundary around user code (D-011).
 
-Everything that user code raises is a value here, `SystemExit` (argparse, `sys.exit` in a library) and `GeneratorExit`
-included (C-60). Three things are not the user code's and pass through:
+Every exception of user code becomes a value here, including `SystemExit` (argparse, `sys.exit` in a library) and
+`GeneratorExit` (C-60). Three exceptions are not the user code's own and pass through:
 
 - the cancellation of the present task, also where other errors came with it in a group;
-- `GeneratorExit` that Python throws into a coroutine that nobody will continue;
+- `GeneratorExit` that Python throws into a coroutine that will not be continued;
 - Ctrl-C: a `KeyboardInterrupt` in the main thread is handed to the handler of SIGINT, which ends the program in order,
-  since one that leaves an actor would end it in the middle. In any other thread it is the user code's own.
+  since an interrupt that leaves an actor would end the program in the middle. In any other thread it is the user code's
+  own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Failure(NamedTuple):
-    """What user code raised."""
+    """The exception that user code raised."""
 
     exception: BaseException
 
@@ -42,7 +43,7 @@ async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
 
 
 def attempt_now(work: Callable[[], T]) -> T | Failure:
-    """The same for a function that does not wait."""
+    """Call `work()`, which does not wait, and return its result, or what it raised."""
     try:
         return work()
     except BaseException as failure:
@@ -81,7 +82,7 @@ class Threads:
 
 
 def leaves(exception: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, at any depth; or the exception itself."""
+    """Yield the exceptions in a group, at any depth, or the exception itself."""
     if isinstance(exception, BaseExceptionGroup):
         for inner in exception.exceptions:
             yield from leaves(inner)
@@ -90,7 +91,7 @@ def leaves(exception: BaseException) -> Iterator[BaseException]:
 
 
 def text_of(exception: BaseException) -> str:
-    """The message of an exception, as text that an encoder takes. Its `str` is user code, too, and may raise."""
+    """Return the message of an exception as encodable text. Its `str` is user code, too, and may raise."""
     text = attempt_now(lambda: str(exception))
     if isinstance(text, Failure):
         return "(an error whose message cannot be shown)"
@@ -98,7 +99,7 @@ def text_of(exception: BaseException) -> str:
 
 
 def _let_through(failure: BaseException) -> None:
-    """Raise what is not the user code's own failure; see the head of this file."""
+    """Raise an exception that is not the user code's own; see the head of this file."""
     if isinstance(failure, GeneratorExit):
         traceback = failure.__traceback__
         if traceback is not None and traceback.tb_next is None:  # thrown in here: no frame of user code raised it
@@ -126,7 +127,7 @@ def _is_cancellation(failure: BaseException) -> bool:
 
 
 def _interrupt() -> None:
-    """Have the program end as it does after Ctrl-C, outside of this task."""
+    """End the program outside this task as after Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         return
     raise_signal = signal.raise_signal

@@ -1,4 +1,4 @@
-"""What tests of supervised programs need: virtual time on both backends, scripted children, a recorder of their order.
+"""Tools for tests of supervised programs: virtual time on both backends, scripted children, a recorder of events.
 
     anyio.run(main, backend="asyncio", backend_options=virtual("asyncio")[1])
 
@@ -6,7 +6,7 @@
     def anyio_backend(request):
         return virtual(request.param)
 
-`docs/supervisors.md` shows them at work.
+`docs/supervisors.md` shows how to use them.
 """
 
 from supervisors.testing.clock import Stuck, virtual

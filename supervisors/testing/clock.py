@@ -1,22 +1,22 @@
-"""Virtual time for both backends: hours of backoff in milliseconds, and the same figures on every run.
+"""Virtual time for both backends: hours of backoff pass in milliseconds, with the same figures on every run.
 
 Theory of operation. The clock stands still while tasks run. When every task waits and no I/O is ready, it jumps to the
 next deadline; so code that sleeps, times out and backs off is tested as written, and `anyio.current_time()` returns
-exact sums of what was slept.
+exact sums of the sleeps.
 
 Worker threads (`anyio.to_thread`, `trio.to_thread`, `loop.run_in_executor`) live in real time. While one of them works,
 the clock never jumps: it runs at the speed of the real one instead, so a real 50 ms of work fits under a virtual
 timeout of one second and breaks one of 10 ms. A thread that itself waits for the loop (`anyio.from_thread`) does not
 count as working.
 
-A run in which nothing can ever happen again (no timer, no event, no working thread) fails with `Stuck` instead of
+A run in which nothing can happen any more (no timer, no event, no working thread) fails with `Stuck` instead of
 hanging.
 
-What this is not: sockets and subprocesses cannot be seen working. Give `patience`, in real seconds of silence to wait
-for before each jump, when a test talks to one.
+The clock cannot see that a socket or a subprocess is working. For a test that uses one, set `patience`: the real
+seconds of silence to wait for before each jump.
 
-The two implementations share the rule and no code: asyncio asks its selector to wait, and a selector that jumps instead
-is public ground; trio has a clock made for this, and what is added is the rule about threads.
+The two implementations share the rule but no code: for asyncio, a selector that jumps instead of waiting (a public
+interface); for trio, its own test clock with the rule about threads added.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Stuck", "virtual"]
 
-#: How long to let a working thread be before looking again, real seconds. Its result wakes the loop at once;
-#: this only bounds how late a thread is noticed that began to wait for the loop.
+#: Real seconds between two looks at a working thread. Its result wakes the loop at once; this only bounds how late
+#: the clock notices that a thread has begun to wait for the loop.
 _LOOK_AGAIN = 0.005
 
-#: Where a thread stands when it waits for the event loop: the tail of the file's path.
+#: The file in which a thread waits for the event loop: the end of its path.
 _WAITS_FOR_LOOP = ("anyio/from_thread.py", "anyio\\from_thread.py")
 _WAITS_FOR_TRIO = "_send_message_to_trio"
 
@@ -51,17 +51,18 @@ _STUCK = "every task waits, nothing is scheduled and no thread works: nothing ha
 
 
 class Stuck(RuntimeError):
-    """Every task waits, and nothing is left that could wake one.
+    """Every task waits, and nothing can wake one.
 
     Raised in the main task on trio, out of the run on asyncio.
     """
 
 
 def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -> tuple[str, dict[str, Any]]:
-    """The backend and its options for virtual time.
+    """Return the backend and its options for virtual time.
 
-    The pair fits `anyio.run(main, backend=..., backend_options=...)` and, as it is, the `anyio_backend` fixture of
-    anyio's pytest plugin. Make a new one for each run that shall begin at time 0 on trio; on asyncio each run does.
+    Pass the pair to `anyio.run(main, backend=..., backend_options=...)`, or return it from the `anyio_backend` fixture
+    of anyio's pytest plugin. On trio, make a new pair for each run that should begin at time 0; on asyncio each run
+    does.
 
     Args:
         backend: `"asyncio"` or `"trio"`.
@@ -84,15 +85,15 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
 
 
 def _waiting_for_the_loop() -> int:
-    """How many threads wait for an event loop to do something for them."""
+    """Return how many threads wait for an event loop to do something for them."""
     collects = gc.isenabled()
-    gc.disable()  # Python 3.11 deadlocks where a collection begins within this call (CPython issue 106883)
+    gc.disable()  # Python 3.11 deadlocks if a garbage collection begins within this call (CPython issue 106883)
     try:
-        frames = sys._current_frames()  # noqa: SLF001 - no other name for it
+        frames = sys._current_frames()  # noqa: SLF001 - there is no public name
     finally:
         if collects:
             gc.enable()
-    frames.pop(threading.get_ident(), None)  # the loop's own thread does not wait for it, and its stack is deep
+    frames.pop(threading.get_ident(), None)  # the loop's own thread does not wait for the loop, and its stack is deep
     return sum(1 for frame in frames.values() if _waits(frame))
 
 
@@ -131,12 +132,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._in_executors -= 1
 
     def working_threads(self) -> int:
-        """How many worker threads of this loop are at work, those aside that wait for it."""
+        """Return how many worker threads of this loop are at work, not counting those that wait for the loop."""
         working = self._in_executors
         if threading.active_count() > 1:
             for thread in threading.enumerate():
-                # anyio's worker threads carry their pool; one that is not in it has been given work. It comes back on
-                # the loop, after the result was handed over, so there is no moment in between.
+                # anyio's worker threads refer to their pool; a thread that is not in the pool is at work. It returns to
+                # the pool on the loop, after its result was delivered, so there is no gap between the two.
                 pool = getattr(thread, "idle_workers", None)
                 if pool is not None and getattr(thread, "loop", None) is self and thread not in pool:
                     working += 1
@@ -144,7 +145,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for I/O like any selector, except that time passes at once."""
+    """A selector for which time passes at once."""
 
     def __init__(self, loop: VirtualLoop, patience: float, stuck_after: float) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ def _trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
     jump = clock._autojump  # noqa: SLF001 - see the last lines
 
     class Silence(trio.abc.Instrument):
-        """Stands in the loop from the moment nothing is scheduled until a task is."""
+        """Notices that a task is scheduled, which ends the silence."""
 
         def task_scheduled(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
             trio.lowlevel.remove_instrument(self)

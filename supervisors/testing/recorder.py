@@ -1,10 +1,10 @@
-"""Who started and who ended, in the order in which they did.
+"""Records which children started and ended, in order.
 
     system.sinks.append(recorder := Recorder())
     ...
     assert recorder.take() == ["+a", "+b", "-b shutdown"]
 
-It hears of children that ended before the line after an `await` runs, since sinks are told at once.
+Sinks are called at once, so the log is complete before the line after an `await` runs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from supervisors.reasons import Crash, ExitReason, Killed, Normal
 
 
 class Recorder:
-    """A sink. `events` are all it was told; `log` says of children: `+id`, `-id reason`, `!id` (a failed start), `~id`
-    (an ignored one).
+    """A sink. `events` has all events; `log` has an entry per child event: `+id`, `-id reason`, `!id` (a failed start),
+    `~id` (an ignored start).
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Recorder:
         self.log: list[str] = []
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Record an event."""
         self.events.append(event)
         match event:
             case Started():
@@ -36,12 +36,12 @@ class Recorder:
                 pass
 
     def take(self) -> list[str]:
-        """The log so far, which begins anew."""
+        """Return the log so far, and clear it."""
         log, self.log = self.log, []
         return log
 
     def of(self, kind: type[Event]) -> list[Event]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 

@@ -1,11 +1,11 @@
-"""Children that behave as a test wants: crash on the nth message, hang, start slowly, ignore being stopped.
+"""Children that behave as a test needs: crash on the nth message, hang, start slowly, ignore being stopped.
 
     flaky = Script("flaky", crash_on=3)
     ref = await system.start(flaky.spec())
     ...
     assert flaky.incarnations == 2
 
-Nothing in them is random; with virtual time, each run is the same.
+They are deterministic; with virtual time, each run is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from supervisors.spec import ChildSpec
 
 
 class Boom(Exception):
-    """What a scripted crash raises."""
+    """The exception of a scripted crash."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,19 +36,20 @@ class Leave:
 
 @dataclasses.dataclass
 class Script:
-    """What a child does, over all of its incarnations. Call it for a new one, as a `ChildSpec`'s `start`.
+    """The script of a child, for all of its incarnations. Use it as the `start` of a `ChildSpec`.
 
-    The actor replies to a call with the message, keeps what it was cast in `seen`, crashes on the message `"crash"`,
-    and ends on a `Leave`.
+    The actor replies to a call with the message, appends the messages of casts to `seen`, crashes on the message
+    `"crash"`, and ends on a `Leave`.
 
     Args:
         name: the child's id.
-        starts: what each start does: `ok`, `error` (raises `Boom` in `init`), `ignore`; the last one for good.
+        starts: what each start does: `ok`, `error` (raises `Boom` in `init`), `ignore`; the last one applies to all
+            further starts.
         slow_start: seconds that `init` takes.
         crash_on: the number of the message that crashes each incarnation, counted from 1.
         hang_on: the number of the message whose handler never returns.
         stop_takes: seconds that `terminate` takes; `math.inf`: until it is killed.
-        immortal: real trouble: it swallows every cancellation, until `release` is called.
+        immortal: it swallows every cancellation, until `release` is called.
     """
 
     name: str
@@ -65,20 +66,20 @@ class Script:
     _released: bool = False
 
     def __call__(self) -> Actor:
-        """The next incarnation."""
+        """Return the next incarnation."""
         self.incarnations += 1
         return _Scripted(self, self.starts[min(self.incarnations, len(self.starts)) - 1])
 
     def spec(self, **options: Any) -> ChildSpec[Actor]:
-        """A spec of it; `options` are those of `ChildSpec`."""
+        """Return a spec for it; `options` are those of `ChildSpec`."""
         return ChildSpec(self.name, self, **options)
 
     def release(self) -> None:
-        """Let an immortal one end."""
+        """Let an immortal child end."""
         self._released = True
 
     async def hang(self) -> None:
-        """What a handler does that never returns, in the script's way."""
+        """Never return: the handler of the script's `hang_on` message."""
         if not self.immortal:
             await anyio.sleep_forever()
         while not self._released:

@@ -67,7 +67,7 @@ class TestTask:
             ArithmeticTask.model_validate_json(f'{{"op":"ADD","a":{text},"b":1}}')
 
     @pytest.mark.rule("A-02")
-    def test_it_cannot_be_changed(self):
+    def test_a_task_cannot_be_changed(self):
         task = ArithmeticTask(op="ADD", a=1, b=2)
         with pytest.raises(ValidationError, match="frozen"):
             task.a = 3
@@ -93,7 +93,7 @@ class TestTask:
 class TestPlanner:
     @pytest.mark.rule("A-04")
     @given(tasks)
-    def test_it_routes_by_the_operation_and_leaves_the_task_alone(self, task):
+    def test_the_planner_routes_by_operation_and_keeps_the_task(self, task):
         plans = [arithmetic.plan(ArithmeticPlannerInput(task=task)) for _ in range(3)]
         assert {plan.worker_id for plan in plans} == {"worker_mul" if task.op == "MUL" else "worker_addsub"}
         assert all(plan.task == task for plan in plans)
@@ -114,14 +114,14 @@ class TestWorkers:
 
     @pytest.mark.rule("A-06")
     @given(tasks)
-    def test_each_computes_what_it_can(self, task):
+    def test_each_worker_computes_its_own_operations(self, task):
         worker_id = next(name for name, ops in WORKERS.items() if task.op in ops)
         output = arithmetic.make_worker(worker_id)(ArithmeticWorkerInput(task=task))
         assert output == ArithmeticWorkerOutput(result=ArithmeticResult(value=right(task)))
 
     @pytest.mark.rule("A-07")
     @given(tasks)
-    def test_each_asks_for_a_tool_for_what_it_cannot(self, task):
+    def test_each_worker_requests_a_tool_for_other_operations(self, task):
         worker_id = next(name for name, ops in WORKERS.items() if task.op not in ops)
         work = arithmetic.make_worker(worker_id)
         output = work(ArithmeticWorkerInput(task=task))
@@ -146,7 +146,7 @@ class TestCritic:
 
     @pytest.mark.rule("A-08", "A-16")
     @given(tasks)
-    def test_what_is_right_is_accepted_without_feedback(self, task):
+    def test_a_correct_answer_is_accepted_without_feedback(self, task):
         worker_id = arithmetic.plan(ArithmeticPlannerInput(task=task)).worker_id
         given_ = ArithmeticCriticInput(
             plan=task, worker_id=worker_id, worker_answer=ArithmeticResult(value=right(task))
@@ -205,7 +205,7 @@ class TestTools:
 
 class TestExpression:
     @given(tasks, st.sampled_from(["", " ", "  "]))
-    def test_what_people_write_is_the_task(self, task, space):
+    def test_an_expression_is_parsed_to_its_task(self, task, space):
         signs = {"ADD": "+", "SUB": "-", "MUL": "*"}
         assert parse(f"{task.a}{space}{signs[task.op]}{space}{task.b}") == task
 
@@ -226,5 +226,5 @@ class TestExpression:
             parse(f"{'9' * 2001} * 2")
 
 
-def test_the_domain_exports_what_it_says():
+def test_the_domain_exports_its_documented_names():
     assert all(hasattr(arithmetic, name) for name in arithmetic.__all__)

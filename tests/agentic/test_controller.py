@@ -105,7 +105,7 @@ class TestHistories:
             assert states.count("CRITIC") == isinstance(actions[-1], End)
 
     @pytest.mark.rule("A-22", "A-23", "A-24", "A-26", "A-27")
-    def test_each_error_has_its_type_and_says_what_was_wrong(self):
+    def test_each_error_has_its_type_and_an_explanation(self):
         ends = [actions[-1] for actions, _ in HISTORIES]
         failed = {(type(end.error), str(end.error)) for end in ends if isinstance(end, Fail)}
         expected = {

@@ -54,7 +54,7 @@ class TestRoles:
         assert [turn.usage.prompt_tokens for turn in turns] == [10, 10, 10]
         assert len(crystal.invocations) == 3
 
-    async def test_each_is_told_its_role_the_schema_and_the_input(self):
+    async def test_each_crystal_gets_its_role_schema_and_input(self):
         crystal = model()
         await make_agent_dispatcher(crystal).plan(ArithmeticPlannerInput(task=MUL))
         (asked,) = crystal.invocations
@@ -65,7 +65,7 @@ class TestRoles:
         assert user.content == ArithmeticPlannerInput(task=MUL).model_dump_json()
         assert list(asked.tools) == []
 
-    async def test_one_that_can_follow_a_schema_gets_it(self):
+    async def test_a_crystal_with_schema_support_gets_the_schema(self):
         class Able:
             async def invoke(self, messages, options):
                 self.options = options
@@ -90,14 +90,14 @@ class TestRoles:
     def test_none_is_looked_up_before_it_is_asked(self):
         assert make_agent_dispatcher("nowhere:model")
 
-    async def test_a_crystal_that_is_none_ends_the_run_with_words(self):
+    async def test_an_invalid_crystal_ends_the_run_with_an_explanation(self):
         with pytest.raises(CrystalError.__base__, match='no crystal family "nowhere"'):
             await run(MUL, dispatcher=make_agent_dispatcher("nowhere:model"), tool_registry=make_tool_registry())
 
 
 class TestRetries:
     @pytest.mark.rule("A-32", "A-34", "A-36")
-    async def test_what_does_not_fit_is_asked_for_again_and_paid_for(self):
+    async def test_an_answer_that_does_not_fit_is_retried_and_its_tokens_count(self):
         crystal = model(worker=iter(["no json", {"result": {"value": 84}}]))
         async with Runtime.open() as runtime:
             dispatcher = make_agent_dispatcher(crystal)
@@ -108,7 +108,7 @@ class TestRetries:
         assert list(first) == list(second)
 
     @pytest.mark.rule("A-33")
-    async def test_one_that_never_fits_is_an_error(self):
+    async def test_a_crystal_that_never_fits_its_schema_is_an_error(self):
         with pytest.raises(AgentExhausted, match="'arithmetic-planner' failed after 3"):
             await run(MUL, dispatcher=make_agent_dispatcher(model(planner="…")), tool_registry=make_tool_registry())
 
@@ -121,7 +121,7 @@ class TestRetries:
         assert len(crystal.invocations) == 5
 
     @pytest.mark.rule("A-35")
-    async def test_one_that_stays_busy_is_not_asked_again_by_the_dispatcher(self):
+    async def test_the_dispatcher_does_not_retry_a_busy_crystal(self):
         crystal = model(worker={"error": {"status": 503}})
         retry = Retry(max_retries=2)
         worker = CrystalAgent(crystal, arithmetic.WORKER, "w", *_schemas(), retry=retry)
@@ -169,7 +169,7 @@ class TestSharedTerms:
             assert make_agent_dispatcher(model()).asking(runtime.ask) != make_agent_dispatcher(model())
 
 
-async def test_an_agent_tells_what_it_used_to_whoever_asks():
+async def test_an_agents_reply_has_its_usage():
     agent = make_agent_dispatcher(model()).planner
     given = ArithmeticPlannerInput(task=MUL).model_dump_json()
     assert (await agent.reply(given)).usage == Usage(prompt_tokens=10)

@@ -85,21 +85,21 @@ class TestAttempts:
 
     @pytest.mark.rule("A-34")
     @pytest.mark.parametrize("answer", INVALID.values(), ids=INVALID.keys())
-    async def test_whatever_does_not_fit_is_asked_for_again(self, answer):
+    async def test_an_output_that_does_not_fit_is_retried(self, answer):
         dispatcher, players = cast_of(worker=[answer, value(3)])
         assert (await dispatcher.work("worker_addsub", INPUT)).output.result.value == 3
         assert len(players["worker"].given) == 2
 
     @pytest.mark.rule("A-34", "A-16")
     @pytest.mark.parametrize("answer", [{"decision": "REJECT"}, {"decision": "ACCEPT", "feedback": {"kind": "x"}}])
-    async def test_so_is_a_decision_that_is_none(self, answer):
+    async def test_an_invalid_decision_is_retried(self, answer):
         dispatcher, players = cast_of(critic=[answer, ACCEPT])
         given_ = ArithmeticCriticInput(plan=ADD, worker_id="worker_addsub", worker_answer=None)
         assert (await dispatcher.critique(given_)).output.decision == "ACCEPT"
         assert len(players["critic"].given) == 2
 
     @pytest.mark.rule("A-34")
-    async def test_so_is_what_a_validator_stumbles_over(self):
+    async def test_an_output_that_makes_a_validator_raise_is_retried(self):
         class Stumbles(ArithmeticPlannerOutput):
             @classmethod
             def model_validate_json(cls, *_, **__):
@@ -117,7 +117,7 @@ class TestNoSecondAttempt:
     @pytest.mark.parametrize(
         "error", [ZeroDivisionError("no"), ProviderError("busy", status=429), TimeoutError(), ValueError("x")]
     )
-    async def test_where_the_agent_raises(self, error):
+    async def test_an_exception_of_an_agent_is_not_retried(self, error):
         dispatcher, players = cast_of(worker=error)
         with pytest.raises(type(error)) as raised:
             await dispatcher.work("worker_addsub", INPUT)
@@ -125,7 +125,7 @@ class TestNoSecondAttempt:
         assert len(players["worker"].given) == 1
 
     @pytest.mark.rule("A-35")
-    async def test_where_it_answers_with_no_text(self):
+    async def test_an_answer_that_is_not_text_is_not_retried(self):
         dispatcher, players = cast_of(worker=[None])
         players["worker"]._answers = (lambda _: None,)
         with pytest.raises(TypeError, match="answered with NoneType: expected JSON text"):
@@ -133,14 +133,14 @@ class TestNoSecondAttempt:
         assert len(players["worker"].given) == 1
 
     @pytest.mark.rule("A-27")
-    async def test_where_there_is_no_such_worker(self):
+    async def test_an_unknown_worker_is_an_error_without_a_call(self):
         dispatcher, players = cast_of(worker=value(3))
         with pytest.raises(ValueError, match="Unknown worker_id 'worker_div': there are worker_addsub, worker_mul"):
             await dispatcher.work("worker_div", INPUT)
         assert players["worker"].given == []
 
     @pytest.mark.rule("A-45")
-    async def test_where_the_call_is_cancelled(self):
+    async def test_a_cancelled_call_is_not_retried(self):
         async def forever(_):
             await anyio.sleep_forever()
 

@@ -256,7 +256,7 @@ class TestErrors:
 
     @pytest.mark.rule("A-35", "A-46")
     @pytest.mark.parametrize("odd", [Odd("no"), TimeoutError("late"), ConnectionError("gone"), CrystalError("odd")])
-    async def test_what_an_agent_raises_comes_out_as_itself_after_one_call(self, odd):
+    async def test_an_agents_exception_is_raised_unchanged_after_one_call(self, odd):
         error, players, steps = await failing(type(odd), worker=odd)
         assert error is odd
         assert len(players["worker"].given) == 1
@@ -270,7 +270,7 @@ class TestErrors:
         assert steps == ["PLAN", "WORK"]
 
     @pytest.mark.rule("A-46")
-    async def test_whoever_watches_is_told_that_the_entity_failed_and_why(self):
+    async def test_subscribers_see_that_and_why_the_entity_failed(self):
         dispatcher, players = cast_of(worker=Odd("no"))
         async with Runtime.open() as runtime:
             events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
@@ -424,7 +424,7 @@ class TestBelowAParent:
         assert steps == TOOLED
 
     @pytest.mark.rule("A-46")
-    async def test_an_error_is_an_error_observation_and_the_parent_goes_on(self):
+    async def test_an_error_is_an_error_observation_and_the_parent_continues(self):
         dispatcher, players = cast_of(worker=Odd("no"))
         episode, (seen,), (steps,) = await self.under(make_controller(dispatcher=dispatcher), {"intent": TASK})
         assert seen.is_error
@@ -506,7 +506,7 @@ class TestRecovery:
 
     @pytest.mark.rule("A-36", "A-45")
     @pytest.mark.parametrize("kill", range(1, 5))
-    async def test_a_run_goes_on_from_the_loom_and_repeats_nothing(self, kill, tmp_path):
+    async def test_a_run_resumes_from_the_loom_and_repeats_nothing(self, kill, tmp_path):
         """The process dies during call number `kill` of an agent; the next one goes on."""
         calls, tools = [], Counted()
 

@@ -27,7 +27,7 @@ FEEDBACK = {"kind": "OTHER", "message": "no"}
 class TestWorkerOutput:
     @pytest.mark.rule("A-15", "A-38")
     @pytest.mark.parametrize("branches", [{}, {"result": RESULT, "tool_request": REQUEST}, {"result": None}])
-    def test_it_has_exactly_one_branch(self, branches):
+    def test_a_worker_output_has_exactly_one_branch(self, branches):
         with pytest.raises(ValidationError, match="exactly one of result and tool_request"):
             ArithmeticWorkerOutput.model_validate(branches)
 
@@ -44,7 +44,7 @@ class TestWorkerOutput:
             with pytest.raises(ValidationError):
                 ArithmeticWorkerOutput.model_validate({"tool_request": {"tool_name": "add", "args": args}})
 
-    def test_those_of_a_tool_that_it_does_not_know_stay_as_they_came(self):
+    def test_arguments_of_an_unknown_tool_are_kept_unchanged(self):
         output = ArithmeticWorkerOutput.model_validate({"tool_request": {"tool_name": "div", "args": {"a": 1}}})
         assert output.tool_request.args == {"a": 1}
 
@@ -83,7 +83,7 @@ class TestDecision:
 class TestRequest:
     @pytest.mark.rule("A-17")
     @pytest.mark.parametrize("task", [None, [], [1], (1,), {1}, frozenset({1})])
-    def test_it_has_one_task_and_no_collection_of_some(self, task):
+    def test_the_controller_input_is_one_task_and_not_a_collection(self, task):
         with pytest.raises(ValidationError, match="exactly one task"):
             ControllerDomainInput(task=task)
 
@@ -92,7 +92,7 @@ class TestRequest:
     def test_any_one_object_will_do(self, task):
         assert ControllerRequest(domain=ControllerDomainInput(task=task)).domain.task == task
 
-    def test_it_has_nothing_besides(self):
+    def test_the_controller_request_has_no_other_fields(self):
         assert set(ControllerRequest.model_fields) == {"domain"}
         assert set(ControllerDomainInput.model_fields) == {"task"}
 
@@ -121,13 +121,13 @@ class TestResponse:
         return ControllerResponse(**given_ | parts)
 
     @pytest.mark.rule("A-18")
-    def test_it_has_exactly_these_fields(self):
+    def test_the_controller_response_has_exactly_these_fields(self):
         fields = ["task", "worker_id", "worker_output", "critic_decision", "trace"]
         assert list(ControllerResponse.model_fields) == fields == list(self.response().model_dump())
 
     @pytest.mark.rule("A-18")
     @given(trees)
-    def test_it_is_fixed_in_all_depths_and_serialises_as_it_was(self, tree):
+    def test_a_response_is_deeply_frozen_and_serialises_unchanged(self, tree):
         response = self.response(worker_output=tree)
         with pytest.raises(ValidationError, match="frozen"):
             response.worker_output = 1
@@ -167,7 +167,7 @@ class TestResponse:
         with pytest.raises(TypeError, match="immutable"):
             change(response)
 
-    def test_what_is_dumped_is_the_callers_own(self):
+    def test_a_dumped_response_is_a_copy(self):
         response = self.response(trace=[{"a": 1}])
         response.model_dump()["trace"][0]["a"] = 2
         assert response.trace[0].a == 1

@@ -34,7 +34,7 @@ def with_worker(*answers):
 @pytest.mark.parametrize(
     ("text", "felt"), [("I love it", "POSITIVE"), ("A terrible, boring book", "NEGATIVE"), ("It is a book", "NEUTRAL")]
 )
-async def test_it_runs_on_the_same_core(text, felt):
+async def test_the_sentiment_domain_runs_on_the_same_core(text, felt):
     response = await run(SentimentTask(text=text), dispatcher=make_agent_dispatcher())
     assert response.worker_output.result.sentiment == felt
     assert response.critic_decision.decision == "ACCEPT"

@@ -25,7 +25,7 @@ class TestCalls:
         assert tools.ran == [("add", AddArgs(a=1, b=2))]
 
     @pytest.mark.rule("A-39")
-    def test_an_unknown_name_is_an_error_and_none_to_whoever_asks(self):
+    def test_an_unknown_tool_raises_on_call_and_is_none_on_get(self):
         registry = make_tool_registry()
         with pytest.raises(RuntimeError, match=r"Unknown tool: div \(there are: add, sub, mul\)") as error:
             registry.call("div", AddArgs(a=1, b=2))
@@ -48,7 +48,7 @@ class TestCalls:
         assert make_tool_registry().call("add", Same(a=1, b=2)).value == 3
 
     @pytest.mark.rule("A-39")
-    def test_what_a_tool_raises_comes_out_as_it_is(self):
+    def test_a_tools_exception_is_raised_unchanged(self):
         def fails(_):
             raise ZeroDivisionError("no")
 
@@ -79,7 +79,7 @@ class TestRegistering:
         with pytest.raises(TypeError, match="expected a pydantic model"):
             ToolRegistry().register("add", "x", lambda args: args, dict)
 
-    def test_one_can_look_what_there_is(self):
+    def test_a_registry_lists_its_tools(self):
         registry = make_tool_registry()
         assert len(registry) == 3
         assert "add" in registry
@@ -101,7 +101,7 @@ async def said_by(registry, *calls):
 
 
 class TestGates:
-    def test_they_say_what_tools_say(self):
+    def test_gates_of_tools_return_the_tools_results(self):
         gates = {gate.name: gate for gate in make_tool_registry().gates()}
         assert gates["sub"].description == "Subtract b from a."
         assert gates["sub"].parameters["required"] == ["a", "b"]

@@ -153,7 +153,7 @@ class MediumContract:
     def test_the_engine_is_named_with_its_version(self):
         assert any(letter.isdigit() for letter in self.language.make().engine)
 
-    def test_the_entity_is_told_its_gates_and_limits(self):
+    def test_the_capability_text_has_gates_and_limits(self):
         text = self.language.make().capability(GATES, Limits(seconds=7, gate_calls=33))
         for word in ("search", "query", "limit", "Search the notes.", "call_agent", "done", "submit_answer", "7", "33"):
             assert word in text
@@ -170,7 +170,7 @@ class MediumContract:
     def test_a_program_without_a_value_has_none(self):
         assert finished(fresh(self.language).begin(self.language.statement)) is None
 
-    def test_what_is_printed_comes_with_the_step(self):
+    def test_output_is_returned_with_the_step(self):
         step = fresh(self.language).begin(self.language.printing)
         assert isinstance(step, Finished)
         assert step.output == "hello\nagain\n"
@@ -203,7 +203,7 @@ class MediumContract:
         assert dict(step.args) == {"query": "notes"}
 
     @pytest.mark.rule("CIRCLE-7")
-    def test_calls_come_one_by_one_each_with_what_was_printed_since(self):
+    def test_calls_suspend_one_by_one_with_the_output_since_the_last(self):
         sandbox = fresh(self.language)
         first = suspended(sandbox.begin(self.language.call_twice))
         second = suspended(sandbox.answer(first, Answer(1)))
@@ -234,7 +234,7 @@ class MediumContract:
     def test_arguments_that_fit_no_name_raise_inside(self):
         assert finished(fresh(self.language).begin(self.language.wrong_call)) is True
 
-    def test_what_is_no_gate_cannot_be_called(self):
+    def test_an_unknown_gate_cannot_be_called(self):
         step = fresh(self.language).begin(self.language.unknown)
         assert isinstance(step, Raised)
         assert "nope" in step.error
@@ -257,7 +257,7 @@ class MediumContract:
 
     # --------------------------------------------------------------------------------------------- exceptions, limits
 
-    def test_an_exception_keeps_what_was_done_before_it(self):
+    def test_changes_before_an_exception_are_kept(self):
         sandbox = fresh(self.language)
         step = sandbox.begin(self.language.raising)
         assert isinstance(step, Raised)
@@ -326,7 +326,7 @@ class MediumContract:
         assert time.monotonic() - started < 5
         assert finished(sandbox.begin(self.language.read)) == 42
 
-    def test_interrupting_what_does_not_run_does_nothing(self):
+    def test_interrupting_an_idle_sandbox_does_nothing(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         sandbox.interrupt()
@@ -402,7 +402,7 @@ class MediumContract:
             sums.append(finished(fork_step))
         assert sums == [44, 71]
 
-    def test_a_program_goes_on_in_another_process(self, tmp_path: Path):
+    def test_a_program_resumes_in_another_process(self, tmp_path: Path):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         before = sandbox.dump()
@@ -425,7 +425,7 @@ class MediumContract:
             here = sandbox.answer(here, Answer(1))
         assert json.loads(elsewhere.stdout) == [dict(step.args), finished(here), 44]
 
-    def test_a_limit_after_a_resume_goes_back_to_what_was_loaded(self):
+    def test_a_limit_after_a_resume_rolls_back_to_the_loaded_state(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         before, step = sandbox.dump(), suspended(sandbox.begin(self.language.spin_after_call))

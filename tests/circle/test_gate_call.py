@@ -149,14 +149,14 @@ class TestFailures:
     """CIRCLE-5: the entity sees its failures, in words that it can use."""
 
     @pytest.mark.rule("CIRCLE-5", "D-011")
-    async def test_what_a_gate_raises_is_an_error_observation(self):
+    async def test_an_exception_of_a_gate_is_an_error_observation(self):
         observation = await call(gate_raising(ValueError("something went wrong")))
         assert observation.is_error
         assert observation.result == "ValueError: something went wrong"
         assert observation.tool_call_id == "c1"
 
     @pytest.mark.rule("CIRCLE-5")
-    async def test_what_a_blocking_gate_raises_is_one_too(self):
+    async def test_an_exception_of_a_blocking_gate_is_an_error_observation(self):
         @gate
         def failing() -> None:
             raise KeyError("x")
@@ -179,7 +179,7 @@ class TestFailures:
         observation = await call(opening)
         assert observation.result == "FileNotFoundError: No such file or directory: 'missing.txt'"
 
-    async def test_an_exception_group_is_told_by_its_leaves(self):
+    async def test_an_exception_group_is_described_by_its_leaves(self):
         inner = ExceptionGroup("inner", [KeyError("b"), ValueError("a")])
         observation = await call(gate_raising(ExceptionGroup("outer", [ValueError("a"), inner])))
         assert observation.result == "ValueError: a\nKeyError: 'b'"
@@ -229,7 +229,7 @@ class TestFailures:
         assert "CancelledError" in observation.result
 
     @given(st.text())
-    async def test_whatever_the_message_it_is_an_observation(self, message):
+    async def test_an_exception_with_any_message_is_an_observation(self, message):
         observation = await call(gate_raising(ValueError(message)))
         assert observation.is_error
         observation.content.encode()
@@ -337,7 +337,7 @@ class TestTimeout:
         assert observation.result == "hanging timed out after 0.05 s"
         assert time.monotonic() - began < 5
 
-    async def test_a_timeout_error_of_the_gates_own_is_told_as_it_is(self):
+    async def test_a_gates_own_timeout_error_is_described_as_an_exception(self):
         assert (await call(gate_raising(TimeoutError("the shop"), timeout=5))).result == "TimeoutError: the shop"
 
     async def test_a_failure_while_the_timeout_cancels_is_no_crash(self):
@@ -373,7 +373,7 @@ class TestTimeout:
 class TestResults:
     """What JSON cannot say is said in another way, or refused by name."""
 
-    async def test_a_result_that_is_no_json_value_says_what_is_expected(self):
+    async def test_a_result_without_a_json_form_is_an_error_with_the_expected_form(self):
         @gate
         async def odd() -> object:
             return {"handle": object()}

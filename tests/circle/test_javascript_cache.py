@@ -62,7 +62,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return made
 
 
-def test_it_is_compiled_once(engine: wasmtime.Engine, counted: list[bytes], folder: Path) -> None:
+def test_the_engine_is_compiled_once(engine: wasmtime.Engine, counted: list[bytes], folder: Path) -> None:
     assert [says(engine, compiled(engine, WASM, "test")) for _ in range(3)] == [7, 7, 7]
     assert counted == [WASM]
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -70,7 +70,7 @@ def test_it_is_compiled_once(engine: wasmtime.Engine, counted: list[bytes], fold
     assert list(folder.iterdir()) == [kept()]
 
 
-def test_what_is_compiled_with_other_settings_is_another(engine: wasmtime.Engine, counted: list[bytes]) -> None:
+def test_other_settings_have_their_own_compiled_module(engine: wasmtime.Engine, counted: list[bytes]) -> None:
     for settings in ("test", "else", "test"):
         compiled(engine, WASM, settings)
     assert counted == [WASM, WASM]
@@ -115,7 +115,7 @@ DOUBTS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_what_is_in_doubt_is_compiled_anew(engine: wasmtime.Engine, counted: list[bytes], doubt: str) -> None:
+def test_an_untrusted_cache_file_is_compiled_again(engine: wasmtime.Engine, counted: list[bytes], doubt: str) -> None:
     compiled(engine, WASM, "test")
     DOUBTS[doubt](kept())
     assert says(engine, compiled(engine, WASM, "test")) == 7
@@ -125,7 +125,7 @@ def test_what_is_in_doubt_is_compiled_anew(engine: wasmtime.Engine, counted: lis
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("whose", ["file", "folder"])
-def test_what_belongs_to_somebody_else_is_compiled_anew(
+def test_a_cache_file_of_another_user_is_compiled_again(
     engine: wasmtime.Engine, counted: list[bytes], whose: str
 ) -> None:
     compiled(engine, WASM, "test")

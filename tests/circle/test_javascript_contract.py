@@ -89,7 +89,7 @@ def test_a_variable_of_one_turn_is_there_in_the_next(box):
 
 
 @pytest.mark.rule("COMP-1")
-def test_what_a_gate_says_is_wrong_leaves_the_program_as_an_error(box):
+def test_an_uncaught_gate_error_ends_the_program_as_an_error(box):
     code = 'call_agent({\n  intent: "sub task",\n  gates: ["fetch"]  // parent doesn\'t have fetch\n});\n'
     made, step = turn(box, code, [Answer('cannot grant gate "fetch"', is_error=True)])
     assert made == [("call_agent", {"intent": "sub task", "gates": ["fetch"]})]
@@ -97,7 +97,7 @@ def test_what_a_gate_says_is_wrong_leaves_the_program_as_an_error(box):
 
 
 @pytest.mark.rule("COMP-2", "LOOM-8")
-def test_a_childs_result_is_what_the_call_comes_to(box):
+def test_call_agent_evaluates_to_the_childs_result(box):
     made = calls(box, 'var result = call_agent({ intent: "compute 6*7" });\ndone(result);', [42, None])
     assert made == [("call_agent", {"intent": "compute 6*7"}), ("done", {"answer": 42})]
 
@@ -179,13 +179,13 @@ def test_a_childs_failure_is_caught_by_its_parent(box):
         ("let p = Promise.resolve(4)", "await p", 4),
     ],
 )
-def test_what_is_declared_at_the_top_lives_on_and_can_be_declared_again(box, first, second, expected):
+def test_top_level_declarations_persist_and_can_be_repeated(box, first, second, expected):
     assert isinstance(turn(box, first)[1], Finished)
     assert value(box, second) == expected
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_what_ran_before_an_exception_stays_done(box):
+def test_changes_before_an_exception_persist(box):
     _, step = turn(box, "var x = 1;\nx = 2;\nnull.foo;\nx = 3;")
     assert step == Raised("TypeError: cannot read property 'foo' of null (line 3, column 1)")
     assert value(box, "x") == 2
@@ -318,7 +318,7 @@ def test_gates_keep_their_names_for_the_next_turn(box):
     assert calls(box, "done(read('a'))", ["text", None]) == [("read", {"path": "a"}), ("done", {"answer": "text"})]
 
 
-def test_output_is_what_was_printed_since_the_step_began(box):
+def test_output_is_the_text_printed_since_the_step_began(box):
     step = box.begin("console.log('a', {b: [1]}, null, undefined, 2n); read('x'); print('c'); 5")
     assert isinstance(step, Suspended)
     assert step.output == 'a {"b":[1]} null undefined 2n\n'
@@ -417,7 +417,7 @@ def test_an_answer_belongs_to_the_call_that_waits(box):
         box.answer(first, Answer(2))
 
 
-def test_a_turn_that_nobody_goes_on_with_is_undone_by_the_next(box):
+def test_an_abandoned_turn_is_undone_by_the_next(box):
     value(box, "var x = 1")
     box.begin("x = 2; read('a')")
     assert value(box, "x") == 1
@@ -432,7 +432,7 @@ def test_time_that_a_gate_takes_is_not_computing(javascript):
 
 
 @pytest.mark.parametrize("code", ["for (;;);", "let s = 'a'.repeat(1e7); for (;;) s.indexOf('b')"])
-def test_an_interrupt_ends_what_runs_in_another_thread(javascript, code):
+def test_an_interrupt_ends_a_step_in_another_thread(javascript, code):
     box = javascript.open(GATES, Limits(seconds=30))
     value(box, "var x = 1")
     timer = threading.Timer(0.1, box.interrupt)
@@ -454,7 +454,7 @@ def test_an_interrupt_between_turns_does_nothing_and_one_while_a_gate_runs_ends_
     assert value(box, "2") == 2
 
 
-def test_close_leaves_no_thread_behind_wherever_the_program_is(javascript):
+def test_close_leaves_no_thread_at_any_point_of_a_program(javascript):
     value(javascript.open(GATES, LIMITS), "1")  # the clock of all programs stays
     before = set(threading.enumerate())
     idle, suspended, computing = (javascript.open(GATES, Limits(seconds=30)) for _ in range(3))
@@ -473,7 +473,7 @@ def test_close_leaves_no_thread_behind_wherever_the_program_is(javascript):
         idle.begin("1")
 
 
-def test_a_bug_behind_the_border_is_raised_where_the_step_was_made(box, monkeypatch):
+def test_a_bug_of_the_host_is_raised_by_the_step(box, monkeypatch):
     value(box, "var x = 1")
     monkeypatch.setattr("cantrip_actors.circle.javascript.medium.arguments", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -538,7 +538,7 @@ def test_there_is_no_snapshot_of_a_suspended_program(box):
         box.resume(b"")
 
 
-def test_what_is_no_snapshot_of_this_engine_is_refused_and_changes_nothing(box, javascript):
+def test_an_invalid_snapshot_is_refused_and_changes_nothing(box, javascript):
     value(box, "var x = 'x'.repeat(1000)")
     image = box.dump()
     other = image.replace(image[8:20], b"another one!")
@@ -582,7 +582,7 @@ def test_the_capability_text_names_language_gates_and_limits(javascript):
     assert len(javascript.capability([DONE.definition], LIMITS)) < 1200
 
 
-def test_an_installation_without_the_engine_says_what_to_install(monkeypatch):
+def test_a_missing_engine_is_named_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cantrip_actors.circle.javascript.medium", None)
     with pytest.raises(ModuleNotFoundError):
         medium("javascript")

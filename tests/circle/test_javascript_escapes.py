@@ -116,7 +116,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("one", part(ESCAPES, 4), ids=lambda one: one.name)
-def test_nothing_gets_out(one, host):
+def test_no_program_escapes(one, host):
     sandbox = opened(AMPLE)
     step, seen = attempt(sandbox, one.code.replace("<file>", str(host.file)).replace("<pid>", str(os.getpid())))
     image = sandbox.dump()
@@ -178,7 +178,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
     ],
     ids=lambda asked: ascii(asked[:12]),
 )
-def test_what_the_prelude_asks_is_checked_as_if_the_program_had_said_it(asked):
+def test_requests_of_the_prelude_are_checked_like_the_programs(asked):
     """A program that got hold of the prelude's own way to the host would have won nothing."""
     sandbox = opened()
     answer = sandbox._host(asked.encode("utf-8", "replace"))

@@ -56,7 +56,7 @@ def test_a_value_that_goes_through_a_program_comes_back_the_same(box, value):
 
 
 @given(VALUES)
-def test_a_gates_result_goes_on_as_an_argument_unchanged(box, value):
+def test_a_gates_result_passes_unchanged_as_an_argument(box, value):
     step = box.begin("const got = pay({id: 0}); pay({id: got}); got")
     step = box.answer(step, Answer(value))
     assert isinstance(step, Suspended)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cantrip_actors.circle.javascript.errors import told
+from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
 from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
 from tests.circle.mistakes import error
@@ -59,7 +59,7 @@ def asked(box, code):
         ("interface A { x: string }", "no TypeScript"),
     ],
 )
-def test_what_other_engines_have_is_told_with_what_to_do_instead(box, code, said):
+def test_a_name_of_other_engines_is_an_error_with_an_alternative(box, code, said):
     assert said in error(box, code)
 
 
@@ -79,7 +79,7 @@ def test_other_errors_are_left_alone(box, code):
         ("\n\n[1].mapp(x => x)", "not a function (line 3"),  # the engine points to the callback
     ],
 )
-def test_what_is_no_function_is_named(box, code, said):
+def test_a_called_value_that_is_not_a_function_is_named(box, code, said):
     assert said in error(box, code)
 
 
@@ -97,7 +97,7 @@ def test_an_error_in_a_function_of_an_earlier_program_says_where_it_was_called(b
         ("throw Object.defineProperty(new Error('x'), 'cause', {get() { throw 1 }})", "cannot be shown"),
     ],
 )
-def test_what_stands_behind_an_error_is_told(box, code, said):
+def test_the_cause_of_an_error_is_described(box, code, said):
     assert said in error(box, code)
 
 
@@ -105,7 +105,7 @@ def test_what_stands_behind_an_error_is_told(box, code, said):
     "stack", ["", "at f (<input>:9999:1)", "at <eval> (<input>:1:99999)", "at <eval> (<input>:0:0)", "x" * 100_000]
 )
 def test_a_stack_is_any_text(stack):
-    assert told("TypeError", "not a function", stack, "f()", ["search"]).startswith("TypeError: not a function")
+    assert describe("TypeError", "not a function", stack, "f()", ["search"]).startswith("TypeError: not a function")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_stack_is_any_text(stack):
 def test_a_program_of_any_shape_is_looked_at_in_no_time(name, code):
     """It holds up the whole process: a look that is quadratic would never come back."""
     stack = f"at <eval> (<input>:1:{len(code)})"
-    assert told(name, "not a function", stack, code, ["search"]).startswith(name)
+    assert describe(name, "not a function", stack, code, ["search"]).startswith(name)
 
 
 # ---------------------------------------------------------------------------------------------- what is passed on
@@ -133,7 +133,7 @@ def test_a_program_of_any_shape_is_looked_at_in_no_time(name, code):
         ("search('x', {query: 'y'})", "got query twice"),
     ],
 )
-def test_what_is_no_value_is_refused_where_it_is_passed(box, code, said):
+def test_a_value_without_a_json_form_is_refused_where_it_is_passed(box, code, said):
     assert said in error(box, code)
 
 
@@ -151,7 +151,7 @@ def test_what_is_no_value_is_refused_where_it_is_passed(box, code, said):
         ("new String('s')", "s"),
     ],
 )
-def test_what_has_no_json_crosses_in_its_nearest_form(box, code, answer):
+def test_a_value_without_exact_json_crosses_in_its_nearest_form(box, code, answer):
     assert asked(box, f"done({code})") == {"answer": answer}
 
 
@@ -164,17 +164,17 @@ def test_an_unsettled_promise_in_a_value_is_shown_as_such(box):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_a_misspelt_name_beside_other_arguments_is_told_as_such(box):
+def test_a_misspelt_argument_name_is_named(box):
     assert asked(box, "search('x', {limt: 3})") == {"query": "x", "limt": 3}  # and its check says what is wrong
     assert asked(box, "search('x', 3, {tag: []})") == {"query": "x", "limit": 3, "tag": []}
 
 
-def test_a_gate_reads_as_itself_whatever_other_names_it_has(box):
+def test_a_gate_is_rendered_by_its_own_name_under_any_alias(box):
     assert value(box, "done") == "[function done]"
     assert value(box, "[submit_answer.name, call_entity.name]") == ["done", "call_agent"]
 
 
-def test_the_console_has_what_programs_use_of_it(box):
+def test_the_console_has_the_methods_that_programs_use(box):
     step = box.begin(
         "console.group('g'); console.table([1]); console.dir({a: 1}); console.groupEnd(); console.time('t');"
         "console.assert(1, 'no'); console.assert(0, 'yes'); console.timeEnd('t')"

@@ -102,7 +102,7 @@ def test_no_text_keeps_the_scanner_busy(code):
     assert time.process_time() - began < 4
 
 
-def test_what_is_too_long_or_has_no_declarations_stays_as_it_is():
+def test_a_long_program_or_one_without_declarations_is_unchanged():
     assert prepare("x = 1; letter = 'const_'") == Script("x = 1; letter = 'const_'")
     long = "let x = 1;" + " " * LONGEST
     assert prepare(long) == Script(long)

@@ -103,20 +103,20 @@ def where() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("jail", JAILS)
-def test_nothing_of_a_shell_outlives_a_host_killed_at_any_moment(jail: JailName, where: Path) -> None:
+def test_no_process_of_a_shell_outlives_a_killed_host(jail: JailName, where: Path) -> None:
     confined_by(jail)
     delays = [LONGEST * moment / MOMENTS for moment in range(MOMENTS)]
     assert left_after_kills(host(SHELL, jail), delays, where) == []
     assert list(where.iterdir()) == []
 
 
-def test_nothing_of_a_python_program_outlives_a_host_killed_at_any_moment(where: Path) -> None:
+def test_no_python_worker_outlives_a_killed_host(where: Path) -> None:
     delays = [LONGEST * moment / MOMENTS for moment in range(MOMENTS)]
     assert left_after_kills(host(PYTHON), delays, where, patience=8.0) == []
     assert list(where.iterdir()) == []
 
 
-def test_the_next_process_ends_what_a_host_and_its_watcher_left(where: Path) -> None:
+def test_the_next_process_sweeps_what_a_killed_host_and_watcher_left(where: Path) -> None:
     confined_by("landlock")
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = host(SHELL, "landlock", watched=False)

@@ -119,20 +119,20 @@ async def _coroutine():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_such_form_is_told_by_type_and_place(value, told):
+def test_a_value_without_a_json_form_is_reported_with_type_and_path(value, told):
     with pytest.raises(NotPlain) as caught:
         plain(value)
     assert told in str(caught.value)
 
 
-def test_what_nobody_awaited_is_refused():
+def test_an_unawaited_coroutine_is_refused():
     forgotten = _coroutine()
     with pytest.raises(NotPlain, match="nobody has awaited"):
         plain([forgotten])
     forgotten.close()
 
 
-def test_a_cycle_is_told():
+def test_a_cycle_is_reported():
     loop: list[object] = []
     loop.append({"inner": loop})
     with pytest.raises(NotPlain, match="contains itself"):
@@ -145,7 +145,7 @@ def test_one_value_twice_is_no_cycle():
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 100_000])
-def test_too_deep_nesting_is_told(depth):
+def test_too_deep_nesting_is_reported(depth):
     deep: list[object] = []
     for _ in range(depth):
         deep = [deep]
@@ -192,7 +192,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_whatever_it_is_made_of_json_reads_it_back_equal(value):
+def test_any_converted_value_survives_a_json_round_trip(value):
     made = plain(value)
     assert orjson.loads(orjson.dumps(made)) == made
     assert plain(made) == made
@@ -225,13 +225,13 @@ def nested(leaves):
 
 
 @given(nested(LEAVES))
-def test_what_is_plain_already_is_known_to_be(value):
+def test_is_plain_recognises_json_values(value):
     assert is_plain(value)
     assert json.dumps(plain(value)) == json.dumps(value)
 
 
 @given(nested(LEAVES | ODD))
-def test_nothing_else_is_taken_for_it(value):
+def test_is_plain_rejects_other_values(value):
     odd = any(type(part) not in (str, int, float, bool, type(None)) for part in leaves_of(value))
     assert is_plain(value) is not odd
 
@@ -244,7 +244,7 @@ def leaves_of(value):
         yield value
 
 
-def test_it_ends_where_a_value_does_not():
+def test_conversion_of_an_endless_value_ends():
     value = []
     value += [value, {"a": value}, value]
     assert not is_plain(value)

@@ -100,7 +100,7 @@ def test_there_are_enough_of_them():
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("one", part(ATTEMPTS, 4), ids=lambda one: one.name)
-def test_nothing_gets_out_and_everything_ends(one: Attempt, host: Host):
+def test_no_program_escapes_and_every_program_ends(one: Attempt, host: Host):
     sandbox = opened()
     started = time.monotonic()
     step, seen = attempt(sandbox, one.code.replace("{path}", str(host.file)))

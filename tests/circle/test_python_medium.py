@@ -90,7 +90,7 @@ def test_a_gate_is_a_value_that_lives_on():
     assert value(step) == [1, 2, 3]
 
 
-def test_a_name_of_ones_own_comes_before_a_gates():
+def test_a_programs_own_name_shadows_a_gate():
     assert value(opened().begin("def search(q):\n    return 'mine'\nsearch('a')")) == "mine"
 
 
@@ -244,7 +244,7 @@ def test_an_exception_of_a_limits_type_counts_as_the_limit(kind: str):
     assert value(sandbox.begin("x")) == 1
 
 
-def test_a_recursion_that_is_caught_is_none():
+def test_a_caught_recursion_error_is_not_a_limit():
     assert value(opened().begin("def f():\n    f()\ntry:\n    f()\nexcept RecursionError:\n    x = 1\nx")) == 1
 
 
@@ -291,7 +291,7 @@ def test_limits_that_are_loaded_can_only_get_narrower():
     assert narrow.begin("while True:\n    pass") == Exceeded("0.2 s of computing")
 
 
-def test_a_damaged_image_is_an_error_of_whoever_kept_it():
+def test_a_damaged_snapshot_raises_value_error():
     sandbox, other = opened(), opened()
     sandbox.begin("x = 1")
     step = call(sandbox.begin("search('a')"))
@@ -332,7 +332,7 @@ def test_a_wrong_call_is_found_before_anything_ran(wrong: str, says: str):
     assert value(sandbox.begin("x")) == 1
 
 
-def test_a_wrong_call_is_told_with_its_line_and_how_the_gate_is_called():
+def test_a_wrong_call_is_reported_with_its_line_and_the_signature():
     text = error(opened(type_check=True).begin("x = 1\nsearch(5, limit=None)\nsearch('a', limt=2)"))
     head, *lines, signature = text.splitlines()
     assert head == "TypeError: nothing was run, because of the call of a gate"
@@ -484,13 +484,13 @@ def test_many_threads_may_each_have_a_sandbox():
         ("type Names = list[str]", "leave the annotation out"),
     ],
 )
-def test_what_this_python_lacks_comes_with_what_to_write_instead(code, advice):
+def test_a_missing_python_feature_is_an_error_with_an_alternative(code, advice):
     step = medium("python").open([], Limits()).begin(code)
     assert isinstance(step, Raised)
     assert advice in step.error.partition("; instead: ")[2].splitlines()[0]
 
 
-def test_what_a_program_says_itself_gets_no_advice():
+def test_a_programs_own_error_message_gets_no_advice():
     step = medium("python").open([], Limits()).begin("raise ValueError('there is no module')")
     assert isinstance(step, Raised)
     assert "instead" not in step.error

@@ -38,7 +38,7 @@ def asked(box, code):
         ("help(search)", "signatures"),
     ],
 )
-def test_an_unknown_name_is_told_with_what_to_do(box, code, said):
+def test_an_unknown_name_is_an_error_with_advice(box, code, said):
     assert said in error(box, code)
 
 
@@ -47,7 +47,7 @@ def test_other_errors_are_left_alone(box, code):
     assert "did you mean" not in error(box, code)
 
 
-def test_of_what_is_decorated_one_line_is_shown(box):
+def test_a_decorated_definition_is_shown_as_one_line(box):
     assert error(box, "class A:\n    @property\n    def x(self): return 1").endswith("\n  line 2: @property")
 
 
@@ -79,7 +79,7 @@ def test_a_gate_in_a_variable_lives_on_and_in_an_image(box):
     assert other.resume(step.image).gate == "search"
 
 
-def test_a_gate_that_is_not_called_reads_as_what_it_is(box):
+def test_an_uncalled_gate_is_rendered_as_a_function(box):
     assert box.begin("done") == Finished("<function done>")
 
 
@@ -102,7 +102,7 @@ def test_a_gate_that_is_not_called_reads_as_what_it_is(box):
         ("Thing().method", "<bound method>"),
     ],
 )
-def test_what_only_exists_inside_is_no_argument(box, code, said):
+def test_a_value_that_exists_only_inside_is_refused_as_an_argument(box, code, said):
     box.begin("class Thing:\n    def method(self): pass")
     told = error(box, f"done({code})")
     assert told.startswith("TypeError: done() argument 'answer' is no JSON value: ")

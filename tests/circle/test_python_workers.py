@@ -52,7 +52,7 @@ def test_a_worker_that_dies_undoes_the_turn_and_is_replaced():
     assert sandbox.begin("x") == Finished(1)
 
 
-def test_a_step_that_waits_for_a_worker_can_be_interrupted_and_harms_nobody():
+def test_a_step_waiting_for_a_worker_can_be_interrupted_alone():
     busy = [opened() for _ in range(python_workers._cores())]
     ended: list[object] = []
     threads = [spinning(one, ended) for one in busy]
@@ -163,7 +163,7 @@ def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
 
 
 @LINUX
-def test_where_scripts_cannot_run_the_bare_interpreter_does(monkeypatch: pytest.MonkeyPatch):
+def test_the_bare_interpreter_is_used_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(python_workers, "_works", lambda _: False)
     python_workers.close()
     assert opened().begin("1 + 1") == Finished(2)
@@ -173,7 +173,7 @@ def test_where_scripts_cannot_run_the_bare_interpreter_does(monkeypatch: pytest.
 
 @LINUX
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking with threads: that is what this is about
-def test_a_process_that_was_forked_is_told_so_and_does_not_hang():
+def test_a_forked_process_gets_an_error_instead_of_hanging():
     assert opened().begin("1") == Finished(1)
     child = os.fork()
     if child == 0:

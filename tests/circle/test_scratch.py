@@ -47,7 +47,7 @@ def where() -> Iterator[Path]:
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("use", USES)
-def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
+def test_an_orderly_end_leaves_no_folder(use: str, where: Path) -> None:
     done = ran(USES[use].replace("exec -a", ": -a"), where)
     assert done.returncode == 0, done.stderr
     assert list(where.iterdir()) == []
@@ -55,7 +55,7 @@ def test_who_ends_in_order_leaves_nothing(use: str, where: Path) -> None:
 
 @pytest.mark.rule("C-69")
 @pytest.mark.parametrize("use", USES)
-def test_what_a_killed_process_leaves_the_next_one_removes(use: str, where: Path) -> None:
+def test_the_next_process_removes_the_folder_of_a_killed_one(use: str, where: Path) -> None:
     killing = "os.kill(os.getpid(), signal.SIGKILL)"
     unwatched = "scratch.leftovers.watch = lambda folder: None\n"  # as if the watcher were killed, too
     code = f"{unwatched}{USES[use]}\n{killing}"
@@ -68,7 +68,7 @@ def test_what_a_killed_process_leaves_the_next_one_removes(use: str, where: Path
     assert list(where.iterdir()) == []
 
 
-def test_who_lives_keeps_what_is_theirs(where: Path) -> None:
+def test_the_folder_of_a_living_process_is_kept(where: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = HEAD + "print(scratch.folder('x'), flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -102,7 +102,7 @@ assert len(os.listdir(mine.parent.parent)) == 1
     assert list(where.iterdir()) == []
 
 
-def test_a_folder_that_somebody_has_tidied_away_is_made_anew(where: Path) -> None:
+def test_a_removed_folder_is_created_again(where: Path) -> None:
     code = """
 import shutil
 shutil.rmtree(scratch.folder("x").parent)

@@ -217,7 +217,7 @@ def test_a_gates_failure_is_exit_code_1_and_its_message(box):
     assert (text, step) == ("child exploded\n", Raised("exit code 1", "child exploded\n"))
 
 
-def test_words_that_do_not_fit_are_told_how_it_is_called(box):
+def test_wrong_arguments_are_an_error_with_the_usage(box):
     made, text, step = turn(box, "gate_read a b c")
     assert (made, text, type(step)) == (
         [],
@@ -227,7 +227,7 @@ def test_words_that_do_not_fit_are_told_how_it_is_called(box):
 
 
 @pytest.mark.rule("COMP-6")
-def test_what_is_no_gate_is_not_found(shell):
+def test_an_unknown_gate_is_not_found(shell):
     box = shell.open([DONE.definition], LIMITS)
     _, text, step = turn(box, "call_agent x || { echo blocked; false; }")
     assert "not found" in text
@@ -249,13 +249,13 @@ def test_calls_at_the_same_time_are_asked_one_after_the_other(box):
     assert sorted(args["intent"] for _, args in made) == ["1", "2", "3", "4", "5"]
 
 
-def test_output_is_what_was_printed_since_the_step_began(box):
+def test_output_is_the_text_printed_since_the_step_began(box):
     step = box.begin("echo one; echo two >&2; call_agent x; echo three")
     assert step.output == "one\ntwo\n"
     assert box.answer(step, Answer(None)) == Finished(None, "three\n")
 
 
-def test_what_was_printed_after_a_programs_end_is_not_the_next_ones(box):
+def test_output_after_a_programs_end_does_not_reach_the_next(box):
     assert printed(box, "echo first") == "first\n"
     shells = Path(f"/proc/{box._process._process.pid}/fd/1")  # which those that die share, and may have written to
     shells.write_text("fork: retry\n", encoding="utf-8")
@@ -273,7 +273,7 @@ def test_more_output_than_may_be_is_cut_and_says_so(shell):
 
 
 @pytest.mark.parametrize("broken", ["if", "echo 'x", "for i in 1 2; do", "done", "( "])
-def test_what_does_not_parse_is_an_error_and_the_shell_goes_on(box, broken):
+def test_a_syntax_error_is_an_error_and_the_shell_continues(box, broken):
     printed(box, "x=1")
     assert isinstance(turn(box, broken)[2], Raised)
     assert printed(box, "echo $x") == "1\n"
@@ -289,7 +289,7 @@ def test_an_answer_belongs_to_the_call_that_waits(box):
         box.answer(first, Answer(2))
 
 
-def test_a_turn_that_nobody_goes_on_with_is_undone_by_the_next(box):
+def test_an_abandoned_turn_is_undone_by_the_next(box):
     printed(box, "x=1")
     box.begin("x=2; call_agent x")
     assert printed(box, "echo $x") == "1\n"
@@ -303,7 +303,7 @@ def test_time_that_a_gate_takes_is_not_computing(shell):
     box.close()
 
 
-def test_an_interrupt_ends_what_runs_and_what_waits(shell):
+def test_an_interrupt_ends_running_and_waiting_programs(shell):
     box = shell.open(GATES, Limits(seconds=30))
     box.interrupt()
     printed(box, "x=1")
@@ -318,7 +318,7 @@ def test_an_interrupt_ends_what_runs_and_what_waits(shell):
     box.close()
 
 
-def test_close_leaves_nothing_behind_wherever_the_program_is(shell):
+def test_close_leaves_nothing_at_any_point_of_a_program(shell):
     before = set(threading.enumerate())
     idle, suspended, computing, unused = (shell.open(GATES, Limits(seconds=30)) for _ in range(4))
     printed(idle, "echo x > file; mkdir -p a/b; chmod 000 a; ln -s / root")
@@ -374,7 +374,7 @@ def test_there_are_no_images_of_programs_that_wait(box):
 
 
 @pytest.mark.parametrize("image", [b"", b"x", b"-1\n", b"5\nabc", b"0\n[]x", b"0\nno JSON\n"])
-def test_what_is_no_image_is_refused(box, image):
+def test_an_invalid_snapshot_is_refused(box, image):
     printed(box, "x=1; echo 1 > f")
     with pytest.raises(ValueError, match=r"\w"):
         box.load(image)
@@ -396,7 +396,7 @@ def test_there_is_no_bare_shell(monkeypatch):
 
 
 @pytest.mark.rule("CIRCLE-6")
-def test_a_jail_that_does_not_hold_is_none(monkeypatch):
+def test_a_jail_that_fails_its_check_is_not_used(monkeypatch):
     monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine, "TELLING", 0.2)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
@@ -409,7 +409,7 @@ def test_a_jail_that_does_not_hold_is_none(monkeypatch):
             medium("shell")
 
 
-def test_what_is_not_installed_is_said(monkeypatch):
+def test_a_missing_dependency_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.medium", raising=False)
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.confine", raising=False)
     monkeypatch.delitem(sys.modules, "cantrip_actors.circle.shell.syscalls", raising=False)
@@ -479,7 +479,7 @@ def test_no_text_keeps_the_scanner_busy(code):
 
 
 @given(st.text(alphabet="done trap EXIT'\"`$(){};|&<>\\\n#-=x0", max_size=80))
-def test_nothing_but_the_names_of_commands_is_changed(code):
+def test_only_the_names_of_commands_are_changed(code):
     assert prepare(code).replace(COMMAND, "done").replace(TRAP, "trap") == code
 
 

@@ -150,7 +150,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize(("code", "jail"), in_jails(ESCAPES))
-def test_nothing_gets_out(code, jail, host):
+def test_no_program_escapes(code, jail, host):
     sandbox = opened(jail, AMPLE if "STOP" not in code and "set -n" not in code else LIMITS)
     _, seen = attempt(sandbox, host.filled(code))
     assert SECRET not in seen

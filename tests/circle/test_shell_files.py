@@ -98,7 +98,7 @@ def test_a_file_that_changes_twice_in_a_tick_of_the_clock_comes_back_too(box: Sh
         assert printed(box, "cat f") == f"{n:02}\n"
 
 
-def test_what_a_program_leaves_in_tmp_is_among_its_files() -> None:
+def test_files_in_tmp_are_kept_with_the_sandbox() -> None:
     box = confined_by("bubblewrap").open([CALL_AGENT.definition], LIMITS)
     printed(box, "echo 1 > /tmp/a; echo 2 > /dev/shm/b")
     exceeds(box, "rm /tmp/a; echo 3 > /dev/shm/b")
@@ -109,7 +109,7 @@ def test_what_a_program_leaves_in_tmp_is_among_its_files() -> None:
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_copies_are_only_made_of_what_has_changed(box: ShellSandbox) -> None:
+def test_only_changed_files_are_copied(box: ShellSandbox) -> None:
     printed(box, "for i in {1..50}; do echo $i > f$i; done; sleep 0.05; touch settled")
     copied = box._files._copied
     printed(box, "sleep 0.05; cat f1")
@@ -158,7 +158,7 @@ def test_an_image_has_variables_functions_options_directory_and_files(shell: She
 @pytest.mark.parametrize(
     "code", ["exec 9</dev/null", "exec {fd}<>f", "truncate -s 50M large", "head -c 9000000 /dev/urandom > large"]
 )
-def test_what_an_image_cannot_have_is_no_image(shell: Shell, code: str) -> None:
+def test_a_sandbox_that_no_snapshot_can_express_has_none(shell: Shell, code: str) -> None:
     box = shell.open([], LIMITS)
     assert box.dump() is not None
     printed(box, code)
@@ -201,7 +201,7 @@ GOOD = ["home/x", 0o100600, 1, 0, ""]
         [["home/x", 0o100600, 1, 7, ""]],  # bytes that are not there
     ],
 )
-def test_an_image_with_files_that_no_shell_has_is_refused_and_the_shell_goes_on(files: object) -> None:
+def test_a_snapshot_with_impossible_files_is_refused_and_the_shell_continues(files: object) -> None:
     box = confined_by("bubblewrap").open([], LIMITS)
     with pytest.raises(ValueError, match=r"\w"):
         box.load(b"0\n" + orjson.dumps(files) + b"\n")
@@ -257,7 +257,7 @@ def seen(top: Path) -> list[Any]:
 @pytest.mark.rule("CIRCLE-9")
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=CHANGES, second=CHANGES, third=CHANGES)
-def test_whatever_a_program_does_to_them_is_undone(first: Any, second: Any, third: Any) -> None:
+def test_every_change_of_files_is_undone(first: Any, second: Any, third: Any) -> None:
     files, other = Files(None), Files(None)
     try:
         for changes in (first, second):  # written without a link's end outside: the first component is never one
@@ -277,7 +277,7 @@ def test_whatever_a_program_does_to_them_is_undone(first: Any, second: Any, thir
         other.remove()
 
 
-def test_nothing_is_read_that_a_link_leads_to(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("canary")
     files = Files(None)
     (files.home / "folder").mkdir()

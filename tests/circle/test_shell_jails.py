@@ -98,7 +98,7 @@ def left_of(mark: str) -> list[int]:
 
 @pytest.mark.rule("X-02")
 @pytest.mark.parametrize("what", LEAVES)
-def test_nothing_of_a_program_runs_after_it(box: ShellSandbox, what: str) -> None:
+def test_no_process_of_a_program_runs_after_it(box: ShellSandbox, what: str) -> None:
     mark = f"MARK{uuid.uuid4().hex}"
     box.begin(f"export LEFT={mark}\n{LEAVES[what]}")
     ends = time.monotonic() + 20  # the kernel takes its time to bury what was killed
@@ -209,7 +209,7 @@ def test_files_that_are_held_open_between_programs_count(box: ShellSandbox) -> N
 
 
 @pytest.mark.rule("X-04")
-def test_nothing_is_written_between_programs(box: ShellSandbox) -> None:
+def test_no_file_is_written_between_programs(box: ShellSandbox) -> None:
     box.begin("(while :; do head -c 1M /dev/zero >> grows; sleep 0.01; done) & disown; setsid -f true; echo")
     sizes = {box.begin("stat -c %s grows 2>/dev/null || echo 0").output for _ in range(3)}
     time.sleep(0.1)
@@ -281,7 +281,7 @@ tried("fanotify_init", called("fanotify_init", 0, 0))
 
 
 @pytest.mark.rule("X-10")
-def test_no_socket_reaches_anybody_and_no_call_tells_of_files(box: ShellSandbox) -> None:
+def test_sockets_and_file_notifications_are_forbidden(box: ShellSandbox) -> None:
     box.limits = box.limits.again()
     step = box.begin(f"python3 - <<'END'\n{SOCKETS}\nEND")
     assert isinstance(step, Finished), step

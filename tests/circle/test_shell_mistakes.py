@@ -59,7 +59,7 @@ def test_lines_are_those_of_the_program(box):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_what_cannot_be_parsed_is_told_with_its_line_and_text(box):
+def test_a_syntax_error_is_reported_with_line_and_text(box):
     printed, error = ran(box, "echo a\nfor i in 1 2; echo $i; done")
     assert printed.splitlines() == [
         "a",
@@ -76,7 +76,7 @@ def test_a_program_may_return(box):
 # ---------------------------------------------------------------------------- what is run at each of its commands
 
 
-def test_what_a_program_has_shown_of_its_commands_is_its_own_commands_only(box):
+def test_command_tracing_shows_only_the_programs_commands(box):
     assert ran(box, "set -x")[0] == ""
     shown, _ = ran(box, "echo one")
     assert shown.replace("+", "") == " echo one\none\n"
@@ -114,7 +114,7 @@ def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box,
     assert box.answer(begun, Answer("found")) == Finished(None, "found there\n")
 
 
-def test_what_an_alias_or_a_function_makes_of_them_lives_on_past_an_exit(box):
+def test_aliases_and_functions_survive_an_exit(box):
     ran(box, f"shopt -s expand_aliases; {all_mine('function {0} {{ builtin printf mine; }}')}")
     assert ran(box, "builtin exit 0")[1] == ""
     assert ran(box, ":; set; declare; alias") == ("mine" * 4, "")
@@ -224,7 +224,7 @@ def test_an_option_that_there_is_not_is_no_argument(box):
     assert error == "exit code 1"
 
 
-def test_help_is_how_a_command_is_called_and_what_it_does(box):
+def test_help_shows_usage_and_description(box):
     assert ran(box, "search --help")[0] == "usage: search QUERY [--limit …]\nSearch the notes.\n"
 
 
@@ -264,7 +264,7 @@ def test_long_numbers_keep_their_digits():
         ("timeout 3 search milk", "search is a function of bash"),
     ],
 )
-def test_a_mistake_about_a_gate_is_told_what_to_do(box, code, said):
+def test_a_mistaken_gate_call_is_an_error_with_advice(box, code, said):
     assert said in ran(box, code)[1]
 
 
@@ -276,9 +276,9 @@ def test_other_failures_are_left_alone(output):
 
 
 @pytest.mark.parametrize("word", ["9" * 5000, "[" * 100_000 + "9" * 19, "9" * 19 + "x"])
-def test_what_looks_like_a_number_and_is_none_is_text(word):
+def test_a_word_that_only_resembles_a_number_is_text(word):
     assert arguments(DONE.definition, [word]) == {"answer": word}
 
 
-def test_where_there_is_no_done_nobody_is_told_of_it():
+def test_the_capability_text_omits_a_missing_done():
     assert hint("line 1: syntax error near unexpected token `done'", [search.definition]) == ""

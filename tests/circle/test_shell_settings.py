@@ -46,7 +46,7 @@ def ran(box, code):
 
 
 @pytest.mark.rule("CIRCLE-3")
-def test_an_answer_that_nobody_waits_for_is_not_the_next_programs(box):
+def test_an_unread_answer_does_not_reach_the_next_program(box):
     step = box.begin("search left & sleep 0.1; : >ends")
     assert isinstance(step, Suspended)
     await_file(box, "ends")
@@ -66,7 +66,7 @@ def await_file(box, name):
 @pytest.mark.parametrize(
     "killed", ["search left & sleep 0.1; kill -9 $!", "timeout --foreground 0.1 bash -c 'search left'"]
 )
-def test_who_was_killed_as_it_waited_keeps_nobody_from_asking(box, killed):
+def test_a_caller_killed_while_waiting_does_not_block_other_calls(box, killed):
     step = box.begin(f"{killed}; : >killed; search one; search two")
     assert isinstance(step, Suspended)
     assert step.args == {"query": "left"}
@@ -103,14 +103,14 @@ def test_a_locale_that_there_is_not_is_complained_of_once(box):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_what_is_shown_of_a_gate_call_is_the_call(box):
+def test_command_tracing_shows_a_gate_call_as_written(box):
     ran(box, "set -x")
     printed, _ = ran(box, "search one")
     assert printed.replace("+", "").splitlines() == [" search one", " __call search one", "of one"]
 
 
 @pytest.mark.parametrize("setting", ["IFS=12", "readonly IFS", "readonly LC_ALL=C", "IFS=; set -f", "set -eu"])
-def test_no_setting_changes_what_an_answer_is(box, setting):
+def test_shell_settings_do_not_change_an_answer(box, setting):
     ran(box, setting)
     assert ran(box, "search '12 é'") == ("of 12 é\n", Finished)
 
@@ -128,7 +128,7 @@ def test_a_program_that_leaves_by_exit_is_heard_of_under_any_alias(box):
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_who_has_locked_himself_out_is_let_in_again(box):
+def test_a_program_that_locked_its_folder_can_use_it_again(box):
     ran(box, "x=1; chmod 000 . /tmp; exit 0")
     assert ran(box, "echo $x") == ("1\n", Finished)
 
@@ -144,7 +144,7 @@ def test_a_program_that_ends_in_the_middle_of_a_word_is_no_harm_to_the_next(box)
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)  # in the other jail nobody can tell
-def test_what_is_open_is_kept_where_such_a_program_ends(box):
+def test_open_files_survive_the_end_of_such_a_program(box):
     ran(box, "echo kept >notes; exec 9<notes")
     ran(box, "echo $(")
     assert ran(box, "cat <&9") == ("kept\n", Finished)
@@ -152,7 +152,7 @@ def test_what_is_open_is_kept_where_such_a_program_ends(box):
 
 @pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)
 @pytest.mark.parametrize("setting", ["set -f", "GLOBIGNORE='*'", "shopt -s failglob nullglob"])
-def test_there_is_no_image_where_something_is_open_whatever_names_stand_for(box, setting):
+def test_a_shell_with_open_files_has_no_snapshot(box, setting):
     ran(box, f"exec 9</dev/null; {setting}")
     assert box.dump() is None
     ran(box, "exec 9<&-")
@@ -177,7 +177,7 @@ def test_a_large_variable_lives_on_past_an_exit(box, kind):
 
 
 @pytest.mark.rule("CIRCLE-6")
-def test_variables_that_cannot_be_told_are_undone(box):
+def test_variables_that_cannot_be_saved_are_undone(box):
     ran(box, "x=1")
     assert box.begin("x=2", {"text": "a\n" * 8_000_000}) == Exceeded("64 MiB of memory")
     assert ran(box, "echo $x ${#text}") == ("1 0\n", Finished)

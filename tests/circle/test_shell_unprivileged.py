@@ -109,7 +109,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
-def test_where_user_namespaces_are_forbidden_it_is_landlock() -> None:
+def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
     confined_by("landlock")
     shell = medium("shell")
     assert shell.engine.endswith("in landlock")
@@ -120,7 +120,7 @@ def test_where_user_namespaces_are_forbidden_it_is_landlock() -> None:
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
-def test_where_landlock_is_missing_too_the_medium_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_medium_is_refused_where_landlock_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: -1)
     with pytest.raises(InvalidCantrip, match=r"bubblewrap: .*No permissions.*landlock: .*version 0 of Landlock, 6 is"):
         medium("shell")
@@ -128,7 +128,7 @@ def test_where_landlock_is_missing_too_the_medium_is_refused(monkeypatch: pytest
 
 @pytest.mark.rule("CALL-3")
 @pytest.mark.parametrize("jail", JAILS)
-def test_an_entity_is_told_where_it_cannot_change_rights(
+def test_the_capability_text_says_when_modes_cannot_be_changed(
     jail: shell_confine.JailName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell: Shell = confined_by(jail)

@@ -59,7 +59,7 @@ def test_an_entity_that_moves_between_two_versions_after_kills_repeats_and_loses
 
 
 @pytest.mark.rule("LOOM-1", "D-011")
-def test_what_fails_is_a_clear_error_and_goes_on_once_it_is_mended():
+def test_a_failing_disk_is_a_clear_error_and_work_resumes_after_repair():
     code, told = crash("--parts", "faults")
     assert told["rows"][0]["wrong"] == []
     assert told["rows"][0]["refused"] > 10
@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_loses_nothing_and_entities_go_on_when_it_is_bac
 
 @pytest.mark.rule("LOOM-1", "LOOM-4", "CIRCLE-9", "D-001")
 @pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", KILLS), ("sqlite", "code", KILLS)])
-def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, kills):
+def test_programs_and_messages_survive_kills(store, workload, kills):
     wanted = {"--parts": "kills", "--store": store, "--workload": workload, "--kills": kills, "--durability": "process"}
     code, told = crash(*(str(word) for option in wanted.items() for word in option))
     assert told["rows"][0]["wrong"] == []
@@ -104,7 +104,7 @@ def test_programs_and_what_was_said_to_an_entity_survive_kills(store, workload, 
         ("consulting", "sqlite"),
     ],
 )
-def test_what_waits_for_a_time_or_a_person_happens_once_whatever_is_killed(workload, store):
+def test_timers_and_decisions_happen_once_under_kills(workload, store):
     needs(store)
     kills = 60 if EXHAUSTIVE else KILLS
     options = ("--store", store, "--workload", workload, "--kills", str(kills), "--durability", "process")
@@ -194,7 +194,7 @@ CircleActor._rebuild = empty
         3,
     ),
 )
-def test_it_finds_a_product_in_which(fault, said, workload):
+def test_the_campaign_detects_a_broken_product_in_which(fault, said, workload):
     wanted = {
         "--parts": "kills",
         "--store": "jsonl",

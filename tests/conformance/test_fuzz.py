@@ -81,7 +81,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_passes_with_its_seeds_and_what_it_once_found(name: str) -> None:
+def test_a_target_passes_with_its_seeds_and_past_findings(name: str) -> None:
     needs(name)
     outcome = fuzz(TARGETS[name], inputs=0)
     assert outcome.finding is None, outcome.finding
@@ -123,7 +123,7 @@ def test_an_input_that_takes_too_long_is_a_finding(monkeypatch: pytest.MonkeyPat
     assert type(finding.error).__name__ == "TooSlow"
 
 
-def test_a_command_reports_and_keeps_what_it_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_reports_and_keeps_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--minutes", "0.02", "--target", "record", "--keep", f"{tmp_path}"]
     assert command.main(arguments) == 0
     assert "passed record, the codec of records:" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def gone(folder: Path, pid: int) -> bool:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["killed", "terminated", "ended"])
-def test_it_ends_with_its_process_however_that_ends(how):
+def test_the_server_ends_with_its_process_in_any_way(how):
     server_or_skip()
     command = [sys.executable, "-c", MADE]
     with subprocess.Popen(
@@ -62,7 +62,7 @@ def test_it_ends_with_its_process_however_that_ends(how):
             os.killpg(owner.pid, signal.SIGKILL)  # the fork
 
 
-def test_killed_and_started_again_it_has_what_was_committed():
+def test_a_killed_server_has_the_committed_data_after_a_restart():
     server_or_skip()
     with postgres.Server() as server:
         with psycopg.connect(server.url, autocommit=True) as connection:
@@ -75,7 +75,7 @@ def test_killed_and_started_again_it_has_what_was_committed():
             assert connection.execute("select one from kept").fetchone() == (1,)
 
 
-def test_what_is_missing_is_said_by_name(monkeypatch):
+def test_a_missing_program_is_named(monkeypatch):
     monkeypatch.setattr(postgres, "programs", lambda: None)
     with pytest.raises(FileNotFoundError, match="no initdb on PATH"):
         postgres.Server()

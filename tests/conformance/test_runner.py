@@ -300,13 +300,13 @@ action: { cast: { intent: "go on" } }
 """)
 
 
-def test_a_script_that_runs_out_is_no_failure_of_what_is_stated_of_the_turns(verdict):
+def test_an_exhausted_script_does_not_fail_expectations_about_turns(verdict):
     case = {**FALLS_SILENT, "expect": {"turn_1_observation": {"content": "x"}}}
     assert verdict(case).status == "ok"
 
 
 @pytest.mark.parametrize("expect", [{"result": "x"}, {"terminated": True}, {"truncated": False}, {"usage": {}}])
-def test_but_what_is_stated_of_the_ending_fails_for_want_of_one(verdict, expect):
+def test_an_exhausted_script_fails_expectations_about_the_ending(verdict, expect):
     judged = verdict({**FALLS_SILENT, "expect": expect})
     assert judged.status == "FAIL"
     assert "no response left" in judged.problems[0]
@@ -329,7 +329,7 @@ def test_an_error_of_an_earlier_step_than_the_last_is_not_the_stated_one(verdict
     assert "an earlier one raised" in verdict(case).problems[0]
 
 
-def test_a_stateless_crystal_that_is_given_only_what_is_new_is_a_failure(verdict):
+def test_passing_only_new_messages_to_a_stateless_crystal_is_a_failure(verdict):
     case = copy.deepcopy(RIGHT)
     case["setup"]["crystal"]["stateless"] = True
     case["setup"]["crystal"]["responses"][1:1] = [{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}]}] * 3
@@ -379,7 +379,7 @@ def test_a_crash_of_the_product_is_the_failure_of_its_case(verdict, monkeypatch)
     assert "crashed with ZeroDivisionError: a bug" in judged.problems[0]
 
 
-def test_a_medium_that_nobody_has_heard_of_is_a_failure(verdict):
+def test_an_unknown_medium_is_a_failure(verdict):
     case = copy.deepcopy(RIGHT)
     case["setup"]["circle"] |= {"type": "code", "language": "cobol"}
     judged = verdict(case)
@@ -398,7 +398,7 @@ def test_a_medium_is_asked_for_and_not_guessed(verdict, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["{a: 1}", "- 1", "a: [", "just text"])
-def test_what_is_no_suite_is_refused(tmp_path, text):
+def test_an_invalid_suite_is_refused(tmp_path, text):
     file = tmp_path / "suite.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(NoSuite):

@@ -61,14 +61,14 @@ def test_recordings_of_every_interface_pass(tmp_path, capsys):
         ("openai-chat/odd.chunks.txt", [{"choices": "x"}, {"choices": [7]}, {"error": "no"}], "1 passed"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path, capsys, name, values, problem):
+def test_problems_are_reported(tmp_path, capsys, name, values, problem):
     folder, file = name.split("/")
     record(tmp_path / folder, file, *values)
     main([str(tmp_path)])
     assert problem in capsys.readouterr().out
 
 
-def test_an_event_that_is_no_json_is_told(tmp_path, capsys):
+def test_an_event_that_is_not_json_is_reported(tmp_path, capsys):
     file = tmp_path / "anthropic" / "broken.chunks.txt"
     file.parent.mkdir()
     file.write_text('{"type":"message_start","message":{}}\n{"type": broken\n')
@@ -86,7 +86,7 @@ def test_a_recording_may_have_its_framing(tmp_path, capsys):
     assert "12 characters and 2 calls" in capsys.readouterr().out
 
 
-def test_it_wants_a_folder(tmp_path, capsys):
+def test_the_command_requires_a_folder(tmp_path, capsys):
     assert main([]) == 2
     assert main([str(tmp_path / "gone")]) == 2
     assert main([str(tmp_path)]) == 1

@@ -16,7 +16,7 @@ def after(*calls):
 
 @pytest.mark.rule("F-18")
 class TestWhatIsDue:
-    def test_nothing_is_due_at_the_beginning_and_after_progress(self):
+    def test_no_trigger_is_due_at_the_beginning_or_after_progress(self):
         assert may_run(Checkpoint(), "read") is None
 
     def test_an_effect_makes_a_checkpoint_due(self):
@@ -28,7 +28,7 @@ class TestWhatIsDue:
         assert "30 gate calls without progress" in may_run(after(*[("read", False)] * 30), "read").text
 
     @pytest.mark.rule("F-31")
-    def test_the_first_trigger_is_the_one_that_is_told(self):
+    def test_the_first_trigger_is_reported(self):
         assert "write" in may_run(after(("write", True), ("commit", True)), "read").text
 
 

@@ -61,7 +61,7 @@ class TestTheRules:
         assert isinstance(found, tuple)
         assert len(found) >= 15
 
-    def test_a_missing_everything_is_told_field_by_field(self):
+    def test_an_empty_contract_is_refused_field_by_field(self):
         found = draft({})
         assert isinstance(found, tuple)
         assert {one.field for one in found} == set(terms()) - {"decision_needed"}
@@ -81,7 +81,7 @@ class TestTheRules:
 
 @pytest.mark.rule("F-02")
 class TestTheHash:
-    def test_what_is_read_back_is_equal_with_the_same_hash(self):
+    def test_a_decoded_contract_is_equal_with_the_same_hash(self):
         one = contract(wards=[{"max_turns": 5}, "require_done_tool"], steps=["a", {"purpose": "b", "inputs": "c"}])
         other = draft(one.as_json())
         assert other == one

@@ -58,7 +58,7 @@ async def test_from_queued_to_completed(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("F-06", "INTENT-3")
-async def test_its_intent_is_the_contracts_and_it_is_told_the_contract_before_its_first_query(tmp_path: Path) -> None:
+async def test_the_entity_gets_the_contracts_intent_and_the_contract(tmp_path: Path) -> None:
     made = worker([*FINISH])
     record, _ = await ran(tmp_path, made, intent="Mend the search.")
     intent, briefing = [message.content for message in made.crystal.invocations[0]]
@@ -80,9 +80,7 @@ async def test_a_contract_that_breaks_rules_is_refused_with_all_of_them_and_noth
 
 class TestApproval:
     @pytest.mark.rule("F-16")
-    async def test_what_needs_approval_does_not_start_before_it_and_it_is_recorded_who_gave_it(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_gated_dispatch_starts_only_after_a_recorded_approval(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             asks = contract(needs_approval=True, decision_needed="Whether we want this at all.")
@@ -99,7 +97,7 @@ class TestApproval:
         assert entry.ts
 
     @pytest.mark.rule("F-16")
-    async def test_one_that_waits_starts_when_somebody_approves_whoever_that_is(self, tmp_path: Path) -> None:
+    async def test_a_waiting_dispatch_starts_on_approval_by_any_process(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher, other = Dispatcher(runtime, folder(tmp_path)), Dispatcher(runtime, folder(tmp_path))
             asks = contract(needs_approval=True, decision_needed="Whether we want this at all.")
@@ -127,7 +125,7 @@ class TestApproval:
         assert record.entries[-1].author == "grace"
 
     @pytest.mark.rule("F-48")
-    async def test_a_heartbeat_never_starts_what_needs_approval(self, tmp_path: Path) -> None:
+    async def test_a_heartbeat_never_starts_a_gated_dispatch(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             free = await dispatcher.dispatch(contract(title="Free work of ours"), author="ada")
@@ -138,7 +136,7 @@ class TestApproval:
             assert [one.id for one in done] == [free.id]
             assert (await dispatcher.log.read_soon(held.id)).status == "queued"
 
-    async def test_one_that_cannot_be_run_keeps_no_other_from_it(self, tmp_path: Path) -> None:
+    async def test_a_dispatch_that_cannot_run_does_not_block_others(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             fine = await dispatcher.dispatch(contract(title="Fine work of ours"), author="ada")
@@ -149,7 +147,7 @@ class TestApproval:
 
 class TestBlocked:
     @pytest.mark.rule("F-13", "F-15")
-    async def test_unblocked_it_goes_on_where_it_was_and_remembers(self, tmp_path: Path) -> None:
+    async def test_an_unblocked_dispatch_resumes_with_its_memory(self, tmp_path: Path) -> None:
         made = worker(
             [progress("found the fault"), block(), DONE, progress("mended it"), proof(1), proof(2), complete(), DONE]
         )
@@ -170,7 +168,7 @@ class TestBlocked:
         assert kinds(record).count("status queued") == 1
 
     @pytest.mark.rule("F-13")
-    async def test_it_goes_on_in_another_process(self, tmp_path: Path) -> None:
+    async def test_a_dispatch_resumes_in_another_process(self, tmp_path: Path) -> None:
         url = f"jsonl:{tmp_path}/loom.jsonl"
         async with Runtime.open(url) as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
@@ -184,7 +182,7 @@ class TestBlocked:
         assert any("found the fault" in (message.content or "") for message in made.crystal.invocations[0])
 
     @pytest.mark.rule("F-13")
-    async def test_where_its_crystal_fails_somebody_may_have_it_go_on(self, tmp_path: Path) -> None:
+    async def test_a_dispatch_can_be_resumed_after_its_crystal_failed(self, tmp_path: Path) -> None:
         made = worker(
             [
                 progress(),
@@ -324,7 +322,7 @@ class TestCrashes:
     @pytest.mark.rule("F-23", "F-27")
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("at", range(2, 11))
-    async def test_wherever_its_entity_crashes_it_goes_on_with_one_recovery_and_the_same_progress(
+    async def test_a_dispatch_resumes_with_one_recovery_after_a_crash_at_any_point(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
     ) -> None:
         crash_at(monkeypatch, at=at, after=after)
@@ -337,7 +335,7 @@ class TestCrashes:
         assert [text for text in errors(turns) if not text.startswith("outcome unknown")] == []
 
     @pytest.mark.rule("F-25")
-    async def test_one_that_crashes_again_and_again_is_failed(
+    async def test_a_dispatch_that_crashes_repeatedly_fails(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crash_at(monkeypatch, at=3, after=False, times=99)
@@ -377,7 +375,7 @@ class TestCrashes:
                 await dispatcher.run(record.id, worker([say("tamper"), *FINISH], tamper))
 
     @pytest.mark.rule("F-26")
-    async def test_a_process_that_ends_leaves_what_the_next_one_finds(self, tmp_path: Path) -> None:
+    async def test_the_next_process_finds_the_dispatches_of_an_ended_one(self, tmp_path: Path) -> None:
         url = f"jsonl:{tmp_path}/loom.jsonl"
         stuck = {**say("echo", text="x"), "delay": 10_000.0}
         ids: dict[str, str] = {}
@@ -416,7 +414,7 @@ class TestCrashes:
             assert (await dispatcher.log.read_soon(record.id)).status == "completed"
 
     @pytest.mark.rule("F-14", "F-33")
-    async def test_nor_can_a_desk_with_another_loom_unless_it_is_told_to_take_over(self, tmp_path: Path) -> None:
+    async def test_a_dispatcher_with_another_loom_needs_take_over(self, tmp_path: Path) -> None:
         stuck = {**progress("late"), "delay": 100.0}
         late: list[Any] = []
         async with Runtime.open() as one, Runtime.open() as other:
@@ -453,7 +451,7 @@ class TestCrashes:
                 )
 
     @pytest.mark.rule("F-24")
-    async def test_a_gate_that_was_under_way_is_not_run_again_and_the_entity_is_told(self, tmp_path: Path) -> None:
+    async def test_an_interrupted_gate_is_not_run_again_and_the_entity_observes_it(self, tmp_path: Path) -> None:
         url, pressed = f"jsonl:{tmp_path}/loom.jsonl", []
 
         @gate
@@ -478,7 +476,7 @@ class TestCrashes:
 
 class TestFolds:
     @pytest.mark.rule("F-28", "F-12", "F-29")
-    async def test_what_is_known_stays_in_sight_whatever_is_folded(self, tmp_path: Path) -> None:
+    async def test_learned_facts_stay_visible_after_folds(self, tmp_path: Path) -> None:
         found = progress("the index is rebuilt at night", "discovery")
         failed = progress("deleting it did not help", "what_failed")
         made = worker(

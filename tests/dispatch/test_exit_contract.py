@@ -9,13 +9,13 @@ from tests.dispatch.contracts import active, queued, then
 
 @pytest.mark.rule("F-21")
 class TestDone:
-    def test_it_is_refused_while_the_work_is_not_accounted_for(self):
+    def test_done_is_refused_while_work_is_unaccounted_for(self):
         refused = exit_of(active())
         assert isinstance(refused, Refuse)
         for missing in ("write progress", "1 (a tag finds its notes), 2 (an unknown", "set the status to completed"):
             assert missing in refused.text
 
-    def test_what_is_there_is_not_asked_for_again(self):
+    def test_completed_items_are_not_demanded_again(self):
         record = then(active(), Progressed("verification", "pytest: 12 passed", item=1))
         refused = exit_of(record)
         assert "write progress" not in refused.text
@@ -37,12 +37,12 @@ class TestDone:
         assert "1 more of these" in exit_of(record).text
         assert "Next time it ends as blocked" in exit_of(then(record, DoneRefused("x"), by="supervisor")).text
 
-    def test_what_is_over_or_blocked_may_end(self):
+    def test_a_finished_or_blocked_dispatch_may_end(self):
         proven = [Progressed("verification", f"seen {item}", item=item) for item in (1, 2)]
         assert exit_of(then(active(), *proven, StatusChanged("completed", result="it works"))) == Accept()
         blocked = then(active(), Progressed("blocker", "no key"), StatusChanged("blocked", blocker="no key"))
         assert exit_of(blocked) == Accept()
         assert exit_of(then(queued(), StatusChanged("rejected", reason="no"), by="human")) == Accept()
 
-    def test_what_never_began_is_refused(self):
+    def test_a_dispatch_that_never_began_is_refused(self):
         assert isinstance(exit_of(queued()), Refuse)

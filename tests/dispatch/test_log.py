@@ -52,7 +52,7 @@ def milestone(text="a step on"):
 
 class TestCreating:
     @pytest.mark.rule("F-02")
-    def test_what_is_read_back_is_what_was_dispatched(self, logs):
+    def test_a_log_reads_back_what_was_written(self, logs):
         made = logs.create(contract(), author="ann", turn_id="t1")
         assert made.status == "queued"
         assert Dispatches(logs.folder).read(made.id) == made
@@ -104,7 +104,7 @@ class TestCreating:
         with pytest.raises(UnknownDispatch):
             logs.read(name)
 
-    def test_what_is_not_there_is_said_with_what_is(self, logs, begun):
+    def test_an_unknown_dispatch_is_an_error_with_the_known_ones(self, logs, begun):
         with pytest.raises(UnknownDispatch, match=begun):
             logs.read("another")
 
@@ -138,7 +138,7 @@ class TestAppending:
             "verify",
         }
 
-    def test_what_is_refused_changes_no_byte(self, logs, begun):
+    def test_a_refused_record_changes_no_byte(self, logs, begun):
         before = logs.path(begun).read_bytes()
         with pytest.raises(EventRefused, match="progress"):
             logs.append(begun, StatusChanged("completed", result="it works"), **WORKER)
@@ -200,7 +200,7 @@ class TestSeveralWriters:
         said = [event.text for _, event in record.progress()]
         assert [text for text in said if text.startswith("1 ")] == [f"1 {n}" for n in range(25)]
 
-    def test_a_reader_sees_what_another_wrote(self, logs, begun):
+    def test_a_reader_sees_records_of_another_writer(self, logs, begun):
         other = Dispatches(logs.folder)
         assert other.read(begun).seq == 2
         logs.append(begun, milestone(), **WORKER)
@@ -210,7 +210,7 @@ class TestSeveralWriters:
 @pytest.mark.rule("F-09")
 class TestDurability:
     @pytest.mark.real_time
-    def test_what_was_acknowledged_survives_a_kill(self, logs, begun):
+    def test_acknowledged_records_survive_a_kill(self, logs, begun):
         script = (
             "import os, signal, sys; from cantrip_actors.dispatch import *\n"
             "logs = Dispatches(sys.argv[1])\n"
@@ -275,7 +275,7 @@ class TestTornLines:
         assert logs.path(record.id).read_bytes().startswith(whole)
         assert Dispatches(folder).read(record.id).seq == 2
 
-    def test_nothing_but_a_torn_line_is_no_record(self, logs, begun):
+    def test_a_log_with_only_a_torn_line_has_no_records(self, logs, begun):
         path = logs.path(begun)
         path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(TamperedRecord, match="holds no contract"):
@@ -330,7 +330,7 @@ class TestTampering:
             with pytest.raises(TamperedRecord):
                 logs.read(after.id)
 
-    def test_what_another_writer_adds_is_read_with_what_was_read_before(self, logs, begun):
+    def test_records_of_another_writer_extend_those_read_before(self, logs, begun):
         other = Dispatches(logs.folder)
         for _ in range(3):
             logs.read(begun)
@@ -378,7 +378,7 @@ class TestTampering:
         with pytest.raises(TamperedRecord, match="hash"):
             Dispatches(logs.folder).read(begun)
 
-    def test_what_could_never_have_been_written_is_found_under_a_good_chain(self, logs, begun):
+    def test_an_illegal_record_is_detected_under_a_valid_chain(self, logs, begun):
         path = logs.path(begun)
         lines = path.read_bytes().splitlines()
         link = lines[0][-26:-2]
@@ -388,7 +388,7 @@ class TestTampering:
         with pytest.raises(TamperedRecord, match="never have been written"):
             Dispatches(logs.folder).read(begun)
 
-    def test_lines_that_go_missing_at_the_end_are_noticed_by_who_read_them(self, logs, begun):
+    def test_a_reader_notices_lines_missing_at_the_end(self, logs, begun):
         logs.append(begun, milestone(), **WORKER)
         path = logs.path(begun)
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))

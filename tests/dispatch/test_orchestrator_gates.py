@@ -24,7 +24,7 @@ def result(turns: Any, at: int = 0) -> Any:
 
 
 @pytest.mark.rule("F-02", "COMP-8")
-async def test_it_hands_out_a_contract_and_gets_the_result(tmp_path: Path) -> None:
+async def test_an_orchestrator_dispatches_a_contract_and_gets_the_result(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
         made = orchestrator(dispatcher, worker([*FINISH]), say("dispatch", contract=terms(dispatch_id="d1")), DONE)
@@ -79,7 +79,7 @@ async def test_a_blocked_worker_is_a_result_and_can_be_unblocked(tmp_path: Path)
 
 
 @pytest.mark.rule("F-16")
-async def test_what_needs_approval_is_handed_out_and_waits_for_a_human(tmp_path: Path) -> None:
+async def test_a_gated_contract_is_dispatched_and_waits_for_a_human(tmp_path: Path) -> None:
     asks = terms(dispatch_id="d1", needs_approval="yes", decision_needed="whether to do this at all")
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))

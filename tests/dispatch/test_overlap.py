@@ -53,7 +53,7 @@ class TestOverlaps:
 
 @pytest.mark.rule("F-48", "F-16")
 class TestHeartbeat:
-    def test_only_what_is_queued_and_not_gated_starts(self):
+    def test_only_queued_ungated_dispatches_start(self):
         free, gated = queued(), queued(dispatch_id="gated", **GATED)
         approved = then(gated, Approved(), by="human")
         assert startable([free, gated, approved, active()]) == (free, approved)

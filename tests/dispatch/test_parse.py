@@ -210,7 +210,7 @@ class TestMistakesInMarkdown:
         assert len(found) == 2
 
     @given(st.data())
-    def test_whatever_is_cut_out_there_is_an_answer(self, data):
+    def test_a_text_with_any_part_removed_is_answered(self, data):
         lines = PAGE.splitlines()
         kept = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=40))
         noise = data.draw(st.text(max_size=20))
@@ -222,7 +222,7 @@ class TestMistakesInMarkdown:
         (found,) = from_markdown(page.replace("\n", "\r\n"))
         assert found.line == PAGE[: PAGE.index("2. test it")].count("\n") + 1
 
-    def test_an_empty_text_is_told_all_it_lacks(self):
+    def test_an_empty_text_is_refused_with_everything_missing(self):
         assert len(from_markdown("")) == 14
 
 
@@ -256,7 +256,7 @@ steps:
 
 @pytest.mark.rule("F-01", "F-02")
 class TestYaml:
-    def test_it_becomes_a_contract(self):
+    def test_a_valid_text_becomes_a_contract(self):
         made = from_yaml(YAML)
         assert isinstance(made, Contract), made
         assert (made.priority, made.dispatched_at, made.needs_approval) == ("1", "2026-02-26", False)
@@ -300,19 +300,19 @@ class TestYaml:
         "text",
         ["", "just words", "- a\n- b", "a: [", "a: 'x", "\ta: b", "&a [*a]", "a: *b", "a: \x00", "[" * 5000, "{}"],
     )
-    def test_what_is_no_yaml_or_no_contract_is_told(self, text):
+    def test_invalid_yaml_or_an_invalid_contract_is_reported(self, text):
         found = from_yaml(text)
         assert isinstance(found, tuple)
         assert found
 
     @given(st.text(st.sampled_from("ab:- \n[]{}#&*!|>'\"0")))
-    def test_whatever_comes_there_is_an_answer(self, text):
+    def test_any_text_is_answered(self, text):
         assert isinstance(from_yaml(text), tuple)
 
 
 class TestFiles:
     @pytest.mark.parametrize(("name", "text"), [("c.md", PAGE), ("c.yaml", YAML), ("c.yml", "\ufeff" + YAML)])
-    def test_the_ending_says_what_it_is(self, tmp_path, name, text):
+    def test_the_format_follows_from_the_ending(self, tmp_path, name, text):
         path = tmp_path / name
         path.write_text(text)
         assert load_contract(path).title == "Mend the search"
@@ -329,7 +329,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "raw"), [("c.txt", b"x"), ("c.md", b"\xff\xfe"), ("c.yaml", b"a" * 1_000_001), ("none.md", None)]
     )
-    def test_what_cannot_be_a_contract(self, tmp_path, name, raw):
+    def test_a_file_that_is_not_a_contract_is_refused(self, tmp_path, name, raw):
         if raw is not None:
             (tmp_path / name).write_bytes(raw)
         with pytest.raises(UnreadableContract):

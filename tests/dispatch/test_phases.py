@@ -109,7 +109,7 @@ class TestHumans:
         assert "5 attempts" in record.blocker
         assert record.entries[-1].by == "supervisor"
 
-    def test_approval_of_what_is_stalled_advances(self):
+    def test_approving_a_stalled_phase_advances(self):
         record = then(active(depth="minimal"), *[failed("debug")] * 5)
         record = approved(record)
         assert record.phases.phase == "tests"
@@ -127,7 +127,7 @@ class TestHumans:
         assert follow_up(record) is None
         assert [one.phase for one in record.phases.history].count(phase) == 1
 
-    def test_nothing_but_the_approval_is_taken(self):
+    def test_a_waiting_phase_accepts_only_its_approval(self):
         record = then(at("verify"), passed("verify"))
         for event, by in (
             (Unblocked("go on"), "orchestrator"),
@@ -138,7 +138,7 @@ class TestHumans:
         assert "only human" in refused(record, PhaseApproved("verify"), "orchestrator")
         assert then(record, StatusChanged("rejected", reason="not like this"), by="human").status == "rejected"
 
-    def test_what_does_not_wait_cannot_be_approved(self):
+    def test_a_phase_that_does_not_wait_cannot_be_approved(self):
         assert "does not wait" in refused(active(depth="minimal"), PhaseApproved("debug"), "human")
 
 

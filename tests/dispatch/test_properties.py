@@ -98,7 +98,7 @@ KINDS_OF_CONTRACT = st.fixed_dictionaries(
 @pytest.mark.rule("F-03", "F-07", "F-13", "F-39", "F-40")
 @settings(max_examples=150)
 @given(KINDS_OF_CONTRACT, TRIED)
-def test_the_log_holds_what_is_legal_and_nothing_else(tmp_path_factory, made, tried):
+def test_the_log_holds_only_legal_records(tmp_path_factory, made, tried):
     folder = tmp_path_factory.mktemp("any")
     logs = Dispatches(folder, clock=lambda: AT)
     record = logs.create(made, author="ann")

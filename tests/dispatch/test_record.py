@@ -44,7 +44,7 @@ class TestTheContract:
 
     @pytest.mark.rule("F-03", "F-05")
     @pytest.mark.parametrize("by", ["worker", "supervisor", "orchestrator", "human"])
-    def test_a_second_contract_is_refused_whoever_writes_it(self, by):
+    def test_a_second_contract_is_refused_from_any_writer(self, by):
         other = Dispatched(contract(scope=["everything"], dispatch_id=queued().id))
         assert "written once" in refused(active(), other, by)
 
@@ -59,7 +59,7 @@ class TestTheContract:
         assert refusal(None, entry(None, Dispatched(contract()), by)).rule == "F-05"
 
     @pytest.mark.rule("F-05", "F-12")
-    def test_a_superseding_contract_takes_along_what_was_learned(self):
+    def test_a_superseding_contract_keeps_learned_facts(self):
         record = then(
             active(lessons=["the index is slow"]),
             Progressed("discovery", "tags are kept in lower case"),
@@ -114,7 +114,7 @@ class TestProgress:
             OutputWritten(""),
         ],
     )
-    def test_what_says_nothing_or_names_nothing_is_refused(self, event):
+    def test_an_empty_or_unnamed_record_is_refused(self, event):
         assert refused(active(), event)
 
     @pytest.mark.parametrize("blank", ["decided", "why", "rejected", "implications"])
@@ -148,7 +148,7 @@ class TestLife:
         assert then(record, DONE).status == "completed"
 
     @pytest.mark.rule("F-16")
-    def test_what_needs_approval_waits_for_a_human(self):
+    def test_a_gated_dispatch_waits_for_a_human(self):
         record = queued(needs_approval="yes", decision_needed="which index to change")
         assert "approval" in refused(record, StatusChanged("active"))
         for by in ("worker", "supervisor", "orchestrator"):
@@ -174,7 +174,7 @@ class TestLife:
         assert back.contract == record.contract
         assert len(back.of(Recovered)) == 1
 
-    def test_only_what_is_active_recovers(self):
+    def test_only_active_dispatches_recover(self):
         assert "only what is active" in refused(queued(), Recovered("x"), "supervisor")
 
     @pytest.mark.rule("F-13")
@@ -203,7 +203,7 @@ class TestLife:
         assert "only supervisor" in refused(record, DoneRefused("me"))
 
     @pytest.mark.rule("F-39")
-    def test_closing_what_is_unmet_needs_a_reason_and_then_nothing_comes(self):
+    def test_closing_an_unmet_dispatch_needs_a_reason_and_is_final(self):
         record = then(active(), StatusChanged("failed", reason="too many restarts"), by="supervisor")
         assert "only what has ended" in refused(active(), Closed("enough"), "human")
         assert "acceptance 1: a tag finds its notes" in refused(record, Closed(), "human")

@@ -67,7 +67,7 @@ CHANGES = {
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_somebody_without_the_key_changed_in_a_log_is_found(folder, change):
+def test_a_change_of_a_log_without_the_key_is_detected(folder, change):
     assert opened(folder).verify() == {}
     write(folder, CHANGES[change](folder))
     with pytest.raises(TamperedRecord):
@@ -126,7 +126,7 @@ def test_a_log_that_was_never_sealed_is_not_trusted_with_a_key(tmp_path):
         opened(tmp_path).read("one")
 
 
-def test_what_a_killed_process_wrote_behind_the_head_is_kept(folder):
+def test_records_after_the_head_of_a_killed_process_are_kept(folder):
     head = (folder / "one.jsonl.head").read_bytes()
     opened(folder).append("one", Progressed("milestone", "another"), **WORKER)
     (folder / "one.jsonl.head").write_bytes(head)  # as if it had been killed before it wrote the head
@@ -135,7 +135,7 @@ def test_what_a_killed_process_wrote_behind_the_head_is_kept(folder):
     assert opened(folder).read("one").seq == 5
 
 
-def test_a_head_without_a_log_is_left_by_a_killed_process_and_stops_nobody(folder):
+def test_a_head_without_a_log_does_not_block_later_writers(folder):
     (folder / "one.jsonl").unlink()
     assert opened(folder).create(contract(dispatch_id="one"), author="ann").seq == 1
 

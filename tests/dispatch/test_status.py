@@ -67,7 +67,7 @@ class TestTheTable:
 
     @pytest.mark.rule("F-17")
     @pytest.mark.parametrize("word", [*ALIASES, "banana", "", "QUEUED"])
-    def test_what_is_no_status_is_refused_and_so_are_aliases(self, word):
+    def test_unknown_statuses_and_aliases_are_refused(self, word):
         found = refused(standing("active"), word, "worker")
         assert found.rule == "F-17"
         assert set(found.legal) == {"blocked", "completed", "queued", "failed"}
@@ -98,7 +98,7 @@ GUARDS = [
 @pytest.mark.rule("F-13", "F-14", "F-15", "F-16")
 class TestTheGuards:
     @pytest.mark.parametrize(("before", "to", "by", "less", "facts", "rule"), GUARDS)
-    def test_what_lacks_something_is_refused(self, before, to, by, less, facts, rule):
+    def test_an_incomplete_status_is_refused(self, before, to, by, less, facts, rule):
         found = refused(standing(before, **facts), to, by, **less)
         assert found is not None
         assert found.rule == rule

@@ -35,7 +35,7 @@ def busy(**changed):
 
 @pytest.mark.rule("F-40")
 class TestMarkdown:
-    def test_it_shows_contract_and_history(self):
+    def test_a_view_shows_contract_and_history(self):
         text = markdown(busy())
         assert text.startswith("<!-- Made from 2026-02-26-notes-mend-the-search.jsonl. Editing")
         for line in (
@@ -77,7 +77,7 @@ class TestMarkdown:
 
 @pytest.mark.rule("F-28", "F-30")
 class TestRehydration:
-    def test_who_has_no_dispatch_reads_nothing(self):
+    def test_an_entity_without_a_dispatch_has_no_view(self):
         assert rehydration(None) == ""
 
     def test_a_worker_reads_contract_progress_and_all_it_learned(self):
@@ -119,7 +119,7 @@ class TestRehydration:
         assert "no key" not in rehydration(active(role="worker"), children=[stuck])
 
     @pytest.mark.rule("F-12")
-    def test_it_is_bounded_but_forgets_nothing_that_was_learned(self):
+    def test_a_view_is_bounded_but_keeps_learned_facts(self):
         record = active(lessons=["what failed: a regex"])
         for n in range(60):
             record = then(
@@ -134,7 +134,7 @@ class TestRehydration:
         assert len(text) < 10_000
 
     @pytest.mark.rule("F-12")
-    def test_what_was_learned_survives_folds_and_recoveries(self):
+    def test_learned_facts_survive_folds_and_recoveries(self):
         record = then(then(busy(), Folded(1, 20)), Recovered("crash"), by="supervisor")
         text = rehydration(then(record, StatusChanged("active")))
         assert "attempt 2 (crash)" not in text  # it is running again; why it crashed is in the log
@@ -142,10 +142,10 @@ class TestRehydration:
         assert all(event.text in text for event in LEARNED)
 
     @pytest.mark.rule("F-31")
-    def test_refusals_of_done_are_told(self):
+    def test_a_view_shows_refusals_of_done(self):
         assert "refused 1 times" in rehydration(then(active(), DoneRefused("no progress"), by="supervisor"))
 
-    def test_what_was_corrected_is_not_taught(self):
+    def test_corrected_facts_are_not_shown(self):
         record = then(active(), Progressed("discovery", "the moon is cheese"))
         record = then(record, Progressed("discovery", "it is rock", corrects=record.seq))
         assert "cheese" not in rehydration(record)
@@ -164,5 +164,5 @@ class TestSummaries:
             assert overview([one]) == overview([folded(one.entries)])
         assert summary_of(logs.read(record.id)).outcome == "another day"
 
-    def test_it_can_be_said_in_json(self):
+    def test_a_view_has_a_json_form(self):
         assert json.loads(json.dumps(summary_of(busy())._asdict()))["proven"] == 1

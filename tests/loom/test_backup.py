@@ -155,7 +155,7 @@ def at(days_ago):
 
 
 @pytest.mark.rule("C-52")
-def test_prune_forgets_what_ended_longer_ago_and_nothing_else(store):
+def test_prune_forgets_only_entities_that_ended_longer_ago(store):
     store.append([*run("old", "o1"), *run("kid", "k1", parent="o1", parent_entity="old")])
     store.append([Ended("kid", "terminated", at(100)), Ended("old", "terminated", at(100))])
     store.append([*run("young", "y1"), Ended("young", "terminated", at(10))])
@@ -256,7 +256,7 @@ def test_an_entity_whose_chain_is_broken_is_not_continued(path):
 
 
 @pytest.mark.rule("C-53")
-def test_a_repair_keeps_a_copy_and_says_what_it_leaves_out(path):
+def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
     with open_store(path) as store:
         cancelled = timer("cancelled", entity="b")
         store.append([note("b")], timers=[(0, timer(entity="b")), (0, cancelled)])

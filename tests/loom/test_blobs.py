@@ -144,7 +144,7 @@ def test_a_line_has_the_facts_of_an_image_and_no_bytes():
     ],
     ids=["image", "snapshot"],
 )
-def test_a_record_with_a_digest_that_is_none_is_refused(record, named, digest):
+def test_a_record_with_an_invalid_digest_is_refused(record, named, digest):
     with pytest.raises(LoomError, match="expected a digest"):
         decode(encode(record).replace(f'"{named}"'.encode(), digest.encode()))
 

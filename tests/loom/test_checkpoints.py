@@ -121,7 +121,7 @@ def test_a_checkpoint_is_found_when_the_store_is_opened_again(place):
 
 
 @pytest.mark.rule("C-06")
-def test_a_checkpoint_of_another_record_is_none(begun):
+def test_a_checkpoint_of_another_record_is_ignored(begun):
     tip, other = begun.tip("e"), begun.tip("f")
     for wrong in (other, Tip(tip.position + 1, tip.link), Tip(10**9, tip.link), Tip(0, tip.link + b"0")):
         begun.keep_checkpoint("e", wrong, b"state")

@@ -16,7 +16,7 @@ def threads(store):
 @pytest.mark.rule("LOOM-10")
 @pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", KINDS)
-def test_a_copy_holds_what_its_source_does(source_kind, target_kind):
+def test_a_copy_has_the_same_records_as_its_source(source_kind, target_kind):
     @examples(source_kind, target_kind, most=40)
     @given(histories())
     def holds(history):
@@ -36,7 +36,7 @@ def test_a_copy_holds_what_its_source_does(source_kind, target_kind):
     holds()
 
 
-def test_a_copy_goes_on_like_its_source(tmp_path):
+def test_a_copy_continues_like_its_source(tmp_path):
     with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.db") as target:
         source.append(run("e", "t1", ends=False))
         copy_loom(source, target)
@@ -45,7 +45,7 @@ def test_a_copy_goes_on_like_its_source(tmp_path):
         assert verify_loom(source) == verify_loom(target)
 
 
-def test_what_is_there_already_stays(store, tmp_path):
+def test_existing_records_of_the_target_are_kept(store, tmp_path):
     with open_store(tmp_path / "a.jsonl") as source:
         source.append(run("e", "t1"))
         store.append(run("mine", "t0"))
@@ -54,7 +54,7 @@ def test_what_is_there_already_stays(store, tmp_path):
     assert list(store.records("mine")) == run("mine", "t0")
 
 
-def test_what_is_in_both_is_not_copied_and_nothing_else_either(store, tmp_path):
+def test_copying_an_entity_that_the_target_has_is_refused_as_a_whole(store, tmp_path):
     with open_store(tmp_path / "a.jsonl") as source:
         source.append([*run("f", "t2"), *run("e", "t1")])
         store.append([header("e")])

@@ -95,7 +95,7 @@ def test_forget_leaves_no_byte_of_the_content(place, tmp_path):
 
 
 @pytest.mark.rule("C-50")
-def test_forget_counts_what_it_did(store):
+def test_forget_counts_records_and_bytes(store):
     fill(store)
     lines = sum(len(line) for _, line in store.lines() if b'"entity":"a"' in line or b'"entity":"child"' in line)
     records = len(store.records("a")) + len(store.records("child"))

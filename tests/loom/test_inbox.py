@@ -331,7 +331,7 @@ def test_an_entity_that_ends_in_a_batch_takes_no_mail_of_that_batch(box):
     assert len(box.records("f")) == 1
 
 
-def test_which_record_takes_mail_is_what_it_carries():
+def test_a_record_takes_the_mail_whose_key_it_carries():
     assert key_of(MailRefused("e", "k", "intent", "no", AT)) == key_of(Ended("e", "failed", AT, key="k")) == "k"
     assert key_of(header("e", key="k")) is key_of(IntentGiven("e", "go", AT)) is None
 
@@ -472,7 +472,7 @@ KEYS = tuple("abcdefgh")
 
 @pytest.mark.rule("C-10", "C-11")
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_history_of_mail_comes_to_the_same_in_every_store(kind):
+def test_any_history_of_mail_has_the_same_result_in_every_store(kind):
     @examples(kind, most=60)
     @given(
         st.lists(
@@ -575,7 +575,7 @@ def opened_again(store):
 
 
 @pytest.mark.rule("C-10")
-def test_mail_that_another_process_posted_is_new_once_whatever_its_lane(tables):
+def test_mail_posted_by_another_process_is_new_once_in_any_lane(tables):
     one, _ = tables
     post(one, mail("before"))
     with opened_again(one) as other:
@@ -622,7 +622,7 @@ def test_much_new_mail_is_read_in_parts(tmp_path, monkeypatch):
         assert parts == ["ab", "cd", "e", "", ""]
 
 
-def test_new_mail_of_a_store_with_one_process_is_what_it_posted():
+def test_new_mail_of_a_store_with_one_process_is_its_own():
     with open_store("memory:") as store:
         store.append([header("e", lasting=True)])
         (first, second) = post(store, mail("a"), mail("b"))
@@ -648,7 +648,7 @@ def test_an_entity_is_held_while_another_holder_has_a_lease_on_its_tree(tables):
         assert not one.is_held("new")
 
 
-def test_what_another_process_posted_counts(tables):
+def test_mail_posted_by_another_process_counts(tables):
     one, _ = tables
     one.max_waiting = 2
     with opened_again(one) as other:

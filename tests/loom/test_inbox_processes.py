@@ -197,7 +197,7 @@ print(*(key for n in range(30) if isinstance(store.post([mail(key := f"{os.getpi
 
 @pytest.mark.rule("C-13")
 @pytest.mark.parametrize("kind", SHARED)
-def test_an_inbox_that_three_processes_fill_accepts_what_it_has_room_for(kind):
+def test_an_inbox_filled_by_three_processes_keeps_its_limit(kind):
     with anywhere(kind) as place, place.open() as store:
         store.append([header("e", lasting=True)])
         with ExitStack() as running:

@@ -111,7 +111,7 @@ def test_a_file_cut_at_any_byte_opens_to_its_last_whole_record(path):
         assert held(path) == [*records[:lines], Ended("e", "cancelled", AT)]
 
 
-def test_zeros_behind_the_last_record_are_torn_too(path):
+def test_zeros_after_the_last_record_count_as_torn(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole + bytes(4096))
     with JsonlStore(path) as store:
@@ -120,7 +120,7 @@ def test_zeros_behind_the_last_record_are_torn_too(path):
     assert path.read_bytes() == whole
 
 
-def test_what_was_torn_twice_is_kept_twice(path):
+def test_two_torn_ends_are_kept_separately(path):
     whole = written(path, run("e", "t1"))
     for torn in (b'{"kind":"a', b'{"kind":"b'):
         path.write_bytes(whole + torn)
@@ -188,7 +188,7 @@ def test_a_system_that_writes_nothing_is_not_asked_forever(path):
     assert path.read_bytes() == b""
 
 
-def test_behind_half_a_record_nothing_is_written_until_it_can_be_cut_off(path):
+def test_nothing_is_written_after_half_a_record_until_it_is_cut_off(path):
     faulty = Faulty()
     with JsonlStore(path, disk=faulty.disk) as store:
         store.append(run("e", "t1", ends=False))
@@ -232,7 +232,7 @@ def test_process_durability_never_waits_for_the_disk(path):
     assert faulty.calls == ["write"]
 
 
-def test_what_could_not_be_synced_was_not_recorded(path):
+def test_a_record_that_could_not_be_synced_is_not_recorded(path):
     faulty = Faulty()
     with JsonlStore(path, durability="power", disk=faulty.disk) as store:
         store.append(run("e", "t1"))
@@ -270,7 +270,7 @@ faults = st.lists(st.one_of(st.integers(0, 400), st.sampled_from([FULL, BAD, SIG
 
 @pytest.mark.rule("LOOM-1")
 @given(histories(), st.lists(st.tuples(faults, st.booleans()), max_size=20))
-def test_exactly_what_was_acknowledged_is_there_whatever_the_disk_does(history, troubles):
+def test_exactly_the_acknowledged_records_survive_disk_faults(history, troubles):
     with anywhere("jsonl") as place:
         path = Path(place.url.removeprefix("jsonl:"))
         faulty = Faulty()
@@ -384,7 +384,7 @@ def test_an_entity_that_begins_twice_is_named(path):
         open_store(path)
 
 
-def test_what_is_wrong_inside_a_line_is_named_when_it_is_read(path):
+def test_an_invalid_line_is_named_when_it_is_read(path):
     whole = written(path, run("e", "t1"), run("f", "t2")).splitlines(keepends=True)
     path.write_bytes(b"".join([*whole[:8], whole[8][:90] + whole[8][91:].replace(b":", b";"), *whole[9:]]))
     with open_store(path) as store:
@@ -393,7 +393,7 @@ def test_what_is_wrong_inside_a_line_is_named_when_it_is_read(path):
             store.records("f")
 
 
-def test_a_file_cut_behind_our_back_is_an_error_of_the_reader(path):
+def test_a_file_truncated_by_others_is_an_error_when_read(path):
     written(path, run("e", "t1"))
     with open_store(path, read_only=True) as store:
         os.truncate(path, 400)
@@ -443,7 +443,7 @@ def test_a_second_store_of_this_process_cannot_write_either(path):
         JsonlStore(path)
 
 
-def test_a_writer_goes_on_beside_readers(path):
+def test_a_writer_continues_while_others_read(path):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
         with open_store(path, read_only=True) as reader:

@@ -48,7 +48,7 @@ def told(store):
 
 
 @given(histories(), st.data())
-def test_with_it_a_loom_is_what_it_is_without_it(history, data):
+def test_a_loom_reads_the_same_with_and_without_an_index(history, data):
     before = data.draw(st.integers(0, len(history.batches)))
     with anywhere("jsonl") as place:
         with place.open() as store:
@@ -67,7 +67,7 @@ def test_with_it_a_loom_is_what_it_is_without_it(history, data):
             assert told(store) == with_it
 
 
-def test_what_it_knows_is_not_read_again(path, unread):
+def test_indexed_lines_are_not_read_again(path, unread):
     with JsonlStore(path) as store:
         store.append(run("e", "t1", "t2") + run("f", "t3"))
     with JsonlStore(path) as store:
@@ -94,7 +94,7 @@ def test_damaged_it_is_as_if_it_were_not_there(path, index, at):
         assert index.read_bytes() == whole
 
 
-def test_a_line_that_was_changed_behind_its_back_is_found(path):
+def test_a_line_changed_after_indexing_is_detected(path):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
     path.write_bytes(path.read_bytes().replace(b'{"kind":"turn"', b'{"kind":"burn"'))
@@ -102,7 +102,7 @@ def test_a_line_that_was_changed_behind_its_back_is_found(path):
         JsonlStore(path)
 
 
-def test_a_loom_that_was_cut_short_is_what_is_left_of_it(path):
+def test_a_truncated_loom_has_its_remaining_records(path):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
         whole = path.read_bytes()
@@ -137,7 +137,7 @@ def test_a_reader_uses_it_and_leaves_it_as_it_is(path, index, unread):
     assert not index.exists()
 
 
-def test_where_it_cannot_be_written_the_loom_is_none_the_worse(path, index, monkeypatch):
+def test_a_loom_works_when_its_index_cannot_be_written(path, index, monkeypatch):
     index.mkdir()
     with capture_logs() as logs, JsonlStore(path) as store:
         store.append(run("e", "t1"))

@@ -23,12 +23,12 @@ ME, YOU = "me", "you"
 MORE = [IntentGiven("e", "and again", AT)]
 
 
-def test_what_nobody_has_claimed_anybody_may_append_to(store):
+def test_any_process_may_append_to_an_unclaimed_entity(store):
     store.append(run("e", "t1"))
     store.append(MORE, {"another": 7})
 
 
-def test_whoever_has_claimed_an_entity_appends_with_its_token(store):
+def test_the_owner_of_an_entity_appends_with_its_token(store):
     held = store.claim("e", ME, 60)
     assert (held.entity_id, held.owner) == ("e", ME)
     assert 50 < held.until - time.time() <= 60
@@ -39,7 +39,7 @@ def test_whoever_has_claimed_an_entity_appends_with_its_token(store):
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_whoever_has_no_token_is_refused(store, begun):
+def test_an_append_without_the_token_is_refused(store, begun):
     if begun:
         store.append(run("e", "t1"))
     store.claim("e", ME, 60)
@@ -56,7 +56,7 @@ def test_a_refused_record_keeps_the_whole_batch_out(store):
     store.append([*run("f"), *run("e", "t1")], {"e": held.token})
 
 
-def test_a_claim_covers_what_the_entity_spawns(store):
+def test_a_claim_covers_the_entitys_children(store):
     held = store.claim("e", ME, 60)
     store.append(run("e", "t1", ends=False), {"e": held.token})
     child = [*run("c", "t2", parent="t1", parent_entity="e", ends=False)]
@@ -98,7 +98,7 @@ def test_of_two_that_claim_one_entity_one_is_refused(store):
     assert store.claim("f", YOU, 60).token != held.token
 
 
-def test_a_lease_that_ran_out_goes_on_as_long_as_nobody_has_taken_it_over(store):
+def test_an_expired_lease_stays_valid_until_another_process_takes_it(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, -1)
     store.append(MORE, {"e": held.token})
@@ -120,7 +120,7 @@ def test_renewing_is_for_all_that_an_owner_holds(store):
 
 
 @pytest.mark.rule("F-33")
-def test_what_was_lost_stays_lost_when_it_is_renewed(store):
+def test_renewal_does_not_restore_a_lost_lease(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, -1)
     store.claim("e", YOU, 60)
@@ -130,7 +130,7 @@ def test_what_was_lost_stays_lost_when_it_is_renewed(store):
 
 
 @pytest.mark.rule("F-33")
-def test_whoever_claims_again_has_another_token(store):
+def test_claiming_again_returns_a_new_token(store):
     store.append(run("e", "t1"))
     first, second = store.claim("e", ME, 60), store.claim("e", ME, 60)
     assert second.token > first.token
@@ -140,7 +140,7 @@ def test_whoever_claims_again_has_another_token(store):
 
 
 @pytest.mark.rule("F-32")
-def test_what_was_released_is_free_and_its_token_is_worth_nothing(store):
+def test_a_released_lease_is_free_and_its_token_is_invalid(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, 60)
     store.release(held)
@@ -279,7 +279,7 @@ def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws():
 
 
 @pytest.mark.rule("F-34")
-def test_what_a_killed_process_held_is_free_at_once(shared):
+def test_leases_of_a_killed_process_are_free_at_once(shared):
     with python(RUN, shared.url, 3600, stdin=subprocess.PIPE) as other, shared.open() as store:
         assert other.stdout.readline() == "running\n"
         with pytest.raises(Held, match=f"/{other.pid}/"):
@@ -335,7 +335,7 @@ def test_only_holders_that_died_in_a_row_count(store):
 
 
 @pytest.mark.rule("C-65")
-def test_what_has_not_begun_is_not_quarantined(store):
+def test_an_entity_that_has_not_begun_is_not_quarantined(store):
     lose(store, 5, "name:notes")
     store.claim("name:notes", ME, 60)
     assert store.quarantined() == []
@@ -387,7 +387,7 @@ def test_a_process_that_has_ended_is_gone():
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_of_what_runs_elsewhere_nothing_is_known(part):
+def test_processes_of_another_machine_are_unknown(part):
     parts = this_process().split("/")
     parts[3] = str(2**22 + 1)  # no process has such a number
     assert gone("/".join(parts))
@@ -397,7 +397,7 @@ def test_of_what_runs_elsewhere_nothing_is_known(part):
 
 
 @pytest.mark.parametrize("name", ["", "me", "a/b/c/d/e/f", "a/b/c"])
-def test_a_name_of_ones_own_says_nothing_about_a_process(name):
+def test_a_custom_owner_name_says_nothing_about_a_process(name):
     assert not gone(name)
 
 

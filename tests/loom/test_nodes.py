@@ -54,7 +54,7 @@ def test_a_node_that_leaves_has_no_row_and_one_that_holds_something_is_dead(stor
 
 
 @pytest.mark.rule("N-06")
-def test_a_node_that_comes_back_late_keeps_what_nobody_took(store: Any) -> None:
+def test_a_node_that_returns_late_keeps_untaken_entities(store: Any) -> None:
     store.join("late", -1, INFO)
     kept, lost = begin(store, "kept", "late", -1), begin(store, "lost", "late", -1)
     if store.expires:

@@ -97,7 +97,7 @@ def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, 
         ("memory:?durability=power", "takes neither a path nor options"),
     ],
 )
-def test_a_url_that_is_wrong_says_what_would_be_right(tmp_path, monkeypatch, url, text):
+def test_a_wrong_url_is_refused_with_the_right_forms(tmp_path, monkeypatch, url, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoomError) as caught:
         open_store(url)
@@ -124,7 +124,7 @@ def test_a_folder_is_no_loom(tmp_path, read_only):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_pipe_is_no_loom_and_nobody_waits_for_it(tmp_path, read_only):
+def test_a_pipe_is_refused_without_waiting(tmp_path, read_only):
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(LoomError, match="needs a regular one"):
         open_store(tmp_path / "a.jsonl", read_only=read_only)

@@ -104,6 +104,6 @@ def test_leases_snapshots_and_vacuum_work_there(pooler):
         assert verify_loom(other).ok
 
 
-def test_a_server_that_is_asked_directly_is_told_apart(pooler):
+def test_a_direct_server_is_told_from_a_pooler(pooler):
     with open_store(servers.fresh()) as store:
         assert not store.is_pooled

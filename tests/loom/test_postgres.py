@@ -103,7 +103,7 @@ def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(sto
 
 
 @pytest.mark.rule("N-74")
-def test_no_timeout_of_the_servers_cancels_what_records(place, other):
+def test_server_timeouts_do_not_cancel_appends(place, other):
     with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
         store.append(run("e", "t1", ends=False))
         assert store._reader.execute("show statement_timeout").fetchone() == ("100ms",)
@@ -168,7 +168,7 @@ def test_a_password_is_in_no_message():
 
 
 @pytest.mark.parametrize("url", ["postgresql://[host/x", "postgresql:///x?nonsense=1"])
-def test_an_address_that_is_none(url):
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(LoomError, match="no address of a Postgres database"):
         open_store(url)
 
@@ -189,7 +189,7 @@ def test_reading_makes_nothing(other):
         open_store(servers.fresh(), read_only=True)
 
 
-def test_what_was_opened_for_reading_takes_nothing(place, store):
+def test_a_read_only_store_accepts_no_records(place, store):
     store.append(run("e", "t1"))
     with open_store(place.url, read_only=True) as reader:
         assert len(reader.records("e")) == 6
@@ -272,7 +272,7 @@ def test_an_id_that_no_database_can_keep_is_refused(store, entity):
     store.append(run("e"))
 
 
-def test_without_psycopg_it_says_what_to_install(monkeypatch):
+def test_a_missing_psycopg_is_named_with_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "cantrip_actors.loom.postgres", None)
@@ -376,9 +376,7 @@ with open_store(sys.argv[1]) as store:
         pytest.param("write(db, *rows)", "pass", "Unsure", id="before it commits, and cannot know whether it has"),
     ],
 )
-def test_who_is_frozen_in_a_transaction_keeps_its_tree_no_longer_than_its_lease(
-    store, monkeypatch, before, after, refused
-):
+def test_a_frozen_transaction_holds_its_tree_no_longer_than_its_lease(store, monkeypatch, before, after, refused):
     monkeypatch.setattr(postgres, "WAITING", 0.2)
     store.append(run("e", "t1", ends=False))
     store.close()
@@ -397,7 +395,7 @@ def test_who_is_frozen_in_a_transaction_keeps_its_tree_no_longer_than_its_lease(
 
 
 @pytest.mark.rule("LOOM-1")
-def test_who_claims_anew_what_it_holds_loses_it_to_nobody_who_claims_it_meanwhile(store, other):
+def test_reclaiming_an_own_lease_does_not_lose_it_to_a_concurrent_claim(store, other):
     store.claim("e", "first", 30)
     came = []
 
@@ -452,7 +450,7 @@ def test_looms_of_one_database_know_nothing_of_each_other(store):
         ("update records set body = '{' where seq = 4", "record 4: '{' is no record of a loom"),
     ],
 )
-def test_what_was_changed_is_found(store, other, statement, fault):
+def test_a_changed_record_is_detected(store, other, statement, fault):
     store.append(FAMILY)
     assert verify_loom(store).ok
     other.execute(statement)

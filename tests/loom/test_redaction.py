@@ -39,7 +39,7 @@ def taken_out(loom):
 
 @settings(max_examples=40)  # each takes the whole loom out twice, in seven forms
 @given(histories(), st.data())
-def test_whatever_was_said_no_form_has_it(history, data):
+def test_no_export_format_contains_a_secret(history, data):
     for entity in history.unfinished[:2]:
         history.take([Steered(entity, data.draw(places), AT)], together=False)
     extra = header("zz", name=data.draw(places))
@@ -84,7 +84,7 @@ def test_the_tree_is_the_same():
     assert seen["t"].metadata == loom["t"].metadata
 
 
-async def test_it_is_for_reading():
+async def test_a_redacted_loom_is_read_only():
     loom = redacted_loom(loom_of([header("e"), *turn("e", "t", None)]), REDACTOR)
     with pytest.raises(LoomError, match="for reading"):
         await loom.reward("t", 1.0)

@@ -32,7 +32,7 @@ def as_role(url: str, role: str) -> str:
     return re.sub(r"user=\w+", f"user={url.rpartition('=')[2]}_{role}", url)
 
 
-async def test_a_worker_runs_what_a_sender_sends() -> None:
+async def test_a_worker_runs_the_intents_of_a_sender() -> None:
     url = await place()
     async with (
         Runtime.open(as_role(url, "worker"), cantrips=[DESK], node=Node("w1")),

@@ -109,7 +109,7 @@ def find(store: Any) -> None:
 
 @pytest.mark.rule("N-15", "N-77")
 @pytest.mark.parametrize("work", [look, join, begin, send, fire, find])
-def test_nothing_that_is_done_all_the_time_reads_a_whole_table(place: Any, work: Callable[[Any], None]) -> None:
+def test_frequent_queries_do_not_scan_a_whole_table(place: Any, work: Callable[[Any], None]) -> None:
     before = scans(place)
     with place.open() as store:
         work(store)

@@ -142,7 +142,7 @@ def take_out(lines):
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("change", [edit, cut, cut_tree, swap, swap_trees, insert, take_out])
-def test_what_somebody_without_the_key_changed_is_found(loom, change):
+def test_a_change_without_the_key_is_detected(loom, change):
     assert loom.verify().ok
     loom.change(change)
     assert loom.verify().faults
@@ -316,7 +316,7 @@ def test_a_sealed_loom_is_written_on_by_later_processes(loom):
     assert loom.verify().ok
 
 
-def test_what_a_killed_process_wrote_behind_the_head_is_checked_and_kept(tmp_path):
+def test_records_after_the_head_of_a_killed_process_are_checked_and_kept(tmp_path):
     loom = Sealed("jsonl", tmp_path)
     with loom.open() as store:
         store.append(FAMILY)
@@ -341,7 +341,7 @@ def test_a_sealed_loom_is_backed_up_compacted_and_forgotten_like_others(loom, tm
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
-def test_repairing_a_sealed_loom_leaves_out_what_was_forged(tmp_path, kind):
+def test_repairing_a_sealed_loom_drops_forged_records(tmp_path, kind):
     loom = Sealed(kind, tmp_path)
     with loom.open() as store:
         store.append(FAMILY)
@@ -364,7 +364,7 @@ def test_heads_are_not_exported_from_a_loom_with_faults(loom):
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"heads":2}', b'{"heads":1,"trees":[],"salt":"","records":1}'])
-def test_what_is_no_file_of_heads_is_refused(data):
+def test_an_invalid_heads_file_is_refused(data):
     with pytest.raises(LoomError, match=r"heads|cantrip loom head"):
         Heads.from_json(data)
 

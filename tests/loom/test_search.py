@@ -45,7 +45,7 @@ class TestText:
         assert (hit.entity_id, hit.turn_id, hit.sequence) == ("e", "t", 1)
 
     @given(before=texts, wanted=texts.filter(bool), after=texts)
-    def test_what_is_there_is_found(self, before, wanted, after):
+    def test_existing_text_is_found(self, before, wanted, after):
         one = loom_of([header("e"), *turn("e", "t", None, text=before + wanted + after)])
         (hit,) = search(one, Query(text=wanted, places=("result",)))
         shown = hit.excerpt[hit.start : hit.end]
@@ -54,7 +54,7 @@ class TestText:
     def test_an_utterance_of_several_turns_is_found_once(self):
         assert turns(loom_of(*FAMILY), text="hello", entity="a", below=False) == [*("a1", "a1"), *("a2", "a2")]
 
-    def test_hits_come_while_the_search_goes_on(self, loom):
+    def test_hits_are_yielded_during_the_search(self, loom):
         assert next(search(loom, Query(text="echo"))).place == "call"
 
 
@@ -76,7 +76,7 @@ class TestTurns:
         assert sorted(rewards.values()) == [0.5, 1.0, 5.0]
         assert len(turns(loom, max_reward=0.0)) == 2
 
-    def test_of_an_entity_and_what_is_below_it(self, loom):
+    def test_a_search_of_an_entity_includes_its_subtree(self, loom):
         root, child = loom.entities()[:2]
         assert found(loom, entity=child, text="child", places=("result",)) == [("result", "child")]
         assert found(loom, entity=root, text="child", places=("result",)) == [("result", "child")]
@@ -97,7 +97,7 @@ class TestExpressions:
         assert found(loom, regex=r"(?i)^i TRY") == [("content", "I try")]
         assert found(loom, regex=r"\u202e|é") == [("call", "é"), ("result", "é")]
 
-    def test_one_that_would_take_for_ever_is_ended(self):
+    def test_a_catastrophic_pattern_is_ended(self):
         one = loom_of([header("e"), *turn("e", "t", None, text="a" * 40 + "!")])
         began = time.monotonic()
         with pytest.raises(LoomError, match=r"took more than 0.5 s.*write it simpler"):
@@ -105,7 +105,7 @@ class TestExpressions:
         assert time.monotonic() - began < 10
 
     @pytest.mark.parametrize("expression", ["(", "a{99999999999999999999}", "(" * 5000])
-    def test_one_that_is_none_is_refused(self, expression):
+    def test_an_invalid_pattern_is_refused(self, expression):
         with pytest.raises(LoomError, match="is no regular expression"):
             Query(regex=expression)
 

@@ -61,7 +61,7 @@ def test_a_batch_is_one_transaction(path, store):
         assert other.execute("select count(*), max(seq) from records").fetchone() == (12, 12)
 
 
-def test_anybody_can_look_into_it_with_sql(path, store):
+def test_a_loom_can_be_queried_with_sql(path, store):
     store.append(run("e", "t1"))
     with plain(path) as other:
         rows = other.execute("select seq, entity, kind, turn from log").fetchall()
@@ -91,7 +91,7 @@ def test_the_number_of_a_life_that_is_over_is_the_one_in_the_tables():
 
 
 @pytest.mark.rule("LOOM-1")
-def test_a_full_disk_leaves_nothing_behind_and_it_goes_on_when_there_is_room(path, store):
+def test_a_full_disk_records_nothing_and_appends_work_again_with_room(path, store):
     store.append(run("e", "t1", ends=False))
     (pages,) = store._writer.execute("pragma page_count").fetchone()
     store._writer.execute(f"pragma max_page_count = {pages}")
@@ -118,7 +118,7 @@ def test_a_limit_of_the_real_system_is_met_in_the_middle_of_a_batch(path, store,
         assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-def test_what_may_not_be_written_to_says_so(store):
+def test_a_read_only_file_is_an_error_that_says_so(store):
     store.append(run("e", "t1"))
     store._writer.execute("pragma query_only = 1")
     with pytest.raises(LoomError, match=r"readonly database.*open it read-only, or change who may write it"):

@@ -36,7 +36,7 @@ def test_a_loom_that_a_runtime_wrote():
 
 
 @given(histories())
-def test_what_it_counts_is_what_the_tree_holds(history):
+def test_statistics_count_the_records_of_the_tree(history):
     loom = loom_of(*history.batches)
     everything = statistics(loom)
     assert everything.turns == len(history.owners)
@@ -49,7 +49,7 @@ def test_what_it_counts_is_what_the_tree_holds(history):
         assert statistics(loom, entity).usage == loom.subtree_usage(entity)
 
 
-def test_a_turn_that_goes_on_with_an_utterance_is_a_turn_and_costs_nothing():
+def test_a_continuation_counts_as_a_turn_and_costs_nothing():
     loom = loom_of(*FAMILY)
     one = tally(loom.records("a"))
     assert (one.turns, one.utterances) == (3, 2)

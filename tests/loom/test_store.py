@@ -97,7 +97,7 @@ def assert_holds(store: Store, history: History) -> None:
 
 @pytest.mark.rule("LOOM-1", "LOOM-8", "D-008")
 @property_of(KINDS)
-def test_what_was_appended_is_read_in_order(kind, history):
+def test_appended_records_are_read_in_order(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
             store.append(batch)
@@ -106,7 +106,7 @@ def test_what_was_appended_is_read_in_order(kind, history):
 
 @pytest.mark.rule("LOOM-1")
 @property_of(LASTING)
-def test_what_was_appended_is_there_when_the_store_is_opened_again(kind, history):
+def test_appended_records_are_there_after_reopening(kind, history):
     with anywhere(kind) as place:
         for batch in history.batches:
             with place.open() as store:
@@ -208,7 +208,7 @@ def test_a_reward_is_for_a_turn_of_that_entity(store):
         store.append([Rewarded("b", "t1", 1.0, AT)])
 
 
-def test_nothing_is_appended_where_nothing_is_given(store):
+def test_an_empty_append_does_nothing(store):
     store.append([])
     assert list(store.headers()) == []
 
@@ -249,7 +249,7 @@ def test_the_headers_may_be_read_while_entities_begin(store):
     assert seen == ["a", "b"]
 
 
-def test_a_store_says_what_it_holds(store):
+def test_a_stores_repr_counts_entities_and_turns(store):
     store.append(run("e", "t1", "t2"))
     assert "1 entities, 2 turns" in repr(store)
 

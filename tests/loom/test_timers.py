@@ -113,7 +113,7 @@ def test_timers_are_due_in_order(box):
     assert ids(box, after=Due(10.5)) == ["late"]
 
 
-def test_how_many_timers_are_due_is_asked_without_reading_them(box):
+def test_due_timers_are_counted_without_reading_them(box):
     for n in range(3):
         box.replace_timer(None, schedule(f"s{n}", due=float(n)))
     box.replace_timer(None, schedule("never", due=None))
@@ -226,7 +226,7 @@ def test_a_repeated_posting_of_the_same_mail_is_one_mail(box):
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_another_store_object_sees_what_one_sets_and_fires(kind):
+def test_timers_are_shared_between_store_objects(kind):
     with anywhere(kind) as place, place.open() as store, place.open() as other:
         store.append([header("e", lasting=True)])
         store.append([note()], timers=[(0, timer())])

@@ -36,7 +36,7 @@ def test_a_sealed_line_is_its_line_and_a_link(record, before):
     assert seal(line, link)[1] != link
 
 
-def test_what_only_looks_like_a_link_is_none():
+def test_text_that_resembles_a_link_is_not_a_link():
     assert sealed_with(b'{"kind":"intent"}') == (b'{"kind":"intent"}', None)
     assert sealed_with(b"") == (b"", None)
 
@@ -180,7 +180,7 @@ def test_a_whole_child_that_was_taken_out_is_missed_by_its_parent(held):
     assert "a record of its tree before it was edited, moved or taken out" in faults(held)[0]
 
 
-def test_a_line_without_a_link_is_named_and_what_follows_is_not(held):
+def test_only_the_line_without_a_link_is_named(held):
     held.change(unsealed, 5)
     (fault,) = faults(held)
     assert fault.startswith("record 5: this GateFinished of entity e has no link: something else than a store wrote")

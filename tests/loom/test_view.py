@@ -165,7 +165,7 @@ def test_the_thread_of_a_child_begins_where_its_parent_did(family):
 
 
 @pytest.mark.rule("LOOM-8")
-def test_the_parent_goes_on_from_its_own_turn_and_not_from_the_child(family):
+def test_the_parent_continues_from_its_own_turn_and_not_from_the_child(family):
     assert family["a3"].parent_id == "a2"
     assert family["a3"].continues
     assert family["a2"].children == ("b",)
@@ -182,7 +182,7 @@ def test_an_own_thread_keeps_the_path_of_the_original_of_a_fork(family):
 
 
 @pytest.mark.rule("LOOM-4")
-def test_the_lineage_of_a_fork_is_what_its_original_lived_through(family):
+def test_the_lineage_of_a_fork_begins_with_its_originals_records(family):
     lineage = family.lineage("c1")
     assert [record.entity_id for record in lineage] == ["a"] * 10 + ["c"] * 6
     assert isinstance(lineage[-1], Committed)
@@ -329,7 +329,7 @@ ENDS = [
 
 @pytest.mark.rule("LOOM-7")
 @pytest.mark.parametrize(("records", "state"), [pytest.param(*row[1:], id=row[0]) for row in ENDS])
-def test_how_an_entity_stands_is_read_from_its_records(records, state):
+def test_the_status_of_an_entity_is_read_from_its_records(records, state):
     assert loom_of([header("e"), IntentGiven("e", "go", AT), *records]).state("e") == state
 
 

@@ -31,7 +31,7 @@ def again(plan: Plan, state: Any) -> Any:
 
 @pytest.mark.rule("C-06")
 @given(scripts, st.data())
-def test_a_state_that_was_kept_goes_on_as_the_fold_of_the_whole_log(script: Script, data: st.DataObject) -> None:
+def test_a_restored_state_continues_like_the_fold_of_the_whole_log(script: Script, data: st.DataObject) -> None:
     drive = live(script)
     cut = data.draw(st.integers(0, len(drive.records)))
     kept = again(drive.plan, fold(drive.plan.shape, drive.records[:cut]))

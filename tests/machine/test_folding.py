@@ -80,7 +80,7 @@ class TestDue:
             {"trigger_at": "80%"},
         ],
     )
-    def test_what_cannot_be_is_refused(self, fields: dict[str, Any]) -> None:
+    def test_an_invalid_folding_is_refused(self, fields: dict[str, Any]) -> None:
         (name,) = fields
         with pytest.raises(InvalidCantrip, match=f"folding: {name}"):
             Folding(**fields)
@@ -233,7 +233,7 @@ class TestEphemeral:
         assert texts(drive.asks[1].messages)[-1] == "tool a look at x"
 
     @pytest.mark.rule("D-010")
-    def test_what_an_adapter_kept_holds_until_something_fades(self) -> None:
+    def test_a_cached_encoding_stays_valid_until_a_result_fades(self) -> None:
         drive = Drive(cantrip(), say(call("glance", path="x")), *steps(3))
         drive.go()
         prefixes: list[Any] = [ask.messages.prefix for ask in drive.asks]

@@ -79,7 +79,7 @@ from tools import diagram
 class TestIntent:
     @pytest.mark.rule("INTENT-1")
     @pytest.mark.parametrize("intent", [None, "", " \n", 3])
-    def test_nothing_begins_without_one(self, intent: Any) -> None:
+    def test_an_episode_does_not_begin_without_an_intent(self, intent: Any) -> None:
         drive = Drive(cantrip())
         with pytest.raises(InvalidIntent, match="intent is required"):
             drive.feed(Begin(intent))
@@ -96,7 +96,7 @@ class TestIntent:
         assert drive.state is before
 
     @pytest.mark.rule("INTENT-2", "CALL-2")
-    def test_it_is_the_first_user_message_after_the_system_prompt(self) -> None:
+    def test_the_intent_is_the_first_user_message_after_the_system_prompt(self) -> None:
         drive = Drive(cantrip(call=Call("You are helpful")), say(done()))
         drive.go("my task")
         assert texts(drive.queries[0]) == ["system You are helpful", "user my task"]
@@ -120,7 +120,7 @@ class TestIntent:
         assert drive.records[1] == IntentGiven("e1", "sum", drive.records[1].at, {"numbers": [1, 2]})
 
     @pytest.mark.rule("INTENT-3")
-    def test_it_stands_in_every_query_as_it_was_given(self) -> None:
+    def test_every_query_has_the_intent_unchanged(self) -> None:
         drive = Drive(cantrip(), *[say(call("echo", text=str(n))) for n in range(5)], say(done()))
         drive.go("one thing")
         assert {query[0].content for query in drive.queries} == {"one thing"}
@@ -248,14 +248,14 @@ class TestCalls:
         assert [seen.gate for seen in drive.turns[0].gate_calls] == ["echo", "done"]
 
     @pytest.mark.rule("LOOP-3", "LOOP-1")
-    def test_what_done_skipped_has_a_result_all_the_same(self) -> None:
+    def test_calls_skipped_by_done_have_a_result(self) -> None:
         drive = Drive(cantrip(), say(done(), call("echo", text="after")), lasting=True)
         drive.go()
         assert texts(drive.context)[-1] == f"tool {SKIPPED}"
         assert drive.context[-1].tool_call_id == drive.context[1].tool_calls[1].id
 
     @pytest.mark.rule("LOOP-3")
-    def test_a_malformed_done_is_an_error_and_the_loop_goes_on(self) -> None:
+    def test_a_malformed_done_is_an_error_and_the_loop_continues(self) -> None:
         drive = Drive(cantrip(), say(call("done"), call("echo", text="next")), say(done("right")))
         assert drive.go().result == "right"
         first, second = drive.turns[0].gate_calls
@@ -322,7 +322,7 @@ class TestCalls:
 
 class TestTextOnly:
     @pytest.mark.rule("D-004", "LOOP-2")
-    def test_it_ends_the_loop_where_done_is_not_required(self) -> None:
+    def test_text_alone_ends_the_loop_when_done_is_not_required(self) -> None:
         drive = Drive(cantrip(), say("The answer is 42"))
         outcome = drive.go()
         assert (outcome.result, outcome.terminated) == ("The answer is 42", True)
@@ -339,7 +339,7 @@ class TestTextOnly:
         ],
         ids=["call", "cantrip", "ward"],
     )
-    def test_where_done_is_required_the_loop_goes_on_until_it_is_called(self, made: Any) -> None:
+    def test_the_loop_continues_until_done_when_done_is_required(self, made: Any) -> None:
         drive = Drive(made, say("thinking..."), say("still thinking..."), say(done("42")))
         assert drive.go().result == "42"
         assert [turn.gate_calls for turn in drive.turns[:2]] == [(), ()]
@@ -370,7 +370,7 @@ class TestWards:
         assert len(drive.ran) == 3
 
     @pytest.mark.rule("LOOP-4")
-    def test_the_summary_says_what_was_accomplished(self) -> None:
+    def test_a_truncated_outcome_summarises_the_work_done(self) -> None:
         drive = Drive(
             cantrip(max_turns(2)),
             say("first a look", call("echo", text="1"), call("echo", text="2")),
@@ -410,13 +410,13 @@ class TestWards:
         assert drive.go().ward == "max_tokens"
 
     @pytest.mark.rule("LOOP-4")
-    def test_what_an_entity_did_for_other_intents_is_not_among_what_was_accomplished(self) -> None:
+    def test_the_summary_excludes_work_for_other_intents(self) -> None:
         drive = Drive(cantrip(max_turns(1)), say("Wait.", call("echo", text="x")), say(call("look")), lasting=True)
         assert drive.go().summary == "truncated by max_turns(1) after 1 turn; gates run: echo; last words: Wait."
         assert drive.go().summary == "truncated by max_turns(1) after 1 turn; gates run: look"
 
     @pytest.mark.rule("LOOP-4")
-    def test_what_done_skipped_is_not_among_what_was_accomplished(self) -> None:
+    def test_the_summary_excludes_calls_skipped_by_done(self) -> None:
         drive = Drive(cantrip(max_turns(1)), say(done(), call("echo", text="x")), lasting=True)
         drive.go()
         assert drive.go(Stopped("cancelled", "enough")).summary == "stopped (enough) after 1 turn; gates run: done"
@@ -470,7 +470,7 @@ class TestLasting:
         ],
         ids=["text", "done", "done and more", "truncated", "failed"],
     )
-    def test_it_takes_another_intent_after(self, reply: Any, how: str) -> None:
+    def test_a_long_lived_entity_accepts_another_intent_afterwards(self, reply: Any, how: str) -> None:
         drive = Drive(cantrip(max_turns(1)), reply, say(done("again")), lasting=True)
         assert drive.go("one").reason == how
         assert drive.state.phase is Phase.IDLE
@@ -481,7 +481,7 @@ class TestLasting:
         ended = [record.reason for record in drive.records if isinstance(record, Ended)]
         assert ended == (["failed"] if how == "failed" else [])  # of a failure no turn tells
 
-    def test_what_it_used_adds_up_over_its_life(self) -> None:
+    def test_usage_adds_up_over_an_entitys_life(self) -> None:
         drive = Drive(cantrip(), say(done()), say(done()), lasting=True)
         drive.go()
         assert drive.go().usage == USAGE + USAGE
@@ -505,7 +505,7 @@ class TestChildren:
     """call_agent: the turn is cut in two where children run (LOOM-8, reading 2)."""
 
     @pytest.mark.rule("LOOM-8", "COMP-5", "COMP-2")
-    def test_what_came_before_is_committed_before_the_child_runs(self) -> None:
+    def test_the_part_before_a_child_is_committed_before_the_child_runs(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="a"), call("call_agent", intent="sub"), done("end")))
         spawn: Any = drive.go(upto=Spawn)
         (first,) = drive.turns
@@ -559,7 +559,7 @@ class TestChildren:
         assert [turn.truncated for turn in drive.turns] == [False, False, False, True]
 
     @pytest.mark.rule("LOOM-8")
-    def test_where_no_child_ran_there_is_no_seam(self) -> None:
+    def test_a_refused_delegation_does_not_cut_the_turn(self) -> None:
         drive = Drive(cantrip(max_turns(9), max_depth(0)), say(call("call_agent", intent="a"), call("look"), done()))
         drive.go()
         (turn,) = drive.turns
@@ -656,7 +656,7 @@ class TestChildren:
 
 
 class TestFailed:
-    def test_it_ends_the_cast_with_the_error_on_record(self) -> None:
+    def test_a_failed_crystal_ends_the_cast_and_records_the_error(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="kept")), Failed("HTTP 500 after 6 attempts"))
         outcome = drive.go()
         assert (outcome.reason, outcome.error) == ("failed", "HTTP 500 after 6 attempts")
@@ -682,7 +682,7 @@ class TestStopped:
         assert outcome.summary == "stopped (by the caller) after 1 turn; gates run: echo"
 
     @pytest.mark.rule("LOOM-7", "LOOP-1", "LOOP-4")
-    def test_while_a_gate_runs_the_turn_is_committed_with_what_is_known(self) -> None:
+    def test_a_turn_stopped_during_a_gate_is_committed_with_known_results(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="1"), call("look"), call("echo", text="2"), done()))
         drive.go(upto=Run)
         drive.feed(drive.event_for(drive.transitions[-1].action))
@@ -865,12 +865,12 @@ def every_transition() -> set[tuple[str, str, str, str]]:
 
 
 class TestTable:
-    def test_it_lists_exactly_what_the_handlers_allow(self) -> None:
+    def test_the_table_lists_exactly_the_events_that_handlers_accept(self) -> None:
         stated = {(row.phase, row.event) for row in diagram.table()}
         noted = {("IDLE", "Steer")}  # a message that comes while it waits for an intent is no step
         assert stated | noted == {(phase.name, event.__name__) for phase, event in HANDLERS}
 
-    def test_it_lists_exactly_what_happens(self) -> None:
+    def test_the_table_lists_exactly_the_transitions_that_occur(self) -> None:
         stated = {(row.phase, row.event, row.after, row.action) for row in diagram.table()}
         assert stated == every_transition()
 

@@ -217,7 +217,7 @@ def test_the_end_of_an_entity_and_of_an_episode_that_no_turn_ends_is_the_last_th
 
 @pytest.mark.rule("LOOM-1", "LOOM-3")
 @law
-def test_nothing_is_done_before_it_is_recorded_and_nothing_is_recorded_twice(script: Script) -> None:
+def test_every_action_is_recorded_before_it_runs_and_only_once(script: Script) -> None:
     drive = live(script)
     seen: list[Record] = []
     for step in drive.transitions:
@@ -322,7 +322,7 @@ def test_no_more_utterances_than_max_turns_for_each_send(script: Script) -> None
 
 @pytest.mark.rule("CIRCLE-6", "COMP-6")
 @law
-def test_what_a_ward_took_away_never_runs(script: Script) -> None:
+def test_a_gate_removed_by_a_ward_never_runs(script: Script) -> None:
     drive = live(script)
     if script.removed:
         assert "look" not in [name for name, _ in drive.ran]
@@ -362,7 +362,7 @@ def test_an_ephemeral_result_is_whole_in_the_log_and_a_placeholder_in_the_querie
 
 
 @law
-def test_the_table_lists_whatever_happens(script: Script) -> None:
+def test_the_table_lists_every_transition_of_random_runs(script: Script) -> None:
     stated = {(row.phase, row.event, row.after, row.action) for row in diagram.table()}
     for step in live(script).transitions:
         happened = (
@@ -433,7 +433,7 @@ def assert_fork(fork: Drive, lineage: list[Any]) -> None:
 
 @pytest.mark.rule("LOOM-4")
 @given(scripts, scripts, st.integers(0, 30))
-def test_a_fork_goes_on_from_any_turn_and_leaves_the_original_as_it_was(one: Script, two: Script, at: int) -> None:
+def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: Script, two: Script, at: int) -> None:
     original = live(one)
     ends = [n for n, record in enumerate(original.records) if isinstance(record, Committed)]
     assume(ends)

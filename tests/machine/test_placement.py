@@ -79,7 +79,7 @@ def test_of_all_nodes_exactly_one_is_first(count: int, entity: str) -> None:
 
 
 @pytest.mark.rule("N-10")
-def test_what_the_first_node_leaves_is_taken_by_the_next_one() -> None:
+def test_the_next_node_takes_an_entity_that_the_first_one_leaves() -> None:
     nodes, unowned = members((10, 0), (10, 0)), orphans(1)
     late = max(nodes, key=lambda one: rank(one, unowned[0], nodes))
     state, actions = advance(State(late.owner), Looked(nodes, unowned))
@@ -89,7 +89,7 @@ def test_what_the_first_node_leaves_is_taken_by_the_next_one() -> None:
 
 
 @pytest.mark.rule("N-61")
-def test_a_node_takes_only_what_it_serves() -> None:
+def test_a_node_takes_only_entities_of_cantrips_that_it_serves() -> None:
     (one,) = members((10, 0))
     assert rank(one, Candidate("e", "c2", "desk"), [one]) == math.inf
     assert rank(one, Candidate("e", "c2", "desk", may_move=True), [one]) == 0

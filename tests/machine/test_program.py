@@ -69,7 +69,7 @@ class TestWhatAProgramIs:
             ("```tool_code\nx\n```", "x\n"),
         ],
     )
-    def test_it_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
+    def test_the_program_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
         assert code_in(Response(content=text), "python") == code
 
     @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ class TestWhatAProgramIs:
             ("", ""),
         ],
     )
-    def test_one_that_is_given_as_a_program_may_still_be_in_a_block(self, said: str, code: str) -> None:
+    def test_a_given_program_may_still_be_in_a_fenced_block(self, said: str, code: str) -> None:
         assert code_in(Response(code=said), "python") == code
 
-    def test_in_a_circle_of_tools_there_is_none(self) -> None:
+    def test_a_tools_circle_has_no_program(self) -> None:
         assert code_in(Response(content="```python\nx\n```"), "tools") is None
 
     @pytest.mark.rule("D-004")
@@ -96,7 +96,7 @@ class TestWhatAProgramIs:
 
 class TestATurn:
     @pytest.mark.rule("CIRCLE-4", "LOOP-1")
-    def test_what_it_prints_and_its_last_value_are_shown(self) -> None:
+    def test_the_crystal_sees_the_output_and_the_last_value(self) -> None:
         run = drive(CODE, Computed([1, 2], "hello\n"), CODE, DONE, Computed())
         run.go()
         assert [m.role for m in run.queries[1]] == ["user", "assistant", "user"]
@@ -171,7 +171,7 @@ class TestATurn:
         outcome = drive(CODE, Computed(), CODE, Computed(), wards=(max_turns(2),)).go()
         assert (outcome.truncated, outcome.ward) == (True, "max_turns")
 
-    def test_one_that_is_stopped_is_committed_as_it_stands(self) -> None:
+    def test_a_stopped_program_is_committed_as_it_stands(self) -> None:
         run = drive(CODE, Called("echo", {"text": "x"}), Stopped("timeout", "timeout(1)"))
         assert run.go().ward == "timeout"
         (turn,) = run.turns
@@ -184,17 +184,17 @@ class TestATurn:
         assert (first.variables, second.variables) == ({"context": {"documents": ["a"]}}, None)
         assert [m.content for m in run.queries[0]] == ["go"]
 
-    def test_what_is_long_is_shown_as_its_size_beginning_and_end(self) -> None:
+    def test_a_long_result_is_shown_as_size_beginning_and_end(self) -> None:
         text = result_text({"output": "begin" + "x" * PREVIEW + "end"})
         assert text.startswith("beginx")
         assert text.endswith("xend")
         assert f"[8 of the {PREVIEW + 8} characters of this output are left out here; keep it" in text
         assert len(text) < PREVIEW + 200
 
-    def test_what_is_just_not_too_long_is_shown_whole(self) -> None:
+    def test_a_result_at_the_limit_is_shown_whole(self) -> None:
         assert result_text({"output": "x" * PREVIEW}) == "x" * PREVIEW
 
-    def test_a_limit_says_what_it_undid_and_what_not(self) -> None:
+    def test_the_error_of_a_limit_says_what_was_undone(self) -> None:
         assert result_text({"output": "a", "limit": "5 s of computing"}) == (
             "a\nlimit exceeded: 5 s of computing; what this program changed in its sandbox is undone, what it did "
             "through gates is not"
@@ -270,7 +270,7 @@ class Machine:
 
 @pytest.mark.rule("D-011", "CIRCLE-9")
 @given(st.lists(st.tuples(steps, ends), min_size=1, max_size=3), st.data())
-def test_a_program_cut_at_any_record_goes_on_to_the_same_end(script: Any, data: st.DataObject) -> None:
+def test_a_program_cut_at_any_record_resumes_to_the_same_result(script: Any, data: st.DataObject) -> None:
     plan = Plan.of(circle(), "e1")
     whole = Machine(script)
     loop = Loop(plan, next(whole.moments))
@@ -330,7 +330,7 @@ class TestSnapshots:
         assert all(one is not None and one.blob is not None for one in committed), "they are on their way to the store"
 
     @pytest.mark.rule("CIRCLE-9")
-    def test_the_next_program_is_told_where_it_could_be_had_again(self) -> None:
+    def test_the_next_program_gets_the_snapshot_to_restore(self) -> None:
         run = drive(CODE, Computed(1), CODE, Computed(2, snapshot=snapshot("b")), CODE, DONE, Computed())
         run.go()
         asked = [step.action for step in run.transitions if isinstance(step.action, Compute)]
@@ -349,7 +349,7 @@ class TestSnapshots:
         assert turn.snapshot is None, "what belongs to a call is not the turn's"
 
     @pytest.mark.rule("CIRCLE-9", "LOOM-8")
-    def test_where_a_turn_is_cut_for_a_child_there_is_no_sandbox_to_go_on_from(self) -> None:
+    def test_a_turn_cut_for_a_child_commits_no_sandbox_snapshot(self) -> None:
         called = Called("call_agent", {"intent": "go"}, "", snapshot("midway"))
         run = drive(CODE, called, Computed(snapshot=snapshot("after")), CODE, DONE, Computed())
         run.go()
@@ -404,13 +404,13 @@ class TestSnapshots:
             assert len(sandbox.programs) == n + 1
 
     @pytest.mark.rule("CIRCLE-6")
-    def test_what_a_limit_undid_left_nothing(self) -> None:
+    def test_a_program_undone_by_a_limit_leaves_no_trace(self) -> None:
         run = drive(CODE, Computed(limit="5 s of computing"), CODE, DONE, Computed())
         run.go()
         assert [record.snapshot for record in run.records if isinstance(record, Committed)] == [None, None]
 
     @pytest.mark.rule("CIRCLE-6")
-    def test_what_a_program_was_given_that_a_limit_undid_the_next_one_is_given(self) -> None:
+    def test_the_next_program_gets_the_variables_of_an_undone_one(self) -> None:
         limited = Computed(limit="5 s of computing")
         run = drive(CODE, limited, CODE, limited, CODE, Computed(), CODE, DONE, Computed())
         run.go(Begin("go", [1, 2]))
@@ -425,7 +425,7 @@ class TestSnapshots:
         ]
 
     @pytest.mark.rule("INTENT-3")
-    def test_what_no_program_has_got_yet_is_there_for_those_of_the_next_intent(self) -> None:
+    def test_undelivered_variables_reach_the_programs_of_the_next_intent(self) -> None:
         first = drive(Response(content="nothing to do"))
         first.go(Begin("go", [1, 2]))
         run = Drive(circle(), CODE, DONE, Computed(), lineage=first.records)
@@ -435,7 +435,7 @@ class TestSnapshots:
 
 
 @pytest.mark.rule("LOOM-8", "CIRCLE-4")
-def test_what_a_program_prints_before_and_after_its_child_is_shown_as_one() -> None:
+def test_output_before_and_after_a_child_is_shown_as_one() -> None:
     run = drive(
         CODE, Called("call_agent", {"intent": "go"}, "before\n"), Computed(output="after"), CODE, DONE, Computed()
     )

@@ -156,7 +156,7 @@ def shape(log: list[Record]) -> list[Any]:
 
 @pytest.mark.rule("D-011", "LOOM-1")
 @given(scripts, st.booleans(), st.data())
-def test_a_run_cut_at_any_record_goes_on_to_the_same_end(
+def test_a_run_cut_at_any_record_resumes_to_the_same_result(
     script: list[Response], require: bool, data: st.DataObject
 ) -> None:
     plan = plan_of(require_done_tool=require)
@@ -258,7 +258,7 @@ class TestTheMiddleOfATurn:
         again.resume(plan)
         assert again.asked == {1: 1}
 
-    def test_a_gate_that_had_started_is_not_run_again_and_the_entity_is_told(self) -> None:
+    def test_a_started_gate_is_not_run_again_and_the_entity_observes_it(self) -> None:
         world, plan = World(by_script([say(call("touch", n=1)), say(done())])), plan_of()
         world.run(plan)
         again = World(world.policy)
@@ -315,7 +315,7 @@ class TestTheMiddleOfATurn:
         assert_turns_are_whole(again.log)
         assert len(list(turns_of(again.log))) == 3
 
-    def test_one_that_has_only_its_header_is_new(self) -> None:
+    def test_an_entity_with_only_a_header_is_new(self) -> None:
         world, plan = World(by_script([say(done())])), plan_of()
         world.run(plan)
         loop, step = Loop.again(plan, world.log[:1], next(world.moments), next(world.moments))
@@ -379,7 +379,7 @@ class TestEntitiesThatLast:
         loop, again = world.again(plan)
         assert (loop.state.phase, again) == (Phase.IDLE, None)
 
-    def test_it_remembers_all_its_intents(self) -> None:
+    def test_a_resumed_entity_has_all_its_intents(self) -> None:
         world, plan = self.run([say(done("x"))])
         loop, _ = world.again(plan)
         step = loop.advance(next(world.moments), Begin("more"))

@@ -167,7 +167,7 @@ def walk(one, now, *, busy=lambda _: False):
     return fired, one
 
 
-def test_nothing_fires_before_its_time():
+def test_a_schedule_does_not_fire_before_its_time():
     assert look(row(), 59.9, is_busy=False).becomes == row()
     assert look(row(), 59.9, is_busy=False).fires is None
 

@@ -59,7 +59,7 @@ class TestResolving:
         assert names(circle.gate("write")) == ["outer", "inner"]
 
     @pytest.mark.rule("F-42")
-    def test_it_holds_nothing_of_what_it_wraps(self) -> None:
+    def test_a_wrapper_holds_only_its_targets_name(self) -> None:
         around = wrap("write", pre=[through])
 
         @gate(name="write")
@@ -83,7 +83,7 @@ class TestResolving:
         circle = Circle(["done", wrap(wrap(write, pre=[through], name="in"), pre=[through], name="out")])
         assert names(circle.gate("write")) == ["out", "in"]
 
-    def test_the_loom_knows_what_is_wrapped(self) -> None:
+    def test_the_recorded_circle_names_the_wrappers(self) -> None:
         told = Circle(["done", wrap("done", pre=[through], name="exit")]).as_json()
         assert told["gates"][0]["wrapped"] == ["exit"]
         assert "wrapped" not in Circle(["done"]).as_json()["gates"][0]
@@ -105,7 +105,7 @@ class TestResolving:
         assert names(child.circle.gate("write")) == ["rule"]
         assert child.circle.gate("write") is parent.circle.gate("write")
 
-    def test_a_parameter_that_is_told_who_calls_is_nothing_of_the_crystals(self) -> None:
+    def test_a_gate_call_parameter_is_hidden_from_the_crystal(self) -> None:
         @gate
         def note(text: str, call: GateCall) -> str:
             return f"{call.entity_id}: {text}"
@@ -116,7 +116,7 @@ class TestResolving:
 
 class TestDone:
     @pytest.mark.rule("F-21", "CIRCLE-5")
-    def test_a_refused_done_is_an_observation_and_the_loop_goes_on(self) -> None:
+    def test_a_refused_done_is_an_observation_and_the_loop_continues(self) -> None:
         step = Until(1)
         drive = Drive(cantrip(gates=["done", look, wrap("done", pre=[step])]), say(done("a")), say(done("b")))
         outcome = drive.go()
@@ -135,7 +135,7 @@ class TestDone:
         assert drive.go().truncated
 
     @pytest.mark.rule("LOOP-3")
-    def test_after_a_refused_done_the_calls_behind_it_are_run(self) -> None:
+    def test_calls_after_a_refused_done_are_run(self) -> None:
         drive = Drive(
             cantrip(gates=["done", look, wrap("done", pre=[Until(1)])]), say(done("a"), call("look")), say(done())
         )
@@ -143,7 +143,7 @@ class TestDone:
         assert [seen.is_error for seen in drive.turns[0].gate_calls] == [True, False]
 
     @pytest.mark.rule("D-003")
-    def test_a_program_hears_the_refusal_and_goes_on(self) -> None:
+    def test_a_program_gets_the_refusal_and_continues(self) -> None:
         circle = Circle(["done", wrap("done", pre=[Until(1)])], [max_turns(5)], medium="python")
         made = Cantrip("test:model", circle=circle)
         drive = Drive(
@@ -158,7 +158,7 @@ class TestDone:
         assert (first.is_error, second.is_error, second.result) == (True, False, 2)
 
     @pytest.mark.rule("F-23")
-    def test_where_a_crash_cuts_the_steps_short_they_are_taken_again(self) -> None:
+    def test_wrapping_steps_interrupted_by_a_crash_run_again(self) -> None:
         step = Until(0)
         drive = Drive(cantrip(gates=["done", wrap("done", pre=[step])]), say(done("a")))
         drive.go(upto=Run)
@@ -187,7 +187,7 @@ class TestDelegation:
         assert [seen.result for seen in drive.turns[1].gate_calls] == ["A", "seen"]
 
     @pytest.mark.rule("F-41")
-    def test_steps_after_see_what_the_children_came_to(self) -> None:
+    def test_steps_after_a_delegation_see_the_childrens_results(self) -> None:
         drive = Drive(
             self.wrapped(Until(0), post=[look_again]), say(call("call_agent", intent="a"), call("look")), say(done())
         )

@@ -130,7 +130,7 @@ class TestWhatItBecomes:
         assert crystal.name == "fallback(openai:gpt-5, anthropic:claude-sonnet-4-5)"
         assert crystal.crystals[0].limits == Limits(2)
 
-    def test_what_is_said_twice_is_one_crystal(self, recipe):
+    def test_equal_mappings_are_one_crystal(self, recipe):
         rest = (
             f"{REST}child_crystal: {{model: 'openai:gpt-5', limits: {{concurrency: 2}}}}\n"
             "crystals: {small: {model: 'openai:gpt-5', limits: {concurrency: 3}}}\n"
@@ -147,7 +147,7 @@ class TestWhatItBecomes:
         assert load_recipe(tmp_path / "recipe.toml").crystal.limits == Limits(2)
 
     @pytest.mark.real_time
-    async def test_it_asks_with_the_key_that_the_environment_has_now(self, recipe, monkeypatch):
+    async def test_a_query_uses_the_current_key_of_the_environment(self, recipe, monkeypatch):
         said = events({"choices": [{"index": 0, "delta": {"content": "Four."}, "finish_reason": "stop"}]}, done=True)
         async with FaultyServer([Reply(said)]) as server, Runtime.open() as runtime:
             monkeypatch.delenv("TEAM_KEY", raising=False)
@@ -167,7 +167,7 @@ class TestWhatItBecomes:
 
 
 class TestMistakes:
-    def test_all_are_told_at_once_each_with_its_line(self, mistakes, monkeypatch):
+    def test_all_mistakes_are_reported_at_once_with_lines(self, mistakes, monkeypatch):
         monkeypatch.delenv("NOWHERE", raising=False)
         found = mistakes(
             """\
@@ -257,7 +257,7 @@ class TestMistakes:
         ):
             assert KEY not in str(mistakes(crystal))
 
-    def test_other_mistakes_of_the_recipe_are_told_with_them(self, mistakes):
+    def test_mistakes_of_crystals_are_reported_with_other_mistakes(self, mistakes):
         found = mistakes("model: openai:gpt-5\nlimits: {concurrency: 0}", f"{REST}call: {{temprature: 1}}\n")
         assert [line for line, _ in found] == [3, 5]
 

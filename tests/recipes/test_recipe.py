@@ -101,7 +101,7 @@ class TestWhatARecipeBecomes:
         assert toml.circle == yaml.circle
         assert toml.id == yaml.id
 
-    def test_gates_and_crystals_of_ones_own(self, recipe, tmp_path):
+    def test_a_recipe_uses_python_gates_and_crystals(self, recipe, tmp_path):
         (tmp_path / "own_spells.py").write_text(
             "from cantrip_actors import gate\n"
             "def shout(text: str) -> str:\n    'Say it louder.'\n    return text.upper()\n"
@@ -255,7 +255,7 @@ class TestMistakes:
     def test_of_toml(self, mistakes, text, line, said):
         assert any(where == line and said.lower() in told.lower() for where, told in mistakes(text, "recipe.toml"))
 
-    def test_all_are_told_at_once_and_in_order(self, mistakes):
+    def test_all_mistakes_are_reported_at_once_in_order(self, mistakes):
         told = mistakes(
             """\
             crystal: nobody:x

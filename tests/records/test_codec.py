@@ -34,7 +34,7 @@ def nested(levels: int) -> object:
 
 @pytest.mark.rule("LOOM-1")
 @given(records)
-def test_what_is_encoded_is_decoded_again(record):
+def test_an_encoded_record_decodes_to_the_same(record):
     assert decode(encode(record)) == record
 
 
@@ -44,7 +44,7 @@ def test_a_line_is_one_line(record):
 
 
 @given(records)
-def test_a_line_is_valid_utf_8_whatever_was_said(record):
+def test_a_line_is_valid_utf_8_for_any_text(record):
     encode(record).decode()
 
 
@@ -57,13 +57,13 @@ def test_kind_comes_first_then_entity_then_turn(record):
 
 
 @given(values)
-def test_what_only_the_standard_library_can_say_is_marked(value):
+def test_a_value_that_only_the_standard_library_writes_is_marked(value):
     line = encode(finished(value))
     if b'"wide":true' not in line:
         assert orjson.loads(line).get("result") == value
 
 
-def test_only_what_is_set_is_in_the_line():
+def test_a_line_leaves_out_defaults():
     said = orjson.loads(
         encode(Utterance(entity_id="e", turn_id="t", content="hi", tool_calls=(), usage=NO_USAGE, duration_ms=1.5))
     )
@@ -136,7 +136,7 @@ def test_a_value_that_holds_itself_is_refused():
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, b"raw", {1: "key"}, {"deep": [object()]}, pytest.param(10**5000, id="5001 digits"), 1j]
 )
-def test_what_json_cannot_say_is_refused_with_its_kind(value):
+def test_a_value_without_a_json_form_is_refused_with_its_type(value):
     with pytest.raises(LoomError, match="cannot keep a gate_finished that JSON cannot say"):
         encode(finished(value))
 
@@ -215,6 +215,6 @@ def test_a_field_of_a_later_minor_version_is_no_obstacle():
     assert decode(orjson.dumps(said)) == header("e")
 
 
-def test_a_header_keeps_what_it_hangs_from():
+def test_a_header_keeps_its_parents_and_its_turn():
     whole: Header = replace(header("e"), parent_entity="p", parent_turn="t", depth=2, name="notes")
     assert decode(encode(whole)) == whole

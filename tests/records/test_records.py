@@ -133,7 +133,7 @@ class TestGoingOn:
         assert outcome.last_turn == fork.turns[1].id
 
     @pytest.mark.rule("LOOM-4", "PROD-3")
-    def test_what_it_inherits_is_not_its_usage_and_not_its_turns(self) -> None:
+    def test_a_forks_usage_and_turns_exclude_inherited_ones(self) -> None:
         original = run(say(call("look")), say(call("look")), say(done()))
         fork = Drive(cantrip(max_turns(1)), say(done(), usage=Usage(1, 1)), lineage=upto(original, 2), entity_id="e2")
         outcome = fork.go("more")
@@ -147,14 +147,14 @@ class TestGoingOn:
         assert texts(fork.queries[0])[2:] == ["tool A", f"tool {LEFT_OUT}", f"tool {LEFT_OUT}", "user another way"]
 
     @pytest.mark.rule("LOOM-4")
-    def test_from_the_turn_after_a_seam_there_is_none(self) -> None:
+    def test_a_fork_from_the_turn_after_a_seam_shows_no_seam(self) -> None:
         original = run(say(call("echo", text="A"), call("call_agent", intent="x"), call("look")), say(done()))
         fork = Drive(cantrip(), say(done()), lineage=upto(original, 2), entity_id="e2")
         fork.go("on")
         assert texts(fork.queries[0])[2:] == ["tool A", "tool X", "tool seen", "user on"]
 
     @pytest.mark.rule("LOOM-4", "LOOP-3")
-    def test_after_done_what_it_skipped_stays_skipped(self) -> None:
+    def test_calls_that_done_skipped_stay_skipped_in_a_fork(self) -> None:
         original = run(say(done("first"), call("look")))
         fork = Drive(cantrip(), say(done("second")), lineage=upto(original, 1), entity_id="e2")
         assert fork.go("again").result == "second"
@@ -223,13 +223,13 @@ class TestGoingOn:
         fork.go("on")
         assert texts(fork.queries[0])[-2:] == ["tool seen", "user on"]
 
-    def test_nothing_is_begun_by_it(self) -> None:
+    def test_folding_a_lineage_begins_nothing(self) -> None:
         original = run(say(call("look")), say(done()))
         fork = Drive(cantrip(), lineage=upto(original, 1), entity_id="e2")
         assert (fork.state.phase, fork.state.inherited, fork.records) == (Phase.NEW, 1, [])
 
     @pytest.mark.rule("LOOM-4")
-    def test_the_original_goes_on_as_if_nothing_had_been_forked(self) -> None:
+    def test_the_original_continues_unchanged_after_a_fork(self) -> None:
         original = Drive(cantrip(), say(call("call_agent", intent="x"), call("look")), say(done("mine")))
         original.go(upto=Spawn)
         fork = Drive(cantrip(), say(done()), lineage=list(original.records), entity_id="e2")
@@ -241,7 +241,7 @@ class TestGoingOn:
 
 
 @given(st.integers(0, 4_000_000_000_000))
-def test_a_moment_is_told_to_the_millisecond(milliseconds: int) -> None:
+def test_times_have_milliseconds(milliseconds: int) -> None:
     seconds = datetime.fromtimestamp(milliseconds // 1000, UTC)
     told = Moment(0.0, milliseconds / 1000, "").at
     assert told == f"{seconds:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"

@@ -126,7 +126,7 @@ def test_the_corpus_has_more_formats_than_the_inspection_had() -> None:
 
 @pytest.mark.rule("X-31")
 @pytest.mark.parametrize(("text", "secret"), [c[1:] for c in CORPUS], ids=[c[0] for c in CORPUS])
-def test_a_secret_that_nobody_told_is_found(text: str, secret: str) -> None:
+def test_an_unregistered_secret_is_found(text: str, secret: str) -> None:
     said = Redactor().text(text)
     assert secret not in said
     assert "[redacted:" in said
@@ -137,14 +137,14 @@ def test_a_secret_that_nobody_told_is_found(text: str, secret: str) -> None:
 
 @pytest.mark.rule("X-31")
 @pytest.mark.parametrize("around", ['{"k":"%s"}', "KEY=%s", "(%s)", "%s", "a=%s&b", "x\n%s\ny", "`%s`", r"\"%s\""])
-def test_a_key_is_found_whatever_stands_around_it(around: str) -> None:
+def test_a_key_is_found_in_any_surroundings(around: str) -> None:
     missed = [what for what, key in WORDS if "PRIVATE" not in key and key in Redactor().text(around % key)]
     assert missed == []
 
 
 @pytest.mark.rule("X-31")
 @pytest.mark.parametrize("size", [1, 5])
-def test_a_stream_in_pieces_finds_what_the_whole_text_shows(size: int) -> None:
+def test_a_stream_in_pieces_finds_the_same_as_the_whole_text(size: int) -> None:
     for what, text, secret in CORPUS[::3]:
         stream = RedactedStream(Redactor())
         said = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.close()
@@ -152,7 +152,7 @@ def test_a_stream_in_pieces_finds_what_the_whole_text_shows(size: int) -> None:
 
 
 @pytest.mark.rule("X-31")
-def test_what_a_maintained_scanner_finds_in_the_corpus_is_found() -> None:
+def test_every_secret_that_a_maintained_scanner_finds_is_found() -> None:
     missed = {}
     for what, text, _ in CORPUS:
         said = Redactor().text(text)
@@ -241,12 +241,12 @@ def test_source_code_pictures_hashes_and_ids_stay_as_they_are() -> None:
         "task-force-1234567890123456789012",
     ],
 )
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+def test_text_that_only_resembles_a_secret_is_kept(text: str) -> None:
     assert Redactor().text(text) is text
 
 
 @pytest.mark.rule("X-31")
-def test_every_row_of_the_table_says_how_long_a_key_is_and_who_says_so() -> None:
+def test_every_service_row_has_a_length_and_a_source() -> None:
     for service in SERVICES:
         for prefix in service.prefixes:
             assert len(prefix) + service.least >= SHORTEST_KEY, prefix

@@ -89,7 +89,7 @@ class TestKnownSecrets:
         redactor = Redactor({"short": "abcd-efgh", "long": "xx-abcd-efgh-yy"})
         assert redactor.text("xx-abcd-efgh-yy") == "[redacted:long]"
 
-    def test_one_that_overlaps_itself(self):
+    def test_overlapping_occurrences_of_a_secret_are_redacted(self):
         assert Redactor(["abcabcabc"]).text("abcabcabcabc!") == "[redacted:secret]!"
 
     def test_each_line_of_a_key_of_several_lines(self):
@@ -99,13 +99,13 @@ class TestKnownSecrets:
     def test_a_passphrase_over_two_lines(self):
         assert Redactor({"pass": WORDS}).text("correct horse\n  battery staple.") == "[redacted:pass]."
 
-    def test_an_empty_one_is_none_and_a_short_one_is_refused(self):
+    def test_an_empty_secret_is_ignored_and_a_short_one_is_refused(self):
         assert Redactor(["", "  "]).text("anything") == "anything"
         with pytest.raises(ValueError, match="'pin' has fewer than 4 characters") as refused:
             Redactor({"pin": "123"})
         assert "123" not in str(refused.value)
 
-    def test_nothing_shows_it(self):
+    def test_no_repr_or_error_shows_a_secret(self):
         redactor = Redactor({"search": KEY})
         assert repr(redactor) == f"<Redactor of 1 secrets and {len(COMMON)} patterns>"
 
@@ -199,7 +199,7 @@ class TestPatterns:
             "eyJust a word, eyJ.eyJ.x",
         ],
     )
-    def test_what_is_no_secret_stays(self, text):
+    def test_text_without_a_secret_is_kept(self, text):
         assert Redactor().text(text) is text
 
     @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ class TestValues:
         assert redactor.value(redactor.value(planted)) == redactor.value(planted)
 
     @given(value=values)
-    def test_what_is_clean_is_the_same_object(self, value):
+    def test_a_clean_value_is_returned_as_the_same_object(self, value):
         assert Redactor(["not-in-there-ever"]).value(value) is value
 
     def test_keys_stay_apart(self):
@@ -311,7 +311,7 @@ def plant(value, secret, data):
 
 class TestStreams:
     @given(secret=secrets, before=texts, after=texts, cuts=st.lists(st.integers(0, 99), max_size=6))
-    def test_however_it_is_cut_the_pieces_make_what_the_whole_makes(self, secret, before, after, cuts):
+    def test_redacted_pieces_add_up_to_the_redacted_whole(self, secret, before, after, cuts):
         redactor = Redactor([secret, WORDS])
         text = f"{before} {secret} {WORDS}{after}".replace("\n", " ").replace("\r", " ")
         places = sorted({min(cut, len(text)) for cut in cuts})
@@ -417,7 +417,7 @@ def timed(redactor, text):
     return (time.perf_counter() - began) / 10
 
 
-def test_orjson_writes_what_comes_out():
+def test_redacted_values_can_be_written_by_orjson():
     assert orjson.loads(orjson.dumps(Redactor(["my-secret"]).value({"a": ["my-secret"]}))) == {
         "a": ["[redacted:secret]"]
     }

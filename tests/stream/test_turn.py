@@ -61,13 +61,13 @@ def test_every_envelope_has_the_turn_the_session_its_own_id_and_the_time() -> No
 
 
 @pytest.mark.rule("U-61")
-def test_a_childs_envelopes_name_what_it_hangs_from() -> None:
+def test_a_childs_envelopes_name_the_spawning_turn() -> None:
     stream = turn(parent=Parent("root", "t0"))
     made = [*stream.start("m", "p"), *stream.answer(Response("hi")), *stream.complete()]
     assert {e.parent for e in made} == {Parent("root", "t0")}
 
 
-def test_what_the_crystal_streams_gets_the_turn_and_the_attempt_in_its_ids() -> None:
+def test_streamed_item_ids_have_the_turn_and_the_attempt() -> None:
     stream = turn()
     made = payloads(
         stream.start("m", "p"),
@@ -130,7 +130,7 @@ def test_a_crystal_that_does_not_stream_has_items_all_the_same() -> None:
 
 
 @pytest.mark.rule("U-59")
-def test_a_retry_closes_what_the_attempt_left_open_and_numbers_the_next() -> None:
+def test_a_retry_closes_open_items_and_numbers_the_next_attempt() -> None:
     stream = turn()
     made = payloads(
         stream.start("m", "p"),
@@ -186,7 +186,7 @@ def test_an_answer_after_nothing_but_discarded_items_is_shown() -> None:
     assert payloads(stream.answer(Response("hi")))[1] == ItemDone("t1:2:0", FinalMessage("hi", "agent"))
 
 
-def test_what_a_crystal_left_unfinished_is_closed_when_it_has_answered() -> None:
+def test_unfinished_items_are_closed_when_the_crystal_has_answered() -> None:
     stream = turn()
     stream.pass_on(ItemStart("0", "message"))
     assert payloads(stream.answer(Response("hi"))) == [ItemError("t1:1:0", INCOMPLETE)]
@@ -243,7 +243,7 @@ def test_a_skipped_call_has_the_output_that_the_crystal_reads() -> None:
 
 
 @pytest.mark.rule("U-46")
-def test_cancelling_cancels_what_is_open_then_the_turn() -> None:
+def test_cancelling_cancels_open_items_and_then_the_turn() -> None:
     stream = turn()
     stream.pass_on(ItemStart("0", "message"))
     stream.pass_on(ItemStart("1", "function_call", name="a", call_id="c1"))
@@ -255,7 +255,7 @@ def test_cancelling_cancels_what_is_open_then_the_turn() -> None:
 
 
 @pytest.mark.rule("U-06")
-def test_how_entities_end_says_why_items_are_cancelled() -> None:
+def test_the_cancel_reason_follows_from_the_end_of_the_entity() -> None:
     assert cancel_reason("cancelled") == cancel_reason("parent_ended") == "user_cancel"
     assert (cancel_reason("timeout"), cancel_reason("crashed")) == ("timeout", "process_death")
 
@@ -273,7 +273,7 @@ def test_how_entities_end_says_why_items_are_cancelled() -> None:
         ([ResponseError(LIMIT)], StreamError("GIVEN", "x"), "GIVEN"),
     ],
 )
-def test_a_failed_turn_tells_one_error_in_whatever_order_the_crystal_told_them(told, given, code) -> None:
+def test_a_failed_turn_has_one_error_in_any_order_of_reports(told, given, code) -> None:
     stream = turn()
     stream.start("m", "p")
     for payload in told:
@@ -284,7 +284,7 @@ def test_a_failed_turn_tells_one_error_in_whatever_order_the_crystal_told_them(t
 
 
 @pytest.mark.rule("U-42")
-def test_whatever_is_told_after_the_end_is_dropped() -> None:
+def test_events_after_the_end_are_dropped() -> None:
     stream = turn()
     stream.complete()
     assert stream.is_ended

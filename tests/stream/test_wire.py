@@ -182,7 +182,7 @@ def test_final_arguments_are_an_object(arguments, kind) -> None:
         ("text", "payload.finalItem"),
     ],
 )
-def test_what_is_wrong_with_a_finished_item_is_named(final, path) -> None:
+def test_problems_of_a_finished_item_are_named(final, path) -> None:
     assert set(problems(wire({"type": "item_done", "itemId": "i", "finalItem": final}))) == {path}
 
 
@@ -233,7 +233,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 @pytest.mark.rule("U-08")
 @pytest.mark.parametrize("value", [None, [], "x", 3, {}, {"payload": []}])
-def test_what_is_no_event_at_all_is_refused(value) -> None:
+def test_a_value_that_is_not_an_event_is_refused(value) -> None:
     with pytest.raises(InvalidStreamEvent):
         Envelope.parse(value)
 

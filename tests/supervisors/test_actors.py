@@ -63,7 +63,7 @@ def actor_of(ref):
     return ref._incarnation.actor
 
 
-async def test_a_call_returns_what_handle_call_returns(new_system):
+async def test_a_call_returns_the_result_of_handle_call(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec())
         assert [await ref.call(n) for n in range(100)] == list(range(100))
@@ -87,7 +87,7 @@ async def test_a_reply_may_come_later_and_in_any_order(new_system):
         assert sorted(got) == [(0, 0), (1, 10), (2, 20)]
 
 
-async def test_fail_raises_at_the_asking_side_and_harms_nobody_else(new_system):
+async def test_fail_raises_only_in_the_caller(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(ChildSpec("a", Later))
 
@@ -186,7 +186,7 @@ async def test_calls_in_the_mailbox_of_an_actor_that_ends_get_not_running(new_sy
         ref.exit()
 
 
-async def test_a_call_to_who_is_not_running_raises_at_once(new_system):
+async def test_a_call_to_an_actor_that_is_not_running_raises_at_once(new_system):
     with pytest.raises(NotRunning):
         await ActorRef().call(1)
     async with new_system() as system:
@@ -243,7 +243,7 @@ async def test_mail_sent_before_the_first_start_is_kept(new_system):
         assert script.seen == ["early"]
 
 
-async def test_mail_to_who_has_ended_and_mail_left_behind_are_dead_letters(new_system, recorder):
+async def test_mail_to_an_ended_actor_and_unhandled_mail_are_dead_letters(new_system, recorder):
     async with new_system() as system:
         ref = await system.start(Script("a", hang_on=1).spec(restart="temporary"))
         for n in range(3):
@@ -280,7 +280,7 @@ async def test_a_full_mailbox_refuses_and_offer_waits(new_system):
         ref._box.put_urgent((1, Down(ref, Normal(), final=True)))  # the system always gets in
 
 
-async def test_offer_to_who_has_ended_raises(new_system):
+async def test_an_offer_to_an_ended_actor_raises(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec(restart="temporary"))
         ref.exit()
@@ -484,7 +484,7 @@ async def test_a_final_monitor_waits_until_it_is_not_restarted(new_system):
         assert actor_of(watcher).seen == [Down(ref, Shutdown(), final=True)]
 
 
-async def test_a_monitor_on_who_has_ended_tells_at_once(new_system):
+async def test_a_monitor_on_an_ended_actor_fires_at_once(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         ref = await system.start(Script("a").spec(restart="temporary"))
@@ -508,7 +508,7 @@ async def test_demonitor_and_the_watchers_own_end_forget_it(new_system):
         assert ref._watchers is None
 
 
-async def test_who_watches_many_keeps_none_that_has_ended(new_system):
+async def test_a_monitoring_actor_keeps_no_ended_actors(new_system):
     async with new_system(max_restarts=5) as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         for name in ("a", "b"):
@@ -579,7 +579,7 @@ async def test_trap_exit_gets_a_message_instead(new_system):
         assert actor_of(watcher).seen == [Exit(ref, Normal()), Exit(None, Shutdown("please"))]
 
 
-async def test_unlink_and_a_link_to_nobody(new_system):
+async def test_unlink_and_a_link_to_an_actor_that_is_not_running(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Watcher, restart="temporary"))
         ref = await system.start(Script("a").spec(restart="temporary"))
@@ -632,7 +632,7 @@ async def test_the_outcome_of_a_task_is_a_value(new_system):
         assert await dynamic.which_children() == []
 
 
-async def test_cancelling_who_waits_ends_the_child_with_a_reason(new_system):
+async def test_cancelling_run_child_ends_the_child_with_a_reason(new_system):
     script = Script("t")
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
@@ -756,7 +756,7 @@ async def test_groups_broadcast_to_their_members(new_system):
 # --- identity -----------------------------------------------------------------------------------------------------
 
 
-async def test_exited_and_outcome_of_who_was_never_started_raise():
+async def test_exited_and_outcome_of_an_unstarted_actor_raise():
     with pytest.raises(NotRunning):
         await ActorRef().exited()
 
@@ -789,7 +789,7 @@ async def test_stop_ends_an_actor_with_a_reason(new_system):
             assert await ref.exited() == reason
 
 
-async def test_an_actor_without_a_handler_crashes_on_what_it_cannot_handle(new_system):
+async def test_an_actor_without_a_handler_crashes_on_a_message(new_system):
     async with new_system() as system:
         ref = await system.start(ChildSpec("a", Actor, restart="temporary"))
         ref.send("ignored")
@@ -813,7 +813,7 @@ async def test_static_children_know_each_other_through_refs_made_beforehand(new_
         assert supervisor.child("one") is one
 
 
-async def test_who_stops_waiting_for_an_end_is_forgotten(new_system):
+async def test_a_cancelled_wait_for_an_end_is_forgotten(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec())
         for _ in range(3):

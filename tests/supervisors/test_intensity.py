@@ -55,7 +55,7 @@ async def test_each_attempt_counts_also_one_that_fails(new_system, made):
 
 
 @pytest.mark.rule("S-29")
-async def test_what_does_not_count(new_system):
+async def test_ends_that_are_not_restarts_do_not_count(new_system):
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor(max_restarts=0)))
         ref = await supervisor.start_child(Script("a").spec(restart="transient"))

@@ -61,7 +61,7 @@ async def test_terminate_child_triggers_no_auto_shutdown(new_system):
 
 
 @pytest.mark.rule("S-41", "S-42")
-async def test_restart_and_delete_only_what_is_stopped(new_system):
+async def test_only_stopped_children_can_be_restarted_or_deleted(new_system):
     from supervisors import Backoff
 
     script = Script("a", starts=["ok", "ok", "error", "error", "ok"])
@@ -125,7 +125,7 @@ async def test_which_and_count_children(new_system):
 
 
 @pytest.mark.rule("S-32", "S-43")
-async def test_a_question_to_a_dynamic_supervisor_keeps_its_place_behind_a_retry(new_system):
+async def test_a_request_to_a_dynamic_supervisor_is_handled_after_an_earlier_retry(new_system):
     script = Script("a", starts=["ok", "error", "error", "ok"])
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", lambda: DynamicSupervisor(max_restarts=9)))
@@ -249,7 +249,7 @@ async def test_all_significant_ends_it_with_the_last_one(new_system):
 
 
 @pytest.mark.rule("S-47")
-async def test_what_does_not_trigger_it(new_system):
+async def test_auto_shutdown_is_not_triggered_by_other_ends(new_system):
     specs = [
         Script("first").spec(),
         Script("crashes").spec(restart="transient", significant=True),
@@ -273,7 +273,7 @@ async def test_what_does_not_trigger_it(new_system):
 
 @pytest.mark.rule("S-48")
 @pytest.mark.parametrize("significant", [True, False])
-async def test_it_climbs_a_level_only_through_a_significant_supervisor(new_system, significant):
+async def test_auto_shutdown_rises_only_through_a_significant_supervisor(new_system, significant):
     leaf = Script("leaf").spec(restart="transient", significant=True)
     nested = ChildSpec(
         "nested",
@@ -292,7 +292,7 @@ async def test_it_climbs_a_level_only_through_a_significant_supervisor(new_syste
 
 
 @pytest.mark.rule("S-51")
-async def test_a_new_configuration_moves_nobody(new_system, recorder):
+async def test_reconfigure_stops_no_child(new_system, recorder):
     a, b, c = Script("a"), Script("b"), Script("c")
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor([a.spec(), b.spec()])))

@@ -76,7 +76,7 @@ async def test_the_exits_that_a_supervisor_did_not_get_to_are_nothing_to_the_nex
 
 
 @pytest.mark.rule("S-40")
-async def test_what_was_asked_before_an_exit_is_done_before_it(new_system):
+async def test_a_request_sent_before_an_exit_is_handled_before_it(new_system):
     """As in OTP, whose mailbox has one order: the child is dead when its turn comes, and that needs no restart."""
     script = Script("a")
     async with new_system() as system:
@@ -146,7 +146,7 @@ class _Slow(Actor):
         self.done.append(message)
 
 
-async def test_who_was_asked_to_end_begins_no_other_message(new_system):
+async def test_an_actor_asked_to_end_handles_no_further_message(new_system):
     begun, done, release = [], [], anyio.Event()
     async with new_system() as system:
         ref = await system.start(ChildSpec("a", lambda: _Slow(begun, done, release)))
@@ -188,7 +188,7 @@ async def test_a_zombie_that_wakes_up_takes_no_mail_of_the_next_incarnation(new_
 
 
 @pytest.mark.rule("S-35")
-async def test_a_zombie_that_receives_is_told_that_it_is_none(new_system):
+async def test_a_zombie_that_receives_gets_not_running(new_system):
     release, raised = anyio.Event(), []
 
     class Reader(Actor):
@@ -211,7 +211,7 @@ async def test_a_zombie_that_receives_is_told_that_it_is_none(new_system):
 
 
 @pytest.mark.rule("S-35")
-async def test_a_zombie_whose_init_comes_to_an_end_after_all_changes_nothing(new_system, recorder):
+async def test_a_zombie_whose_init_ends_late_changes_nothing(new_system, recorder):
     release, made = anyio.Event(), []
 
     class Sleeps(Actor):

@@ -72,7 +72,7 @@ def test_whom_a_strategy_stops_and_starts(strategy, failed, expected):
 
 
 @given(st.sampled_from(["one_for_all", "rest_for_one"]), st.integers(1, 8), st.data())
-def test_a_plan_stops_in_reverse_what_it_starts_the_failed_one_aside(strategy, size, data):
+def test_a_plan_stops_children_in_reverse_start_order(strategy, size, data):
     children = list(range(size))
     failed = data.draw(st.sampled_from(children))
     made = plan(strategy, children, failed)

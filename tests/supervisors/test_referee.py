@@ -118,7 +118,7 @@ def test_a_known_trace(backend):
     assert [row["alive"] for row in rows] == [True] * 4 + [False] * 2
 
 
-def test_where_there_is_no_sure_outcome_a_trace_leaves_off():
+def test_a_trace_ends_where_the_outcome_is_uncertain():
     """Five attempts are more than anybody waits for: a step that ends a child then has no answer."""
     stubborn = {"restart": "permanent", "shutdown": 5, "on_stop": "ignore"}
     tree = {

@@ -42,7 +42,7 @@ def test_a_storm_is_written_up_to_the_limit_and_then_counted():
 
 
 @pytest.mark.rule("S-52")
-def test_that_a_supervisor_gave_up_and_that_a_child_does_not_end_is_never_dropped():
+def test_reports_of_giving_up_and_of_zombies_are_never_dropped():
     logger = _Logger()
     reports = Reports(logger, burst=1)
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_a_clock_that_goes_back_is_another_clock():
 
 
 @pytest.mark.rule("S-52")
-async def test_what_was_dropped_last_is_said_when_the_system_ends():
+async def test_the_last_dropped_reports_are_counted_when_the_system_ends():
     logger = _Logger()
 
     class Fails(Actor):
@@ -129,7 +129,7 @@ class _Slow(Actor):
 
 
 @pytest.mark.rule("S-52")
-async def test_who_has_not_begun_when_nobody_wants_it_any_more_has_not_failed():
+async def test_a_child_stopped_before_it_begins_has_not_failed():
     logger, seen = _Logger(), []
     async with ActorSystem(reports=Reports(logger)) as system:
         system.sinks.append(lambda event: seen.append(event) if isinstance(event, StartFailed) else None)
@@ -142,7 +142,7 @@ async def test_who_has_not_begun_when_nobody_wants_it_any_more_has_not_failed():
 
 
 @pytest.mark.rule("S-52")
-async def test_who_fails_while_it_gives_up_its_start_has_failed():
+async def test_a_child_that_raises_while_its_start_is_cancelled_has_failed():
     class Breaks(Actor):
         async def init(self):
             try:
@@ -165,7 +165,7 @@ class _Crashes(Actor):
 
 
 @pytest.mark.rule("S-52")
-async def test_a_sink_that_raises_keeps_nobody_from_being_restarted():
+async def test_a_sink_that_raises_does_not_prevent_a_restart():
     def broken(_event):
         raise OSError("the disk is full")
 

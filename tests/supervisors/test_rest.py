@@ -72,7 +72,7 @@ def spec(id, made=Counter, **options):
     return ChildSpec(id, made, **options)
 
 
-async def test_who_has_nothing_to_do_has_no_task(new_system):
+async def test_an_idle_actor_has_no_task(new_system):
     async with new_system() as system:
         before = tasks()
         group = await system.start(spec("group", DynamicSupervisor))
@@ -83,7 +83,7 @@ async def test_who_has_nothing_to_do_has_no_task(new_system):
         assert tasks() == before + 1
 
 
-async def test_who_is_idle_for_long_gives_its_task_back_and_keeps_its_state(new_system):
+async def test_an_actor_idle_for_long_ends_its_task_and_keeps_its_state(new_system):
     async with new_system() as system:
         ref = await system.start(spec("counter"))
         before = tasks()
@@ -98,7 +98,7 @@ async def test_who_is_idle_for_long_gives_its_task_back_and_keeps_its_state(new_
         assert tree(system).children[0].restarts == 0
 
 
-async def test_who_is_never_idle_for_long_keeps_its_task(new_system):
+async def test_an_actor_that_is_never_idle_for_long_keeps_its_task(new_system):
     async with new_system() as system:
         ref = await system.start(spec("counter"))
         before = tasks()
@@ -125,7 +125,7 @@ async def test_its_own_timers_wake_it(new_system):
 
 @pytest.mark.rule("S-35")
 @pytest.mark.parametrize("slept", [0, 60])
-async def test_it_is_asked_to_end_as_any_other(new_system, slept):
+async def test_a_resting_actor_is_asked_to_end_like_any_other(new_system, slept):
     log = []
     async with new_system() as system:
         ref = await system.start(spec("tidy", lambda: Tidy(log)))
@@ -137,7 +137,7 @@ async def test_it_is_asked_to_end_as_any_other(new_system, slept):
         assert ref.last_exit == Shutdown("closing")
 
 
-async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_system):
+async def test_a_resting_actor_without_cleanup_ends_without_a_task(new_system):
     async with new_system() as system:
         ref = await system.start(spec("counter"))
         before = tasks()
@@ -149,7 +149,7 @@ async def test_who_has_nothing_to_do_at_its_end_needs_no_task_for_that(new_syste
         assert tasks() == before
 
 
-async def test_who_has_ended_is_not_kept_by_what_watched_it_while_it_was_idle():
+async def test_an_ended_actor_is_not_kept_alive_by_its_idle_timer():
     log = Log()
     kept = weakref.ref(log)
 
@@ -183,7 +183,7 @@ async def test_mail_that_comes_while_it_ends_is_for_the_next_incarnation(new_sys
         assert ref.last_exit == Killed()
 
 
-async def test_mail_that_comes_while_it_ends_for_good_is_told_to_who_asked(new_system):
+async def test_a_call_that_arrives_while_an_actor_ends_gets_not_running(new_system):
     async with new_system() as system:
         ref = await system.start(spec("counter", restart="temporary"))
         ref.kill()
@@ -191,7 +191,7 @@ async def test_mail_that_comes_while_it_ends_for_good_is_told_to_who_asked(new_s
             await ref.call("total")
 
 
-async def test_who_watches_it_and_who_is_linked_to_it_is_told(new_system):
+async def test_monitors_and_links_of_a_resting_actor_are_notified(new_system):
     log = []
 
     class Watcher(Counter):
@@ -211,7 +211,7 @@ async def test_who_watches_it_and_who_is_linked_to_it_is_told(new_system):
         assert {type(message) for message in log} == {Down, Exit}
 
 
-async def test_a_long_chain_of_links_ends_without_anybody_waiting_on_the_stack(new_system):
+async def test_a_long_chain_of_links_ends_without_deep_recursion(new_system):
     class Linked(Counter):
         async def handle_cast(self, ref):
             self.link(ref)
@@ -288,7 +288,7 @@ async def test_a_crash_after_a_rest_is_a_crash_like_any_other(new_system, record
         assert recorder.take() == ["+counter", "-counter crash", "+counter"]
 
 
-async def test_what_runs_in_an_actor_is_not_given_up_for_a_rest(new_system):
+async def test_an_actor_with_running_work_does_not_rest(new_system):
     class Busy(Counter):
         has_tasks = True
 
@@ -319,7 +319,7 @@ async def test_what_runs_in_an_actor_is_not_given_up_for_a_rest(new_system):
 
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "10", True])
-def test_what_is_no_time_to_be_idle_for_is_refused(made, wrong):
+def test_an_invalid_hibernate_after_is_refused(made, wrong):
     with pytest.raises(SpecError, match="hibernate_after: is seconds, 0 or more"):
         made(hibernate_after=wrong)
 
@@ -366,7 +366,7 @@ async def test_a_run_that_hibernates_is_called_again_when_there_is_mail(new_syst
         assert log == ["run", "run", "a", "b", "run", "normal"]
 
 
-async def test_a_run_that_hibernates_over_its_mail_is_called_again_at_once_and_starves_nobody(new_system):
+async def test_a_run_that_hibernates_with_waiting_mail_is_called_again_without_starving_others(new_system):
     class Lazy(Actor):
         calls = 0
 
@@ -404,7 +404,7 @@ async def test_timers_and_ends_of_others_wake_a_run_that_hibernates(new_system):
 
 
 @pytest.mark.rule("S-35")
-async def test_who_hibernates_in_its_run_is_asked_to_end_as_if_it_had_never_left_it(new_system):
+async def test_an_actor_that_hibernates_in_run_is_cancelled_inside_run(new_system):
     class Tidy(Teller):
         async def run(self):
             if (await super().run()) is HIBERNATE and self.log.count("run") == 2:
@@ -425,7 +425,7 @@ async def test_who_hibernates_in_its_run_is_asked_to_end_as_if_it_had_never_left
         assert ref.last_exit == Shutdown("closing")
 
 
-async def test_who_is_killed_while_it_hibernates_runs_no_more(new_system):
+async def test_an_actor_killed_while_it_hibernates_does_not_run_again(new_system):
     log = []
     async with new_system() as system:
         ref = await system.start(spec("teller", lambda: Teller(log), restart="temporary"))
@@ -437,7 +437,7 @@ async def test_who_is_killed_while_it_hibernates_runs_no_more(new_system):
         assert log == ["run"]
 
 
-async def test_who_has_tasks_cannot_hibernate_and_is_told(new_system):
+async def test_an_actor_with_tasks_cannot_hibernate_and_gets_an_error(new_system):
     class Busy(Teller):
         has_tasks = True
 
@@ -449,7 +449,7 @@ async def test_who_has_tasks_cannot_hibernate_and_is_told(new_system):
         assert "Busy.run returned HIBERNATE" in str(reason)
 
 
-async def test_who_has_watched_others_is_let_go_at_its_end_without_the_collector():
+async def test_a_monitoring_actor_is_freed_at_its_end_without_the_collector():
     class Watcher(Actor):
         def __init__(self, log):
             self.log = log

@@ -219,7 +219,7 @@ async def test_start_arguments_of_temporary_children_are_not_retained(new_system
         assert seen() is None
 
 
-async def test_who_leaves_a_dynamic_start_ends_the_child(new_system, recorder):
+async def test_cancelling_a_dynamic_start_ends_the_child(new_system, recorder):
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         with anyio.move_on_after(1):
@@ -229,7 +229,7 @@ async def test_who_leaves_a_dynamic_start_ends_the_child(new_system, recorder):
         assert await dynamic.which_children() == []
 
 
-async def test_a_slow_dynamic_start_delays_nobody_else(new_system):
+async def test_a_slow_dynamic_start_delays_no_other_start(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         before = anyio.current_time()

@@ -42,7 +42,7 @@ async def test_a_tree_of_three_levels_stops_in_reverse(new_system, recorder):
 
 
 @pytest.mark.rule("S-35")
-async def test_who_is_too_slow_is_killed_after_its_grace(new_system):
+async def test_a_slow_child_is_killed_after_its_grace(new_system):
     script = Script("a", stop_takes=math.inf)
     async with new_system() as system:
         ref = await system.start(script.spec(shutdown=3))
@@ -54,7 +54,7 @@ async def test_who_is_too_slow_is_killed_after_its_grace(new_system):
 
 
 @pytest.mark.rule("S-35")
-async def test_who_is_to_be_killed_is_not_asked(new_system, recorder):
+async def test_a_child_with_shutdown_kill_is_not_asked_to_end(new_system, recorder):
     script = Script("a", stop_takes=1)
     async with new_system() as system:
         ref = await system.start(script.spec(shutdown="kill"))
@@ -211,7 +211,7 @@ async def test_a_supervisor_hands_the_reason_on(new_system):
         assert supervisor.last_exit == Shutdown("budget")
 
 
-async def test_who_cannot_be_killed_is_reported_as_a_zombie_and_left_behind(new_system, recorder):
+async def test_a_child_that_cannot_be_killed_is_reported_as_a_zombie(new_system, recorder):
     script = Script("z", immortal=True)
     async with new_system(kill_grace=2) as system:
         ref = await system.start(script.spec(shutdown=1, name="zed"))
@@ -255,7 +255,7 @@ class _Works(Actor):
 @pytest.mark.rule("S-35")
 @pytest.mark.parametrize("actor", [_Receives, _Works])
 @pytest.mark.parametrize("shutdown", [1, "kill"])
-async def test_what_only_looks_idle_is_watched_as_well(new_system, recorder, actor, shutdown):
+async def test_a_child_that_only_looks_idle_is_given_up_after_its_grace(new_system, recorder, actor, shutdown):
     release = anyio.Event()
     async with new_system(kill_grace=2) as system:
         ref = await system.start(ChildSpec("a", actor, shutdown=shutdown, restart="temporary"))

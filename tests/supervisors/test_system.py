@@ -79,7 +79,7 @@ async def test_no_task_is_left_behind(new_system, anyio_backend_name):
     assert tasks() == before
 
 
-async def test_the_deadline_of_the_whole_kills_what_is_left(new_system):
+async def test_stop_within_kills_the_remaining_actors(new_system):
     async with new_system(stop_within=10) as system:
         stubborn = await system.start(Script("a", stop_takes=math.inf).spec(shutdown=math.inf))
         prompt = await system.start(Script("b").spec())
@@ -196,7 +196,7 @@ async def test_the_stream_of_events_ends_with_the_system_and_drops_the_oldest(ne
 # --- what tests of users stand on ---------------------------------------------------------------------------------
 
 
-async def test_scripts_do_what_they_say(new_system, recorder):
+async def test_scripted_children_follow_their_script(new_system, recorder):
     slow = Script("slow", slow_start=3)
     never = Script("never", starts=["error"])
     async with new_system(max_restarts=5) as system:

@@ -146,7 +146,7 @@ async def test_a_bare_cancelled_error_is_a_crash(new_system, anyio_backend_name)
             assert ref.alive
 
 
-async def test_context_variables_of_who_starts_do_not_leak_in(new_system):
+async def test_context_variables_of_the_starting_task_do_not_leak_in(new_system):
     trace = contextvars.ContextVar("trace", default="clean")
     seen = []
 
@@ -231,7 +231,7 @@ async def test_a_throwing_constructor_leaves_nothing(new_system):
             assert [child.id for child in await supervisor.which_children()] in (["d"], [])
 
 
-async def test_who_swallows_cancellation_is_reported_and_costs_no_core_for_ever(new_system, recorder):
+async def test_an_actor_that_swallows_cancellation_is_reported_and_uses_no_cpu(new_system, recorder):
     from supervisors.events import Zombie
 
     class Swallows(Actor):
@@ -297,7 +297,7 @@ async def test_ordered_stop_is_linear_when_the_whole_is_cancelled(anyio_backend_
     assert await cost(4000) < 4 * min([await cost(400) for _ in range(3)])
 
 
-async def test_nothing_but_child_py_catches_everything():
+async def test_only_child_py_catches_everything():
     """3.5: the one sanctioned place."""
     import ast
 

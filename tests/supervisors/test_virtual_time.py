@@ -49,7 +49,7 @@ async def test_a_thread_that_works_is_not_overtaken_by_a_timeout() -> None:
             await anyio.to_thread.run_sync(time.sleep, 0.05)
 
 
-async def test_a_limiter_of_ones_own_is_seen_too() -> None:
+async def test_threads_of_a_custom_limiter_count_as_working() -> None:
     with anyio.fail_after(2):
         await anyio.to_thread.run_sync(time.sleep, 0.05, limiter=anyio.CapacityLimiter(1))
 

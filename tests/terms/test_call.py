@@ -38,7 +38,7 @@ class TestImmutable:
         assert other == Call("You are terse", temperature=0.7, stop=("END",), options={"seed": 1})
         assert call.system_prompt == "You are helpful"
 
-    def test_it_is_a_value(self) -> None:
+    def test_a_call_is_a_value(self) -> None:
         assert len({Call("a", options={"seed": 1}), Call("a", options={"seed": 1}), Call("b")}) == 2
 
 
@@ -63,12 +63,12 @@ class TestImmutable:
         ({"options": {"temperature": 3}}, "options: temperature is a field of Call itself"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], why: str) -> None:
+def test_an_invalid_call_is_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidCantrip, match=why):
         Call(**fields)
 
 
-def test_sampling_is_what_was_set() -> None:
+def test_sampling_has_only_the_fields_that_were_set() -> None:
     assert Call("prompt", tool_choice="auto").sampling() == {}
     assert Call(temperature=0, top_p=1, max_tokens=9, stop=["a", "b"], options={"seed": 1}).sampling() == {
         "temperature": 0,
@@ -98,7 +98,7 @@ class TestOptions:
 
     GIVEN = {"metadata": {"tags": ["a", {"b": [1, 2.5, None, True]}]}, "seed": 7}  # noqa: RUF012
 
-    def test_what_lies_deep_in_them_cannot_be_changed(self):
+    def test_nested_options_cannot_be_changed(self):
         call = Call(options=self.GIVEN)
         with pytest.raises(TypeError):
             call.options["metadata"]["tags"] = []
@@ -106,13 +106,13 @@ class TestOptions:
             call.options["metadata"]["tags"][1]["b"] = []
         assert not hasattr(call.options["metadata"]["tags"], "append")
 
-    def test_a_change_of_what_was_given_does_not_reach_them(self):
+    def test_options_are_copied_from_the_given_mapping(self):
         given = {"metadata": {"tags": ["a"]}}
         call = Call(options=given)
         given["metadata"]["tags"].append("b")
         assert call.sampling() == {"metadata": {"tags": ["a"]}}
 
-    def test_what_is_sent_is_a_copy_that_an_encoder_takes(self):
+    def test_sampling_returns_a_copy_that_an_encoder_accepts(self):
         call = Call(options=self.GIVEN)
         sent = call.sampling()
         assert orjson.loads(orjson.dumps(sent)) == self.GIVEN
@@ -136,7 +136,7 @@ class TestOptions:
             (print, "options: x"),
         ],
     )
-    def test_what_is_no_json_is_refused_with_its_place(self, value, where):
+    def test_an_option_that_is_not_json_is_refused_with_its_path(self, value, where):
         with pytest.raises(InvalidCantrip, match=f"{where}: expected a JSON value"):
             Call(options={"x": value})
 

@@ -66,7 +66,7 @@ class TestMade:
             Cantrip("a:b", circle=Circle(gates=gates, wards=[max_turns(10)]))
 
     @pytest.mark.rule("CIRCLE-1")
-    def test_a_done_gate_that_a_ward_takes_away_is_none(self) -> None:
+    def test_a_done_gate_that_a_ward_removes_does_not_count(self) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
             Cantrip("a:b", circle=Circle(gates=["done"], wards=[max_turns(10), remove_gate("done")]))
 
@@ -129,7 +129,7 @@ class TestMade:
         assert issubclass(InvalidCantrip, CantripError)
         assert issubclass(InvalidCantrip, ValueError)
 
-    def test_whatever_has_invoke_is_a_crystal(self) -> None:
+    def test_any_object_with_invoke_is_a_crystal(self) -> None:
         crystal = Named("mine")
         assert isinstance(crystal, Crystal)
         assert Cantrip(crystal, circle=DONE_ONLY).crystal is crystal
@@ -138,7 +138,7 @@ class TestMade:
 
 @pytest.mark.rule("CANTRIP-2")
 class TestValue:
-    def test_nothing_of_it_can_be_changed(self) -> None:
+    def test_a_cantrip_cannot_be_changed(self) -> None:
         crystals: dict[str | int, Any] = {"big": "a:c"}
         made = Cantrip("a:b", circle=DONE_ONLY, crystals=crystals)
         crystals["small"] = "a:d"
@@ -251,28 +251,28 @@ class TestCarve:
             (("call_entity",), ["call_agent", "done"]),
         ],
     )
-    def test_it_gets_the_gates_it_asks_for_and_done(self, gates: tuple[str, ...], granted: list[str]) -> None:
+    def test_a_child_gets_the_gates_it_requests_and_done(self, gates: tuple[str, ...], granted: list[str]) -> None:
         child = carved(DEEP, gates=gates)
         assert [*child.circle.open_gates] == granted
         assert len(child.circle.gates) == len(granted)
 
     @pytest.mark.rule("COMP-1")
-    def test_it_cannot_have_what_its_parent_lacks(self) -> None:
+    def test_a_child_cannot_get_a_gate_that_its_parent_lacks(self) -> None:
         assert refused(DEEP, gates=("echo", "fetch")).startswith('cannot grant gate "fetch"')
 
     @pytest.mark.rule("COMP-1", "CIRCLE-6")
-    def test_nor_what_a_ward_took_from_its_parent(self) -> None:
+    def test_a_child_cannot_get_a_gate_that_a_ward_removed_from_its_parent(self) -> None:
         parent = cantrip(max_turns(9), remove_gate("echo"))
         assert 'cannot grant gate "echo"' in refused(parent, gates=("echo",))
         assert "echo" not in carved(parent).circle.open_gates
 
     @pytest.mark.rule("COMP-1")
-    def test_what_it_gives_up_its_children_cannot_have_again(self) -> None:
+    def test_a_child_cannot_regrant_gates_that_it_gave_up(self) -> None:
         child = carved(DEEP, remove_gates=("echo", "call_entity_batch"))
         assert {"echo", "call_agent_batch"}.isdisjoint(child.circle.open_gates)
         assert 'cannot grant gate "echo"' in refused(child, gates=("echo",))
 
-    def test_it_cannot_give_up_done(self) -> None:
+    def test_a_child_cannot_give_up_done(self) -> None:
         assert "done" in carved(DEEP, remove_gates=("done",)).circle.open_gates
 
     @pytest.mark.rule("COMP-6", "D-009")
@@ -310,7 +310,7 @@ class TestCarve:
 
     @pytest.mark.rule("D-009", "COMP-1", "CIRCLE-6")
     @given(st.lists(BOUNDS, max_size=2), BOUNDS)
-    def test_what_bounds_its_programs_is_the_least_that_anybody_above_it_asked_for(
+    def test_a_childs_program_bounds_are_the_minimum_of_all_ancestors(
         self, requests: list[dict[str, Any]], own: dict[str, Any]
     ) -> None:
         wards = [max_turns(20), max_depth(3), own] if own else [max_turns(20), max_depth(3)]
@@ -323,7 +323,7 @@ class TestCarve:
             assert getattr(made.circle.resolved, name) == (min(said) if said else None)
 
     @pytest.mark.parametrize("name", ["max_compute", "max_memory", "max_output"])
-    def test_who_writes_no_programs_is_told_that_these_wards_bound_nothing(self, name: str) -> None:
+    def test_program_wards_are_refused_for_a_child_without_programs(self, name: str) -> None:
         assert refused(DEEP, **{name: 2**20}).startswith(f"cannot narrow {name}: it bounds programs")
 
     @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ class TestCarve:
             {"timeout": float("inf")},
         ],
     )
-    def test_what_no_ward_can_be_is_no_request(self, request_: dict[str, Any]) -> None:
+    def test_a_request_with_an_invalid_ward_value_is_refused(self, request_: dict[str, Any]) -> None:
         with pytest.raises(ValidationError):
             AgentRequest(intent="x", **request_)
 
@@ -370,7 +370,7 @@ class TestCarve:
         assert refused(parent, crystal="1").endswith("here: big")
         assert refused(DEEP, crystal="huge").endswith("here: none")
 
-    def test_it_counts_levels_and_keeps_policies(self) -> None:
+    def test_a_child_has_one_level_less_and_its_parents_policies(self) -> None:
         parent = replace(DEEP, folding=Folding(3), retry=Retry(max_retries=1))
         child = carved(carved(parent))
         assert (child.level, child.folding, child.retry) == (2, Folding(3), Retry(max_retries=1))
@@ -388,12 +388,12 @@ class TestRetry:
 
     @pytest.mark.rule("D-006", "PROD-2")
     @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, None])
-    def test_what_is_tried_again(self, status: int | None) -> None:
+    def test_retryable_failures_are_retried(self, status: int | None) -> None:
         assert Retry().delay(1, status, None, 0.0) == 0.5
 
     @pytest.mark.rule("D-006")
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 418])
-    def test_what_is_not(self, status: int) -> None:
+    def test_other_failures_are_not_retried(self, status: int) -> None:
         assert Retry().delay(1, status, None, 0.0) is None
 
     def test_delays_double_up_to_the_longest(self) -> None:
@@ -427,7 +427,7 @@ class TestRetry:
             ({"retryable_status_codes": ("429",)}, "'429' cannot be retried"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, fields: dict[str, Any], why: str) -> None:
+    def test_an_invalid_policy_is_refused(self, fields: dict[str, Any], why: str) -> None:
         with pytest.raises(InvalidCantrip, match=why):
             Retry(**fields)
 

@@ -54,7 +54,7 @@ class TestGates:
         assert [*circle.open_gates] == ["done", "call_agent", "call_agent_batch"]
         assert circle.gate("call_entity") is CALL_AGENT
 
-    def test_done_and_delegation_are_what_they_are_whoever_describes_them(self) -> None:
+    def test_done_and_delegation_work_under_any_description(self) -> None:
         own = [Gate.of(None, name=name, parameters={"type": "object"}) for name in ("done", "call_agent")]
         assert [one.kind for one in Circle(gates=own).gates] == ["done", "delegate"]
 
@@ -75,7 +75,7 @@ class TestGates:
 
 class TestWards:
     @pytest.mark.rule("CIRCLE-6")
-    def test_a_removed_gate_is_not_open_and_calling_it_says_what_is(self) -> None:
+    def test_a_removed_gate_is_closed_and_the_error_lists_the_open_ones(self) -> None:
         circle = Circle(gates=["done", echo], wards=[remove_gate("echo")])
         assert [*circle.open_gates] == ["done"]
         assert circle.unavailable("echo") == "gate not available: echo; available: done"
@@ -145,7 +145,7 @@ class TestRefused:
             ({"medium": None}, "unknown medium"),
         ],
     )
-    def test_what_cannot_be(self, parts: dict[str, Any], why: str) -> None:
+    def test_an_invalid_circle_is_refused(self, parts: dict[str, Any], why: str) -> None:
         with pytest.raises(InvalidCantrip, match=why):
             Circle(**parts)
 
@@ -159,7 +159,7 @@ def test_a_circle_is_a_value() -> None:
         circle.gates = ()
 
 
-def test_the_loom_keeps_what_is_open() -> None:
+def test_the_recorded_circle_has_the_open_gates() -> None:
     circle = Circle(gates=["done", echo], wards=[max_turns(5), max_depth(0), remove_gate("echo")])
     assert circle.as_json() == {
         "medium": "tools",

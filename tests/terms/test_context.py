@@ -19,7 +19,7 @@ ops = st.lists(
 @pytest.mark.rule("ENTITY-3")
 class TestShared:
     @given(ops)
-    def test_is_a_value_whatever_goes_on_from_wherever(self, todo: list[tuple[int, Any]]) -> None:
+    def test_a_context_is_a_value_when_several_extend_one_prefix(self, todo: list[tuple[int, Any]]) -> None:
         made: list[tuple[Shared[int], list[int]]] = [(Shared(), [])]
         for at, what in todo:
             shared, plain = made[at % len(made)]
@@ -94,7 +94,7 @@ items = st.lists(
 class TestView:
     @pytest.mark.rule("LOOM-5", "LOOM-6", "D-010")
     @given(items, st.integers(0, 7), st.data())
-    def test_shows_what_a_list_would(self, context: list[Any], query: int, data: Any) -> None:
+    def test_a_context_reads_like_a_list(self, context: list[Any], query: int, data: Any) -> None:
         model = [
             one if isinstance(one, Message) else one.placeholder if query >= one.since else one.message
             for one in context
@@ -111,7 +111,7 @@ class TestView:
             with pytest.raises(IndexError, match=f"index .* of a sequence of {len(model)}"):
                 view[index]
 
-    def test_is_not_changed_by_what_comes_after(self) -> None:
+    def test_a_view_is_not_changed_by_later_appends(self) -> None:
         context: Shared[Any] = Shared([said(1)])
         view = View(context)
         context.append(said(2))

@@ -61,7 +61,7 @@ def test_among_texts_the_name_tells_the_type(filename, kind) -> None:
     assert type(image_of(image_facts(made))) is File
 
 
-def test_an_office_document_is_known_by_its_name_and_any_format_by_what_is_said_of_it() -> None:
+def test_an_office_document_is_detected_by_name_and_any_format_by_a_given_type() -> None:
     assert File(DOCX, filename="a.docx").media_type.endswith("wordprocessingml.document")
     assert File(DOCX, media_type="application/epub+zip").media_type == "application/epub+zip"
     assert File(b"OggS\x00", media_type="video/ogg").media_type == "video/ogg"
@@ -87,7 +87,7 @@ def test_an_office_document_is_known_by_its_name_and_any_format_by_what_is_said_
         (lambda: File.uploaded("file_1", None), "provider: expected a text"),
     ],
 )
-def test_what_is_no_file_is_refused_with_a_word_what_to_do(make, why) -> None:
+def test_an_invalid_file_is_refused_with_advice(make, why) -> None:
     with pytest.raises(InvalidFile, match=why):
         make()
 
@@ -107,7 +107,7 @@ def test_a_file_is_read_with_its_name(tmp_path) -> None:
     assert made.handle == f"[file report.pdf, application/pdf, {len(PDF)} B, {made.name}]"
 
 
-def test_the_type_behind_an_address_is_that_of_its_ending() -> None:
+def test_the_type_of_an_address_follows_from_its_ending() -> None:
     kinds = {path: File.at(f"https://example.org/{path}").media_type for path in ("a.pdf?x=1", "a.mp4", "a", "a.csv#x")}
     assert list(kinds.values()) == ["application/pdf", "video/mp4", "application/pdf", "text/csv"]
 
@@ -120,7 +120,7 @@ def test_bytes_that_only_others_have_are_not_to_be_had() -> None:
 
 
 @given(st.text(min_size=1, max_size=300))
-def test_a_handle_is_found_again_whatever_the_file_is_called(filename) -> None:
+def test_a_handle_is_found_in_a_text_for_any_filename(filename) -> None:
     try:
         made = File(PDF, filename=filename)
     except InvalidFile:
@@ -141,7 +141,7 @@ def test_a_file_survives_copies_pickles_and_the_loom(made) -> None:
     assert image_facts(kept) == image_facts(made)
 
 
-def test_files_and_images_keep_their_order_in_what_is_said() -> None:
+def test_files_and_images_keep_their_order_in_a_message() -> None:
     report, photo, notes = File(PDF, filename="a.pdf"), Image(png()), File(b"x", filename="b.txt")
     given_ = said(["Compare", report, photo, "with", notes], "")
     assert given_.text == "Compare\nwith"

@@ -115,7 +115,7 @@ class TestDefinition:
         assert (whatever.name, whatever.description) == ("look-up", "Look.")
         assert (whatever.ephemeral, whatever.visible_for, whatever.idempotent, whatever.timeout) == (True, 2, True, 3)
 
-    def test_what_waits_in_a_thread(self):
+    def test_a_plain_function_is_blocking_unless_declared_otherwise(self):
         @gate
         def plain() -> None: ...
 
@@ -131,7 +131,7 @@ class TestDefinition:
         assert not quick.blocking
         assert not gate(name="called")(Called()).blocking
 
-    def test_of_a_partial_what_is_bound_is_not_the_entitys(self):
+    def test_bound_arguments_of_a_partial_are_not_parameters(self):
         def add(a: int, b: int, c: int = 0) -> int:
             """Add."""
             return a + b + c
@@ -219,7 +219,7 @@ class TestCheck:
     def test_defaults_are_filled_in(self):
         assert bound(search, query="x") == {"query": "x", "limit": 5, "kind": "note"}
 
-    def test_values_become_what_the_annotation_says(self):
+    def test_arguments_are_converted_to_their_annotations(self):
         @gate
         def visit(place: Place, on: dt.date) -> None: ...
 
@@ -293,7 +293,7 @@ class TestSchemaGiven:
         "additionalProperties": False,
     }
 
-    def test_it_is_the_definition(self):
+    def test_a_given_schema_is_the_definition(self):
         made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA, description="Walk.")
         assert made.definition.parameters == {"type": "object", **self.SCHEMA}
         assert made.signature == "walk(path: string, depth?: integer)"
@@ -307,7 +307,7 @@ class TestSchemaGiven:
             ({"path": "x", "more": 1}, "'more' was unexpected"),
         ],
     )
-    def test_what_does_not_fit(self, args, told):
+    def test_arguments_that_do_not_fit_are_refused(self, args, told):
         made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA)
         assert told in refused(made, args)
 
@@ -373,7 +373,7 @@ class TestDependencies:
 
 class TestDone:
     @pytest.mark.rule("CIRCLE-8")
-    def test_it_takes_an_answer_of_any_kind(self):
+    def test_done_accepts_any_json_answer(self):
         for answer in ("x", 7, None, {"a": [1]}):
             assert DONE.answer(bound(DONE, answer=answer)) == answer
 
@@ -382,7 +382,7 @@ class TestDone:
         assert 'missing required argument "answer"' in refused(DONE)
 
     @pytest.mark.rule("CIRCLE-8")
-    def test_a_done_of_ones_own_may_name_it_otherwise(self):
+    def test_a_custom_done_may_name_its_argument(self):
         mine = Gate.of(None, name="done", parameters={"properties": {"result": {}, "note": {}}, "required": ["result"]})
         assert mine.answer({"note": "n", "result": 7}) == 7
         assert mine.answer({"answer": 1, "result": 7}) == 1
@@ -391,7 +391,7 @@ class TestDone:
 
 class TestMethods:
     @pytest.mark.rule("CALL-3")
-    def test_one_that_is_bound_is_a_gate(self):
+    def test_a_bound_method_is_a_gate(self):
         class Service:
             async def look(self, what: str) -> str:
                 """Look."""
@@ -400,7 +400,7 @@ class TestMethods:
         assert list(gate(timeout=5)(Service().look).parameters["properties"]) == ["what"]
 
     @pytest.mark.rule("CALL-3")
-    def test_one_that_is_not_is_refused_where_it_stands(self):
+    def test_an_unbound_method_is_refused(self):
         with pytest.raises(InvalidCantrip, match=r"make a gate of it where it is bound, .*\[service.look\]"):
 
             class Service:
@@ -432,14 +432,14 @@ async def finish(total: int, notes: tuple[str, ...] = ()) -> None:
 
 class TestATypedDone:
     @pytest.mark.rule("CIRCLE-8", "D-005")
-    def test_its_answer_is_json_of_what_was_checked(self):
+    def test_the_answer_of_done_is_json_of_the_checked_arguments(self):
         own = Circle([found]).gate("done")
         bound_to = bound(own, answer={"when": "2026-01-02T03:04:05Z"})
         assert own.answer(bound_to) == {"when": "2026-01-02T03:04:05Z", "certain": True, "shape": "round"}
         assert Finding.model_validate(own.answer(bound_to)).shape is Shape.round
 
     @pytest.mark.rule("CIRCLE-8")
-    def test_what_does_not_fit_is_told(self):
+    def test_arguments_that_do_not_fit_are_explained(self):
         own = Circle([found]).gate("done")
         assert 'argument "answer.when"' in refused(own, answer={"when": "soon"})
 
@@ -449,7 +449,7 @@ class TestATypedDone:
         assert own.answer(bound(own, total="3")) == {"total": 3, "notes": []}
 
     @pytest.mark.rule("CIRCLE-8")
-    def test_what_no_json_stands_for_is_refused(self):
+    def test_an_answer_without_a_json_form_is_refused(self):
         @gate(name="done")
         async def raw(answer: Annotated[Any, PlainSerializer(lambda value: object())]) -> None:
             """Finish."""

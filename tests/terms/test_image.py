@@ -27,7 +27,7 @@ class TestTheDoor:
             (webp(b"VP8 ", 640, 480), "image/webp"),
         ],
     )
-    def test_format_and_size_are_what_the_first_bytes_say(self, data, kind):
+    def test_format_and_size_are_read_from_the_first_bytes(self, data, kind):
         image = Image(data)
         assert (image.media_type, image.width, image.height, image.size) == (kind, 640, 480, len(data))
         assert image.data == data
@@ -50,7 +50,7 @@ class TestTheDoor:
             ("a text", "expected bytes, got str"),
         ],
     )
-    def test_what_is_no_picture_is_refused(self, data, why):
+    def test_bytes_that_are_not_a_picture_are_refused(self, data, why):
         with pytest.raises(InvalidImage, match=why):
             Image(data)
 
@@ -78,7 +78,7 @@ class TestTheDoor:
 
 
 class TestAValue:
-    def test_nothing_of_it_changes(self):
+    def test_an_image_cannot_be_changed(self):
         with pytest.raises(AttributeError, match="does not change"):
             PNG.detail = "low"
         with pytest.raises(AttributeError, match="cannot be taken away"):
@@ -91,12 +91,12 @@ class TestAValue:
             assert other != PNG
 
     @given(images)
-    def test_where_it_stands_is_no_part_of_what_it_is(self, image):
+    def test_the_position_does_not_count_in_comparisons(self, image):
         assert image.placed(3) == image.placed(None) == image
         assert image.placed(3).after == 3
 
     @given(images)
-    def test_it_can_be_copied_and_pickled(self, image):
+    def test_an_image_can_be_copied_and_pickled(self, image):
         assert copy.deepcopy([image])[0] is copy.copy(image)
         back = pickle.loads(pickle.dumps(image))
         assert (back, back.after) == (image, image.after)
@@ -141,12 +141,12 @@ class TestAsText:
             (Image.at("https://example.org/a[1],2.png?key=secret"), "[image at https://example.org/a%5B1%5D%2C2.png]"),
         ],
     )
-    def test_people_are_shown_what_it_is(self, image, label):
+    def test_the_label_describes_the_image(self, image, label):
         assert image.label == label == repr(image)
         assert f"{[image]}" == f"[{label}]"
 
     @given(st.lists(images, max_size=4), st.text(max_size=20))
-    def test_what_a_handle_stands_for_is_found_in_any_text(self, some, between):
+    def test_an_image_is_found_by_its_handle_in_any_text(self, some, between):
         text = between.join(image.handle for image in some)
         assert handles(text) == list(dict.fromkeys(image.name for image in some))
         assert [one.name for one in named_in(text, some)] == handles(text)
@@ -154,7 +154,7 @@ class TestAsText:
     def test_a_text_that_names_none(self):
         assert named_in("[image/png, 12 KB, 3×2] and [image, 0000000g]", [PNG]) == ()
 
-    def test_labels_stand_behind_a_text_that_does_not_have_them(self):
+    def test_labels_follow_a_text_without_them(self):
         assert labelled("look", [PNG]) == f"look {PNG.label}"
         assert labelled(f"look at {PNG.handle}", [PNG]) == f"look at {PNG.handle}"
         assert labelled("look", []) == "look"
@@ -177,12 +177,12 @@ class TestWhatIsSaid:
         assert said(given, "intent") == Given(PNG.label, (PNG,))
 
     @pytest.mark.parametrize("given", ["", " \n", [], [""], None, 5, [5], ["go", b"png"], {"text": "go"}])
-    def test_what_says_nothing_is_refused(self, given):
+    def test_an_empty_message_is_refused(self, given):
         with pytest.raises(InvalidIntent):
             said(given, "intent is required: expected a text")
 
     @given(st.lists(st.text(min_size=1).filter(str.strip) | images, min_size=1, max_size=6))
-    def test_nothing_of_it_is_lost(self, given):
+    def test_texts_and_images_survive_joining(self, given):
         text, some = said(given, "intent")
         texts = [one for one in given if isinstance(one, str)]
         assert list(some) == [one for one in given if isinstance(one, Image)]

@@ -39,7 +39,7 @@ class TestUsage:
         assert total == Usage(300, 80, 10, 0.75)
         assert total.total_tokens == 380
 
-    def test_from_what_a_crystal_reported(self):
+    def test_usage_is_read_from_a_crystals_report(self):
         given_ = {"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 9, "cost": 0.1}
         assert Usage.of(given_) == Usage(3, 0, 0, 0.1)
         assert Usage.of(None) is NO_USAGE
@@ -51,7 +51,7 @@ class TestUsage:
             Usage.of({"prompt_tokens": amount})
 
     @pytest.mark.parametrize("junk", [7, "x", [1]])
-    def test_what_is_no_mapping(self, junk):
+    def test_a_report_that_is_not_a_mapping_is_refused(self, junk):
         with pytest.raises(CrystalError, match="expected a mapping of counts"):
             Usage.of(junk)
 
@@ -81,7 +81,7 @@ class TestToolCall:
         assert ToolCall.of({"name": "echo", "arguments": '{"a": 1}'}) == ToolCall("", "echo", {"a": 1})
 
     @pytest.mark.parametrize("arguments", ["{", "[1]", "7", "null", [1], 7, '"x"', "{'a': 1}"])
-    def test_what_is_no_object_is_kept_as_it_was(self, arguments):
+    def test_arguments_that_are_not_an_object_are_kept_raw(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call.args is None
         assert call.arguments == call.raw == (arguments if isinstance(arguments, str) else repr(arguments))
@@ -99,12 +99,12 @@ class TestToolCall:
             {"a": 2**70, "b": deep(300)},
         ],
     )
-    def test_what_the_loom_cannot_write_is_no_json_object(self, arguments):
+    def test_arguments_that_the_loom_cannot_write_are_kept_raw(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call.args is None
         orjson.dumps(call.raw)
 
-    def test_a_number_that_python_does_not_write_is_none_either(self):
+    def test_arguments_with_a_number_that_python_cannot_write_are_kept_raw(self):
         call = ToolCall.of({"gate": "echo", "args": {"a": 2**15_000}})
         assert (call.args, call.raw) == (None, "arguments that cannot be shown")
 
@@ -124,7 +124,7 @@ class TestToolCall:
         assert ToolCall.of(ToolCall("", "call_entity", {})).gate == "call_agent"
 
     @pytest.mark.parametrize("junk", [{"args": {}}, {"gate": 7}, {"gate": ""}, "done", None, 7])
-    def test_what_is_no_call(self, junk):
+    def test_a_value_that_is_not_a_call_is_refused(self, junk):
         with pytest.raises(CrystalError, match="crystal returned a tool call"):
             ToolCall.of(junk)
 
@@ -132,7 +132,7 @@ class TestToolCall:
         call = ToolCall("c", "echo", {"a": [1]})
         assert ToolCall.of(call) is call
 
-    def test_it_reads_both_ways(self):
+    def test_a_message_has_attributes_and_keys(self):
         call = ToolCall("c", "echo", {"a": 1})
         assert call["gate"] == call.gate == call.get("gate") == "echo"
         assert call.get("nothing", 7) == 7
@@ -186,7 +186,7 @@ class TestResponse:
             7,
         ],
     )
-    def test_what_cannot_be_put_right_is_an_error_that_says_so(self, wrong):
+    def test_an_invalid_response_is_an_error_with_an_explanation(self, wrong):
         with pytest.raises(CrystalError, match=r"crystal (returned|reported)"):
             Response.of(wrong)
 
@@ -196,7 +196,7 @@ class TestResponse:
         assert Response.of(Response(content="\ud83d")).content == "\\ud83d"
         assert Response.of("é 😀").content == "é 😀"
 
-    def test_it_is_frozen(self):
+    def test_a_response_is_frozen(self):
         with pytest.raises(AttributeError, match="immutable"):
             Response(content="x").content = "y"  # type: ignore[misc]
 
@@ -211,7 +211,7 @@ class TestNumbered:
         calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "call_7_1", "gate": "b"}]}).numbered(7).tool_calls
         assert [call.id for call in calls] == ["call_7_1_", "call_7_1"]
 
-    def test_nothing_to_do(self):
+    def test_a_response_whose_calls_have_ids_is_unchanged(self):
         response = Response.of({"tool_calls": [{"id": "a", "gate": "a"}]})
         assert response.numbered(1) is response
 
@@ -221,7 +221,7 @@ class TestNumbered:
         assert dataclasses.replace(numbered, tool_calls=response.tool_calls) == response
 
     @given(st.lists(st.sampled_from(["", "call_1_1", "call_1_2", "call_1_1_", "x"]), max_size=6))
-    def test_ids_are_unique_whatever_the_crystal_chose(self, ids):
+    def test_generated_ids_are_unique_among_the_crystals_ids(self, ids):
         given_ = [one for n, one in enumerate(ids) if not one or one not in ids[:n]]
         response = Response(content="x", tool_calls=tuple(ToolCall(one, "a", {}) for one in given_))
         named = [call.id for call in Response.of(response).numbered(1).tool_calls]
@@ -231,7 +231,7 @@ class TestNumbered:
 
 
 class TestInvocation:
-    def test_it_is_its_messages_and_knows_more(self):
+    def test_an_invocation_is_a_sequence_with_tools_and_tool_choice(self):
         messages = [Message("system", "s"), Message("user", "u")]
         one = Invocation(messages, [ToolDefinition("done", "", {})], "auto")
         assert len(one) == 2
@@ -243,11 +243,11 @@ class TestInvocation:
         with pytest.raises(KeyError):
             one["temperature"]
 
-    def test_it_shares_the_messages(self):
+    def test_an_invocation_shares_the_messages(self):
         messages = [Message("user", "u")]
         assert Invocation(messages).messages is messages
 
-    def test_what_it_looks_like(self):
+    def test_an_invocation_has_a_readable_repr(self):
         shown = repr(Invocation([Message("user", "u")], [ToolDefinition("done", "", {})]))
         assert shown == "<Invocation of 1 messages, tools=['done'], tool_choice=None>"
 
@@ -271,7 +271,7 @@ class TestAsText:
         assert as_text(value) == text
 
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)), st.lists))
-    def test_what_json_can_say_comes_back(self, value):
+    def test_every_json_value_survives_as_text(self, value):
         if not isinstance(value, str):
             assert json.loads(as_text(value)) == value
 

@@ -58,5 +58,5 @@ def refused(one: Gate, **args: object) -> str:
         (find, {"limt": 1}, 'missing required argument "query"; unexpected argument "limt"'),
     ],
 )
-def test_a_problem_is_told_in_the_words_of_json(one: Gate, args: dict[str, object], said: str) -> None:
+def test_a_problem_is_described_in_terms_of_json(one: Gate, args: dict[str, object], said: str) -> None:
     assert refused(one, **args) == f"{one.name}: {said}"

@@ -81,7 +81,7 @@ def test_messages_count_where_an_entity_may_be_reached() -> None:
     assert warned(ask.with_(to=["archive"]), FILES)  # its answer is untrusted as well
 
 
-def test_a_way_out_that_a_person_decides_about_is_none() -> None:
+def test_a_gate_with_approval_is_not_a_way_out() -> None:
     assert not warned(ask_first(publish), customers, mail)
     assert warned(ask_first(publish, when=lambda args: len(args["text"]) > 100), customers, mail)
     assert warned(publish, ask_first(customers), mail)

@@ -102,7 +102,7 @@ class TestMeet:
             assert at_least_as_strict(c, a & b)
 
     @given(resolved, resolved, resolved)
-    def test_what_is_stricter_stays_stricter_under_the_same_wards(self, a: Wards, b: Wards, c: Wards) -> None:
+    def test_a_stricter_set_stays_stricter_under_the_same_wards(self, a: Wards, b: Wards, c: Wards) -> None:
         assert at_least_as_strict(a & b & c, b & c)
         b = replace(
             b, max_depth=b.depth
@@ -141,9 +141,7 @@ class TestDown:
 
     @pytest.mark.rule("COMP-6", "D-009")
     @given(resolved, st.lists(resolved, max_size=6))
-    def test_each_level_is_one_less_deep_and_delegation_comes_to_an_end(
-        self, wards: Wards, requests: list[Wards]
-    ) -> None:
+    def test_each_level_has_one_less_depth_until_delegation_ends(self, wards: Wards, requests: list[Wards]) -> None:
         for request in requests:
             child = wards.down(request)
             assert child.depth <= max(wards.depth - 1, 0)
@@ -230,7 +228,7 @@ class TestChecks:
             parse({"max_turn": 5})
 
     @pytest.mark.parametrize("ward", [{}, "max_turns", 5, None])
-    def test_what_is_no_ward_is_refused(self, ward: Any) -> None:
+    def test_an_invalid_ward_is_refused(self, ward: Any) -> None:
         with pytest.raises(InvalidCantrip, match="expected for example max_turns"):
             parse(ward)
 
@@ -238,7 +236,7 @@ class TestChecks:
     def test_aliases_of_gates_are_normalised(self) -> None:
         assert remove_gate("call_entity") == remove_gate("call_agent")
 
-    def test_it_says_what_it_is(self) -> None:
+    def test_a_ward_has_a_readable_text(self) -> None:
         assert [str(ward) for ward in (max_turns(5), max_cost(0.5), remove_gate("read"))] == [
             "max_turns(5)",
             "max_cost(0.5)",
@@ -249,7 +247,7 @@ class TestChecks:
 class TestLimits:
     @given(resolved, resolved)
     @pytest.mark.rule("D-009", "CIRCLE-6")
-    def test_what_two_sets_leave_of_the_limits_is_the_smaller_of_each(self, a: Wards, b: Wards) -> None:
+    def test_the_meet_of_two_sets_has_the_smaller_limit_of_each(self, a: Wards, b: Wards) -> None:
         both, one, other = (Limits.under(wards) for wards in (a & b, a, b))
         for name in ("seconds", "memory", "output", "gate_calls"):
             assert getattr(both, name) == min(getattr(one, name), getattr(other, name))

@@ -42,7 +42,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
 
     Raises GateError where it leads elsewhere or is no path.
     """
-    shown = _shown(path)
+    shown = _short(path)
     if "\0" in path:
         raise GateError(f"path {shown}: expected a path without NUL characters")
     if len(path) > LONGEST:
@@ -68,7 +68,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
 
 def refusal(error: OSError, path: str, near: str = "") -> GateError:
     """What the entity is told of an operating system's refusal about `path`."""
-    shown = _shown(path)
+    shown = _short(path)
     match error.errno:
         case errno.ENOENT:
             return GateError(f"no such file or folder: {shown}{near}")
@@ -86,7 +86,7 @@ def refusal(error: OSError, path: str, near: str = "") -> GateError:
             return GateError(f"{shown}: {error.strerror or type(error).__name__}")
 
 
-def _shown(path: str) -> str:
+def _short(path: str) -> str:
     text = path if len(path) <= 120 else f"{path[:117]}…"
     return f'"{text.encode("utf-8", "backslashreplace").decode()}"'.replace("\0", "\\0")
 
@@ -148,7 +148,7 @@ class Place:
     def _refuse_own(self, is_own: bool) -> None:  # the answer of the call that it stands around
         if is_own:
             raise GateError(
-                f"{_shown(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
+                f"{_short(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
                 "itself: name another path"
             )
 
@@ -172,7 +172,7 @@ class Place:
         Raises GateError where there is none.
         """
         if not self.parts:
-            raise GateError(f"{_shown(self.asked)} is a folder, expected a file")
+            raise GateError(f"{_short(self.asked)} is a folder, expected a file")
         with self.folder(above=True) as folder:
             self._refuse_own(self.own.has_name(folder, self.parts[-1]))
             try:
@@ -183,7 +183,7 @@ class Place:
         if not stat.S_ISREG(kind):
             os.close(handle)
             what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
-            raise GateError(f"{_shown(self.asked)} is {what}, expected a file")
+            raise GateError(f"{_short(self.asked)} is {what}, expected a file")
         if self.own.has_file(handle):
             os.close(handle)
             self._refuse_own(True)
@@ -207,4 +207,4 @@ def _near(folder: int, name: str) -> str:
     except OSError:
         return ""
     close = difflib.get_close_matches(name, names[:1000], n=3)
-    return f"; did you mean {', '.join(map(_shown, close))}?" if close else ""
+    return f"; did you mean {', '.join(map(_short, close))}?" if close else ""

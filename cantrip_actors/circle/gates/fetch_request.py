@@ -45,11 +45,11 @@ async def request(
     """
     most = _Most(max_bytes, images=images)
     if client is not None:
-        return await _follow(client, _parsed(url), allow_private, most)
+        return await _follow(client, _parse(url), allow_private, most)
     # a client of its own, made and closed in this task: no connection outlives the call, on either backend
     tls = await anyio.to_thread.run_sync(_tls)
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as own:
-        return await _follow(own, _parsed(url), allow_private, most)
+        return await _follow(own, _parse(url), allow_private, most)
 
 
 class _Most(NamedTuple):
@@ -72,32 +72,32 @@ async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool
         if not isinstance(found, httpx.URL):
             return found
         url = found
-    raise GateError(f"more than {HOPS} redirects, the last to {_shown(url)}")
+    raise GateError(f"more than {HOPS} redirects, the last to {_shorten(url)}")
 
 
-def _parsed(text: str) -> httpx.URL:
+def _parse(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, ValueError) as error:
         if "@" in text:
             raise GateError("this is no URL: expected for example https://example.org/") from None
-        raise GateError(f"{_shown(text)} is no URL: {error}") from error
-    return _allowed(url)
+        raise GateError(f"{_shorten(text)} is no URL: {error}") from error
+    return _check_allowed(url)
 
 
-def _allowed(url: httpx.URL) -> httpx.URL:
+def _check_allowed(url: httpx.URL) -> httpx.URL:
     if url.userinfo:
         raise GateError("a URL with a user name or password is refused: expected one without")
     if url.scheme not in ("http", "https"):
-        raise GateError(f"{_shown(url)}: expected http or https, got {url.scheme or 'no scheme'}")
+        raise GateError(f"{_shorten(url)}: expected http or https, got {url.scheme or 'no scheme'}")
     if not url.host:
-        raise GateError(f"{_shown(url)}: expected a host, as in https://example.org/")
+        raise GateError(f"{_shorten(url)}: expected a host, as in https://example.org/")
     if url.port is not None and not 0 < url.port < 65536:
-        raise GateError(f"{_shown(url)}: expected a port from 1 to 65535, got {url.port}")
+        raise GateError(f"{_shorten(url)}: expected a port from 1 to 65535, got {url.port}")
     return url
 
 
-def _shown(url: object) -> str:
+def _shorten(url: object) -> str:
     text = render_url(url)
     return text if len(text) <= 200 else f"{text[:199]}…"
 
@@ -164,14 +164,14 @@ async def _get(
             unreached = str(error) or "no connection"
             continue
         except httpx.TransportError as error:
-            raise GateError(f"{_shown(url)} did not answer: {type(error).__name__}: {error}") from error
+            raise GateError(f"{_shorten(url)} did not answer: {type(error).__name__}: {error}") from error
         try:
             return await _received(response, url, most)
         except httpx.TransportError as error:
-            raise GateError(f"{_shown(url)}: the answer broke off: {type(error).__name__}: {error}") from error
+            raise GateError(f"{_shorten(url)}: the answer broke off: {type(error).__name__}: {error}") from error
         finally:
             await response.aclose()
-    raise GateError(f"{_shown(url)} cannot be reached: {unreached}")
+    raise GateError(f"{_shorten(url)} cannot be reached: {unreached}")
 
 
 def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
@@ -186,33 +186,33 @@ def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> 
 
 async def _received(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:
     if response.status_code in _REDIRECTS and "location" in response.headers:
-        return _allowed(url.join(response.headers["location"]))
+        return _check_allowed(url.join(response.headers["location"]))
     kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
     if most.images and kind.startswith("image/") and response.status_code < 400:
         return await _picture(response, url)
     if kind and not (kind.startswith(_TEXTUAL) or kind.endswith(("+json", "+xml"))):
         size = response.headers.get("content-length", "an unknown number of")
         wanted = "text or a picture" if most.images else "text"
-        raise GateError(f"{_shown(url)} is {kind} ({size} bytes): expected {wanted}")
+        raise GateError(f"{_shorten(url)} is {kind} ({size} bytes): expected {wanted}")
     failed = response.status_code >= 400
     data, whole = await _body(response, url, 2_000 if failed else most.text)
-    text = _decoded(data, response.charset_encoding)
+    text = _decode(data, response.charset_encoding)
     if failed:
         status = f"status {response.status_code} {response.reason_phrase}"
-        raise GateError(f"{status} from {_shown(url)}: {text[:500].strip() or 'no text'}")
+        raise GateError(f"{status} from {_shorten(url)}: {text[:500].strip() or 'no text'}")
     if not kind and "\0" in text:
-        raise GateError(f"{_shown(url)} is binary: expected text")
+        raise GateError(f"{_shorten(url)} is binary: expected text")
     return text if whole else f"{text}\n[cut after {len(data):,} bytes; there is more]"
 
 
 async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
     data, whole = await _body(response, url, LARGEST)
     if not whole:
-        raise GateError(f"{_shown(url)} is a picture of more than {LARGEST:,} bytes")
+        raise GateError(f"{_shorten(url)} is a picture of more than {LARGEST:,} bytes")
     try:
         return Image(data)
     except InvalidImage as error:
-        raise GateError(f"{_shown(url)}: {error}") from error
+        raise GateError(f"{_shorten(url)}: {error}") from error
 
 
 async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
@@ -226,7 +226,7 @@ async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[by
         return response.content[:most], len(response.content) <= most
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
-        raise GateError(f"{_shown(url)} is packed as {coding}: expected gzip or nothing")
+        raise GateError(f"{_shorten(url)} is packed as {coding}: expected gzip or nothing")
     unpacking = None if coding == "identity" else zlib.decompressobj(wbits=31)
     data, problem = bytearray(), ""
     with anyio.CancelScope() as enough:
@@ -241,11 +241,11 @@ async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[by
             if problem or len(data) > most:
                 enough.cancel()
     if problem:
-        raise GateError(f"{_shown(url)}: the answer cannot be unpacked: {problem}")
+        raise GateError(f"{_shorten(url)}: the answer cannot be unpacked: {problem}")
     return bytes(data[:most]), len(data) <= most
 
 
-def _decoded(data: bytes, charset: str | None) -> str:
+def _decode(data: bytes, charset: str | None) -> str:
     try:
         return data.decode(charset or "utf-8", "replace")
     except LookupError:  # a charset that nobody knows

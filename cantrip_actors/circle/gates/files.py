@@ -282,7 +282,7 @@ def search(
     hunt = _Hunt(place(root, path), time.monotonic() + SECONDS)
     look = hunt.by_regex if regex else hunt.by_text
     matches = look(pattern, ignore_case, limit + 1)
-    shown = [f"{name}:{number}: {_clipped(line)}" for name, number, line in matches[:limit]]
+    shown = [f"{name}:{number}: {_clip(line)}" for name, number, line in matches[:limit]]
     if len(matches) > limit:
         hunt.notes.append(f"stopped after {limit} matching lines: narrow the pattern or the path, or raise limit")
     return [*shown, *(f"[{note}]" for note in hunt.notes)]
@@ -361,6 +361,6 @@ class _Hunt:
                     yield replace(self.where, parts=parts, asked="/".join(parts))
 
 
-def _clipped(line: str) -> str:
+def _clip(line: str) -> str:
     line = line.removesuffix("\r")
     return line if len(line) <= LINE else f"{line[:LINE]}…"

@@ -298,7 +298,7 @@ class Guest:
 
     def run(self, function: int, *args: int) -> Waiting[int]:
         """Call a function of the program's, given and giving handles."""
-        argv = self._put(struct.pack(f"<{len(args)}i", *args)) if args else 0
+        argv = self._write(struct.pack(f"<{len(args)}i", *args)) if args else 0
         out = self._alloc(4)
         this = self.call("new_undefined")
         status = yield from self.enter("call_function", function, this, argv, len(args), out)
@@ -319,7 +319,7 @@ class Guest:
     def string(self, text: str) -> int:
         """A handle of a new string."""
         data = text.encode("utf-8", "replace")
-        pointer = self._put(data)
+        pointer = self._write(data)
         handle = self.call("new_string", pointer, len(data))
         self.call("qjs_free", pointer, len(data))
         if not handle:
@@ -352,7 +352,7 @@ class Guest:
     def evaluate(self, code: str, how: str = "eval_code") -> Waiting[int | None]:
         """A handle of the value of a script; None if it does not compile."""
         data = code.encode("utf-8", "replace")
-        pointer, out = self._put(data), self._alloc(4)
+        pointer, out = self._write(data), self._alloc(4)
         status = yield from self.enter(how, pointer, len(data), out)
         (handle,) = struct.unpack("<i", self._read(out, 4))
         self.call("qjs_free", pointer, len(data))
@@ -362,7 +362,7 @@ class Guest:
     def function(self, name: str) -> int:
         """A handle of a function that calls the host."""
         data = name.encode()
-        return self.call("new_function", self._put(data), len(data))
+        return self.call("new_function", self._write(data), len(data))
 
     def item(self, array: int, index: int) -> int:
         """The handle of an element of an array."""
@@ -408,7 +408,7 @@ class Guest:
             raise LimitExceeded("memory")
         return pointer
 
-    def _put(self, data: bytes) -> int:
+    def _write(self, data: bytes) -> int:
         pointer = self._alloc(len(data) or 1)
         if not self.write(data, pointer):
             raise LimitExceeded("crash")

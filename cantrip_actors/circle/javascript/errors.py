@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["told"]
+__all__ = ["describe"]
 
 LONGEST: Final = 10_000
 """Characters of a message that are kept."""
@@ -59,7 +59,7 @@ _INSTEAD: Final = {
 """What an entity can write instead of a name that other engines have."""
 
 
-def told(name: str, message: str, stack: str, code: str, gates: Collection[str]) -> str:
+def describe(name: str, message: str, stack: str, code: str, gates: Collection[str]) -> str:
     """The exception with its place in `code`, the text that ran, and what to do where that is known.
 
     `gates` are the names by which gates can be called. All of it is the program's word: nothing of it is trusted.
@@ -67,7 +67,7 @@ def told(name: str, message: str, stack: str, code: str, gates: Collection[str])
     frames = _FRAME.findall(stack[:LONGEST])
     advice = _advice(name, message, code, gates)
     if (name, message) == ("TypeError", "not a function") and frames:
-        called = _called(code, frames[0])
+        called = _expression_called(code, frames[0])
         message = f"not a function: {called}" if called else message
         if re.search(r"\.(?:then|catch|finally)$", called):
             advice = "a gate returns its result and no promise: use it as it is, or write await before it"
@@ -88,7 +88,7 @@ def _place(frames: list[tuple[str, str, str]]) -> str:
     return f"line {line}, column {column}, in {function}, called in line {outer[1]}"
 
 
-def _called(code: str, frame: tuple[str, str, str]) -> str:
+def _expression_called(code: str, frame: tuple[str, str, str]) -> str:
     """What stands before the place of a call; "" where it is in a function, which may be another program's."""
     function, line, column = frame
     lines = code.splitlines()

@@ -42,7 +42,7 @@ def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
         specifications.append(
             {
                 "name": gate.name,
-                "calls": [_called(gate.name), *further],
+                "calls": [_identifier(gate.name), *further],
                 "names": list(_properties(gate)),
                 # one object is always the arguments by name if the first parameter cannot be an object itself
                 "record": not (objects and objects[0]),
@@ -53,7 +53,7 @@ def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return specifications
 
 
-def _called(name: str) -> str:
+def _identifier(name: str) -> str:
     """The gate's name as an identifier."""
     made = _NO_NAME.sub("_", name)
     return f"{made}_" if made in _RESERVED else made
@@ -85,7 +85,7 @@ def _signature(gate: ToolDefinition) -> str:
         f"{name}{'' if name in required else '?'}: {_type(shape, definitions)}"
         for name, shape in _properties(gate).items()
     )
-    return f"{_called(gate.name)}({', '.join(parameters)})"
+    return f"{_identifier(gate.name)}({', '.join(parameters)})"
 
 
 def _type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:

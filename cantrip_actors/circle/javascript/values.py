@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.circle.javascript.errors import told
+from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
@@ -82,12 +82,12 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def _marked(value: Any) -> Any:
+def _mark(value: Any) -> Any:
     """The same the other way."""
     if isinstance(value, dict):
-        return {key: _marked(one) for key, one in value.items()}
+        return {key: _mark(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_marked(one) for one in value]
+        return [_mark(one) for one in value]
     if isinstance(value, int) and abs(value) > EXACT:
         return f"\0n{value}"
     return f"\0{value}" if isinstance(value, str) and value[:1] == "\0" else value
@@ -119,7 +119,7 @@ def outgoing(value: Any) -> str:
         text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # an integer of more than 64 bits, half an emoji
         text = json.dumps(value).encode()
-    return f"b{json.dumps(_marked(value))}" if _LONG.search(text) else f"v{text.decode()}"
+    return f"b{json.dumps(_mark(value))}" if _LONG.search(text) else f"v{text.decode()}"
 
 
 def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
@@ -131,7 +131,7 @@ def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> 
     """
     kind, text = report[:1], report[1:]
     if kind == b"e":
-        return _raised(text, code, gates, scarce=scarce)
+        return _error_of(text, code, gates, scarce=scarce)
     try:
         return Finished(incoming(text) if text else None)
     except (Inexact, TooLarge) as problem:
@@ -140,7 +140,7 @@ def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> 
         return Finished(f"(a value that cannot be shown: {problem})")
 
 
-def _raised(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
+def _error_of(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
         said = incoming(text)
         name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
@@ -150,4 +150,4 @@ def _raised(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> 
         raise LimitExceeded("memory")
     if scarce and (name == "InternalError" or message in OUT_OF_MEMORY or (name, message) == ("", "null")):
         raise LimitExceeded("memory")
-    return Raised(told(name, message, stack, code, gates))
+    return Raised(describe(name, message, stack, code, gates))

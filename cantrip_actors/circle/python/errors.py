@@ -17,7 +17,7 @@ from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["REQUESTS", "limit_of", "told"]
+__all__ = ["REQUESTS", "describe", "limit_of"]
 
 REQUESTS: Final = 1_000
 """What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
@@ -89,7 +89,7 @@ def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | Non
     return None if limit is None else LimitExceeded(limit)
 
 
-def told(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
+def describe(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
     """The exception's type and message, and the lines of the entity's own code that it came through.
 
     `gates` are the names by which gates can be called: a misspelt one is told the right one.
@@ -99,7 +99,7 @@ def told(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ())
     if len(frames) > FRAMES:
         frames = [frames[0], *frames[1 - FRAMES :]]
     return "\n".join(
-        [_advised(_worded(_line(error)), gates), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)]
+        [_add_advice(_reword(_line(error)), gates), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)]
     )
 
 
@@ -108,7 +108,7 @@ def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
 
 
-def _worded(line: str) -> str:
+def _reword(line: str) -> str:
     if _PARSER in line:
         return line.replace(_PARSER, "this Python does not have")
     if _CALLBACK in line:
@@ -120,7 +120,7 @@ def _worded(line: str) -> str:
     return line
 
 
-def _advised(line: str, gates: Iterable[str]) -> str:
+def _add_advice(line: str, gates: Iterable[str]) -> str:
     kind, _, said = line.partition(": ")
     if kind not in _LACKING:  # a text of the program's own may say what it likes
         return line

@@ -48,7 +48,7 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
-from cantrip_actors.circle.python.errors import REQUESTS, limit_of, told
+from cantrip_actors.circle.python.errors import REQUESTS, describe, limit_of
 from cantrip_actors.circle.python.gates import callables, capability, named
 from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import Arguments, shown, taken
@@ -316,7 +316,7 @@ class PythonSandbox:
         elif (exceeded := limit_of(error)) is not None:
             raise exceeded
         else:
-            said = told(error, self._gates)
+            said = describe(error, self._gates)
         self._idle = self._dumped(session)  # what the program did before it failed stays done
         return Raised(said, turn.output())
 

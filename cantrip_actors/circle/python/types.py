@@ -45,13 +45,13 @@ def wrong_calls(code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
         ) as session:
             session.feed_start(f"{_NOTHING_RUNS}\n{code}")
     except MontyTypingError as diagnostics:
-        return _told(diagnostics.display(), code, gates)
+        return _describe(diagnostics.display(), code, gates)
     except MontyError:  # it does not even parse, or the check was ended: running it will tell
         return None
     return None
 
 
-def _told(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
+def _describe(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
     """The findings about `gates` by line, with the line, and how the gates are called that they are about."""
     lines = code.splitlines()
     wrong: dict[int, set[str]] = {}
@@ -60,7 +60,7 @@ def _told(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> s
         line, message, name = int(one[1]) - 1, one[2], one[3]
         source = lines[line - 1] if 0 < line <= len(lines) else ""
         if name in gates and not (_INCORRECT.match(message) and _UNPACKED.search(source)):
-            wrong.setdefault(line, set()).add(_worded(message))
+            wrong.setdefault(line, set()).add(_reword(message))
             signatures[shown(gates[name]).splitlines()[0].removesuffix(" -> any")] = None
     if not wrong:
         return None
@@ -72,7 +72,7 @@ def _told(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> s
     return "\n".join([*told, *(f"  {signature}" for signature in signatures)])
 
 
-def _worded(message: str) -> str:
+def _reword(message: str) -> str:
     wrong = _INCORRECT.match(message)
     if wrong is None:
         return message.replace("`", "")

@@ -219,14 +219,14 @@ def _look(name: JailName) -> Jail | str:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
     for own_users in (True, False) if os.getuid() == 0 else (False,):
-        found = _tried(Jail(name, program, own_users))
+        found = _try(Jail(name, program, own_users))
         if isinstance(found, Jail):
             return found
         reason = found
     return reason
 
 
-def _tried(found: Jail) -> Jail | str:
+def _try(found: Jail) -> Jail | str:
     """The jail with the version of its bash, or why it does not work: it runs a shell that looks if it is confined."""
     files = Files(found.user())
     try:

@@ -174,7 +174,7 @@ class Files:
                 yield found
                 if stat.S_ISDIR(found.status.st_mode):
                     try:
-                        handle = self._opened(folder, one.name, _FOLDER)
+                        handle = self._open(folder, one.name, _FOLDER)
                     except FileNotFoundError:
                         continue
                     mode = stat.S_IMODE(found.status.st_mode)
@@ -188,7 +188,7 @@ class Files:
                             os.fchmod(handle, mode)
                         os.close(handle)
 
-    def _opened(self, folder: int, name: str, flags: int) -> int:
+    def _open(self, folder: int, name: str, flags: int) -> int:
         """A handle of something in a folder, also where its owner, who we may be, has no right to it."""
         try:
             return os.open(name, flags, dir_fd=folder)
@@ -218,7 +218,7 @@ class Files:
         copies: list[int] = []
         try:
             for found in self._walk(self._top, hidden):
-                now = self._remembered(found, copies)
+                now = self._recall(found, copies)
                 if now is not None:
                     kept[found.path] = now
         except (TooMuch, OSError):
@@ -228,7 +228,7 @@ class Files:
         self._kept = kept
         return True
 
-    def _remembered(self, found: _Found, copies: list[int]) -> _Kept | None:
+    def _recall(self, found: _Found, copies: list[int]) -> _Kept | None:
         status, before = found.status, self._kept.get(found.path)
         mode, looks, name = status.st_mode, _looks(status), found.path.rpartition("/")[2]
         if stat.S_ISREG(mode):
@@ -245,7 +245,7 @@ class Files:
         return None  # nobody in there can make anything else
 
     def _copy_of(self, folder: int, name: str) -> int:
-        source = self._opened(folder, name, _FILE)
+        source = self._open(folder, name, _FILE)
         try:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 raise TooMuch  # it was one when we looked
@@ -287,7 +287,7 @@ class Files:
         for path, one in there.items():
             if path not in folders:
                 if path not in moved:
-                    self._put(top / path, one)
+                    self._restore_file(top / path, one)
                 # none is fresh: the shell that comes now takes longer to start than the clock takes to tick
                 there[path] = one._replace(looks=_looks((top / path).lstat()))
         for path in reversed(folders):
@@ -310,7 +310,7 @@ class Files:
             pass  # the rest is copied
         return moved
 
-    def _put(self, path: Path, one: _Kept) -> None:
+    def _restore_file(self, path: Path, one: _Kept) -> None:
         if stat.S_ISLNK(one.mode):
             path.symlink_to(one.target)
             self._give(path)

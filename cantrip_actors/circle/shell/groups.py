@@ -124,15 +124,15 @@ def find(path: Path, *, is_root: bool) -> Delegated | None:
     _sweep(path)
     with contextlib.suppress(OSError):
         offered = set((path / "cgroup.controllers").read_text(encoding="ascii").split()) & set(CONTROLLERS)
-        enabled = _enabled(path)
+        enabled = _enabled_controllers(path)
         if not offered <= enabled:
             with contextlib.suppress(OSError):
                 _enable(path, offered - enabled)
-        return Delegated(path, frozenset(offered & _enabled(path)))
+        return Delegated(path, frozenset(offered & _enabled_controllers(path)))
     return None
 
 
-def _enabled(path: Path) -> set[str]:
+def _enabled_controllers(path: Path) -> set[str]:
     return set((path / "cgroup.subtree_control").read_text(encoding="ascii").split())
 
 

@@ -249,12 +249,12 @@ class ShellSandbox(LiveSandbox):
         # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
         # holds it, for a shell that can start no process any more has to continue, too.
         self._flows = self._flows or _FLOWS.search(code) is not None
-        text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quoted(code)}'
+        text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quote(code)}'
         held = len(code.encode("utf-8", "replace")) <= HELD
         given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
         lines = [
             *(_PRELUDE, self._definitions),
-            f"builtin trap {_quoted(self._last('exit'))} EXIT",
+            f"builtin trap {_quote(self._last('exit'))} EXIT",
             f"{_ALIASES}; builtin source {given_as} </dev/null; {self._last('on')}\n",
         ]
         return "\n".join(lines).encode("utf-8", "replace")
@@ -335,5 +335,5 @@ def _given(variables: Mapping[str, Any]) -> dict[str, bytes]:
     return given
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return shlex.quote(text.replace("\0", ""))

@@ -55,13 +55,13 @@ def apart(state: bytes) -> tuple[bytes, dict[str, bytes]]:
         kind = "ansi" if found["ansi"] is not None else "plain"
         text = found[kind]
         if text is not None and len(text) >= LARGE and found["how"] in (b"-", b"x"):
-            large[found["name"].decode()] = _unquoted(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
+            large[found["name"].decode()] = _unquote(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
             rest.append(state[at : found.start(kind)])
             at = found.end(kind)
     return b"".join((*rest, state[at:])), large
 
 
-def _unquoted(text: bytes) -> bytes:
+def _unquote(text: bytes) -> bytes:
     """Return the text that `$'…'` denotes. The usual escapes are replaced by the million at once."""
     parts = text.split(rb"\\")
     for at, part in enumerate(parts):

@@ -43,10 +43,10 @@ def next_user() -> int:
 @cache
 def _users(_process: int) -> Iterator[int]:
     """Return the ids of one process: a forked one claims its own."""
-    return _claimed()
+    return _claim_user()
 
 
-def _claimed() -> Iterator[int]:
+def _claim_user() -> Iterator[int]:
     locks = []
     while True:
         lock, first = _claim()

@@ -132,7 +132,7 @@ def test_a_path_that_is_no_text(root):
     assert "UTF-8" in refused(root, "\udc80")
 
 
-def test_what_is_no_regular_file(root):
+def test_a_file_that_is_not_regular_is_refused(root):
     assert "is a folder" in refused(root, "sub")
     assert "is a folder" in refused(root, ".")
     assert "is a file" in refused(root, "in.txt/x")
@@ -140,11 +140,11 @@ def test_what_is_no_regular_file(root):
     assert "no regular file" in refused(root, "pipe")
 
 
-def test_a_missing_file_names_what_looks_like_it(root):
+def test_a_missing_file_error_names_similar_files(root):
     assert refused(root, "inn.txt") == 'no such file or folder: "inn.txt"; did you mean "in.txt"?'
 
 
-def test_a_missing_root_is_told_without_its_place(root):
+def test_a_missing_root_is_reported_without_its_path(root):
     with pytest.raises(GateError) as caught:
         content(root / "gone", "in.txt")
     assert "root" in str(caught.value)

@@ -134,7 +134,7 @@ class TestAnswers:
             ("/hops/4", "hello"),
         ],
     )
-    async def test_text_behind_a_url(self, site, path, expected):
+    async def test_the_text_of_a_url_is_returned(self, site, path, expected):
         assert await text(site + path) == expected
 
     async def test_too_much_text_is_cut_while_it_arrives(self, site):
@@ -154,12 +154,12 @@ class TestAnswers:
         async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:
             assert await text(f"{site}/text", client=client) == "hello"
 
-    async def test_an_error_status_is_an_error_with_what_it_says(self, site):
+    async def test_an_error_status_is_an_error_with_its_body(self, site):
         told = await refusal(f"{site}/missing", allow_private=True)
         assert told == f"status 404 Not Found from {site}/missing: no such page"
         assert "status 500" in await refusal(f"{site}/error", allow_private=True)
 
-    async def test_what_is_no_text_is_refused(self, site):
+    async def test_a_response_that_is_not_text_is_refused(self, site):
         assert "is image/png (4 bytes): expected text" in await refusal(f"{site}/image", allow_private=True)
         assert "is binary" in await refusal(f"{site}/untyped", allow_private=True)
 
@@ -170,11 +170,11 @@ class TestAnswers:
         assert "more than 5 redirects" in await refusal(f"{site}/loop", allow_private=True)
         assert len(server.asked) == 6
 
-    async def test_a_redirect_to_what_is_no_web_address(self, site):
+    async def test_a_redirect_to_an_address_that_is_not_http_is_refused(self, site):
         assert "expected http or https, got file" in await refusal(f"{site}/to-file", allow_private=True)
         assert "Invalid URL in location header" in await refusal(f"{site}/to-nowhere", allow_private=True)
 
-    async def test_nobody_there(self):
+    async def test_an_unreachable_server_is_an_error(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -335,7 +335,7 @@ def test_metadata_services_and_local_anycast_are_not_public(block):
         ("2606:4700:4700::1111", True),
     ],
 )
-def test_public_addresses_are_told_from_others(address, public):
+def test_public_addresses_are_distinguished_from_others(address, public):
     assert is_public(address) is public
 
 
@@ -370,7 +370,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str, only: str = "")
         ("http://example.org/" + "a" * 8000, "cannot be resolved"),
     ],
 )
-async def test_what_is_no_web_address(url, told, monkeypatch):
+async def test_an_address_that_is_not_http_is_refused(url, told, monkeypatch):
     async def resolve(*args: Any, **kwargs: Any) -> Any:
         raise socket.gaierror
 

@@ -81,7 +81,7 @@ class TestRead:
         (root / "empty").touch()
         assert read(root=root, path="empty", offset=2) == "[the file is empty, there is no line 2]"
 
-    def test_a_long_file_is_cut_at_a_place_from_where_it_goes_on(self, root):
+    def test_a_long_file_is_cut_with_a_note_where_to_continue(self, root):
         whole = "".join(f"line {n}\n" for n in range(20_000))
         (root / "long.txt").write_text(whole)
         assert together(root, "long.txt") == whole
@@ -96,7 +96,7 @@ class TestRead:
         (root / "dos.txt").write_bytes(b"a\r\nb\r\n")
         assert read(root=root, path="dos.txt") == "a\r\nb\r\n"
 
-    def test_a_byte_order_mark_is_none_of_the_text(self, root):
+    def test_a_byte_order_mark_is_removed(self, root):
         (root / "bom.txt").write_bytes(b"\xef\xbb\xbfa")
         assert read(root=root, path="bom.txt") == "a"
 
@@ -156,7 +156,7 @@ class TestWrite:
         assert (root / "a.txt").read_text() == "new\n"
         assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o640
 
-    def test_nothing_but_the_file_is_left(self, root):
+    def test_a_write_leaves_only_the_file(self, root):
         write(root=root, path="new/b.txt", content="b")
         assert [one.name for one in (root / "new").iterdir()] == ["b.txt"]
 
@@ -183,7 +183,7 @@ class TestWrite:
     def test_not_below_a_file(self, root):
         assert "is a file" in refusal(write, root=root, path="a.txt/b", content="x")
 
-    def test_not_over_what_is_no_file(self, root):
+    def test_a_write_does_not_replace_a_folder_or_device(self, root):
         os.mkfifo(root / "pipe")
         assert "no regular file" in refusal(write, root=root, path="pipe", content="x")
 
@@ -197,7 +197,7 @@ class TestWrite:
         assert sorted(one.name for one in root.iterdir()) == [".git", "a.txt", "docs"]
 
     @given(st.text(st.characters(codec="utf-8"), max_size=100))
-    def test_what_was_written_is_there(self, tmp_path_factory, text):
+    def test_a_written_file_can_be_read(self, tmp_path_factory, text):
         root = tmp_path_factory.getbasetemp()
         write(root=root, path="w", content=text)
         assert (root / "w").read_bytes() == text.encode()
@@ -216,12 +216,12 @@ class TestList:
         (root / "docs" / "out").symlink_to("/etc")
         assert list_files(root=root, path="docs", recursive=True) == ["docs/guide.md", "docs/out", "docs/up"]
 
-    def test_a_long_listing_goes_on(self, root, monkeypatch):
+    def test_a_long_listing_continues_at_an_offset(self, root, monkeypatch):
         monkeypatch.setattr(files, "ENTRIES", 2)
         assert list_files(root=root) == [".git/", "a.txt", "[3 entries in all: go on with offset=2]"]
         assert list_files(root=root, offset=2) == ["docs/"]
 
-    def test_what_is_no_folder(self, root):
+    def test_listing_a_file_is_refused(self, root):
         assert "a part of the path is a file" in refusal(list_files, root=root, path="a.txt")
         assert "no such" in refusal(list_files, root=root, path="gone")
 
@@ -288,13 +288,13 @@ class TestSearch:
     def test_a_missing_place_is_an_error(self, root):
         assert "no such" in refusal(search, root=root, path="gone", pattern="x")
 
-    def test_what_is_no_expression(self, root):
+    def test_an_invalid_expression_is_refused(self, root):
         text = refusal(search, root=root, pattern="(", regex=True)
         assert "is no regular expression" in text
         assert "missing )" in text
 
     @pytest.mark.real_time
-    async def test_a_catastrophic_expression_stops_and_holds_nobody_up(self, root, monkeypatch):
+    async def test_a_catastrophic_expression_is_stopped_and_blocks_no_other_task(self, root, monkeypatch):
         monkeypatch.setattr(files, "SECONDS", 0.5)
         (root / "trap.txt").write_text("a" * 40 + "!")
         gate = search.with_(root=root)

@@ -121,7 +121,7 @@ def test_no_spelling_reaches_an_open_loom(project: tuple[Path, Path]) -> None:
         assert verify_loom(store).ok
 
 
-def test_the_refusal_says_what_it_is(project: tuple[Path, Path]) -> None:
+def test_the_refusal_names_the_runtimes_file(project: tuple[Path, Path]) -> None:
     root, path = project
     for run in (lambda: read(root=root, path=str(path)), lambda: write(str(path), "", root=root)):
         with pytest.raises(GateError, match="belongs to the runtime, which keeps its looms"):

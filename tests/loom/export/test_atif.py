@@ -68,7 +68,7 @@ def test_errors_rewards_and_ends(written):
 
 
 @pytest.mark.rule("LOOM-4")
-def test_what_a_fork_begins_with_is_marked_as_copied(written):
+def test_inherited_steps_of_a_fork_are_marked_as_copied(written):
     told = checked(trajectory(written.loom, written.forks[0]))
     assert [step.is_copied_context for step in told.steps] == [True, True, True, True, None, None]
     assert told.final_metrics.total_completion_tokens == 20
@@ -94,7 +94,7 @@ class TestFolds:
         assert sum(step.source == "agent" for step in told.steps) == 9
         assert told.agent.name == "notes"
 
-    def test_segments_show_what_the_crystal_saw(self, written):
+    def test_segments_show_the_context_as_the_crystal_saw_it(self, written):
         first, second, third = map(checked, segments(written.loom, written.notes))
         assert [first.continued_trajectory_ref, second.continued_trajectory_ref] == [
             second.trajectory_id,

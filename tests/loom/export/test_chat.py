@@ -43,7 +43,7 @@ def replayed(loom, turn_id, made_with: Cantrip):
 
 class TestTheConversation:
     @pytest.mark.rule("LOOM-4", "LOOM-8", "LOOM-10")
-    def test_it_is_the_context_that_the_runtime_itself_would_rebuild(self, written):
+    def test_the_export_equals_the_context_that_the_runtime_rebuilds(self, written):
         turns = [turn.id for entity in written.loom.entities() for turn in written.loom.turns(entity)]
         assert len(turns) == 19
         for turn_id in turns:
@@ -70,18 +70,18 @@ class TestTheConversation:
         assert [one.gate for one in said.results] == ["peek", "call_agent", "echo"]
         assert said.results[1].children == (written.child,)
 
-    def test_a_fork_counts_what_it_inherited(self, written):
+    def test_a_fork_counts_inherited_items(self, written):
         told = conversation_of(written.loom, written.forks[0])
         assert told.inherited == 3
         assert [getattr(item, "text", "") for item in told.items[told.inherited :]] == ["think again", ""]
         assert told.header.entity_id == written.forks[0]
 
-    def test_what_a_crash_cut_short_is_left_out(self):
+    def test_a_turn_interrupted_by_a_crash_is_left_out(self):
         cut = Utterance(entity_id="e", turn_id="t2", content="and then", tool_calls=(), usage=Usage(), duration_ms=1.0)
         loom = loom_of([header("e"), IntentGiven("e", "go", AT), *turn("e", "t1", None), cut])
         assert [m.role for m in as_messages(conversation_of(loom, "e"))] == ["system", "user", "assistant", "tool"]
 
-    def test_without_a_header_there_is_none(self):
+    def test_records_without_a_header_are_refused(self):
         with pytest.raises(ValueError, match="no header"):
             conversation([Steered("e", "x", AT)])
 
@@ -110,7 +110,7 @@ class TestTheConversation:
             assert contents == ["be terse", "go", "just talk", NO_GATE, None, "1", why]
 
     @pytest.mark.rule("CIRCLE-4")
-    def test_of_a_program_there_is_what_the_crystal_was_shown(self):
+    def test_a_programs_result_is_exported_as_the_crystal_saw_it(self):
         began = header("e")
         loom = loom_of(
             [
@@ -195,7 +195,7 @@ class TestChatLines:
         assert "[ephemeral:peek]" in hidden
 
     @pytest.mark.rule("LOOM-5")
-    def test_nothing_is_folded_away(self, written):
+    def test_folds_remove_nothing_from_the_export(self, written):
         (line,) = lines(written.loom, written.notes)
         assert [m["content"] for m in line["messages"] if m["role"] == "tool"] == [*"0123456", "one", "two"]
         assert "[folded" not in json.dumps(line)
@@ -212,7 +212,7 @@ class TestChatLines:
             "rewards": {last.id: 1.0},
         }
 
-    def test_who_said_nothing_has_no_line(self):
+    def test_an_entity_without_utterances_has_no_line(self):
         assert lines(loom_of([header("e"), IntentGiven("e", "go", AT)])) == []
 
     @given(histories())

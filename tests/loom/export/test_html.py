@@ -79,7 +79,7 @@ class TestTheBytes:
         assert [one["id"] for one in read.data["index"]["entities"]] == written.loom.entities()
         assert read.data["index"]["totals"]["turns"] == 19
 
-    def test_nothing_is_loaded_from_anywhere(self):
+    def test_the_page_loads_no_external_resource(self):
         read = Reader(page(written_once().loom))
         assert not {"link", "img", "iframe", "object", "base"} & set(read.tags)
         policy = re.search(rb'Content-Security-Policy" content="([^"]*)"', page(written_once().loom))[1].decode()
@@ -90,7 +90,7 @@ class TestTheBytes:
         assert page(written_once().loom) == page(written_once().loom)
 
     @given(said=st.sampled_from(HOSTILE) | texts, title=st.sampled_from(HOSTILE) | texts)
-    def test_whatever_was_said_is_data(self, said, title):
+    def test_texts_of_entities_are_escaped(self, said, title):
         records = [header("e", name=said), IntentGiven("e", said, AT, {said: said}), *turn("e", "t", None, text=said)]
         data = page(loom_of(records), title=title)
         read = Reader(data)
@@ -210,7 +210,7 @@ class TestInABrowser:
         assert "look it up" in seen.text("h1")
         assert seen.run("return document.querySelector('.turn.target').dataset.turn") == last
 
-    def test_what_a_part_of_a_loom_does_not_hold_says_so(self, shown):
+    def test_missing_parts_of_a_partial_loom_are_marked(self, shown):
         written = written_once()
         seen = shown(written.loom, f"#t={written.loom.turns(written.root)[0].id}", entities=[written.forks[0]])
         assert "Not in this page" in seen.text("#main")
@@ -235,7 +235,7 @@ class TestInABrowser:
         seen.until("return document.querySelector('#count').textContent === '1 found'")
         assert "ValueError" in seen.text("#hits")
 
-    def test_it_can_be_read_with_the_keyboard_alone(self, shown):
+    def test_the_page_can_be_used_with_the_keyboard_alone(self, shown):
         written = written_once()
         seen = shown(written.loom, f"#e={written.notes}")
         seen.press("c")

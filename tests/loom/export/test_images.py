@@ -63,7 +63,7 @@ def loom():
 
 @pytest.mark.rule("LOOM-10")
 class TestLines:
-    def test_a_turn_has_what_its_gates_gave_with_its_bytes(self):
+    def test_a_turn_has_the_images_of_its_gates_with_their_bytes(self):
         first, second = map(json.loads, thread_jsonl(loom().turns("e")).splitlines())
         shot, echo = first["gate_calls"]
         assert shot["result"] == first["observation"].split("\n")[0] == B.handle
@@ -117,7 +117,7 @@ class TestLines:
             assert echo.content == "x"
             assert told.steps[3].message[1].source.path == "https://example.org/a.png"
 
-    def test_left_out_they_are_what_they_are(self):
+    def test_omitted_images_are_exported_as_labels(self):
         bare = redacted_loom(loom(), Redactor(), show_images=False)
         (line,) = chat_jsonl([conversation_of(bare, "e")])
         page = b"".join(html_page(bare))

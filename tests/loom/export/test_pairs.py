@@ -97,7 +97,7 @@ def test_the_original_is_a_sibling_where_the_same_was_put_to_it():
     assert worth(loom_of(ORIGIN, more[1:], forked("b", "b1", reward=1))) == []
 
 
-def test_what_comes_after_the_next_intent_does_not_count():
+def test_turns_after_the_next_intent_do_not_count():
     later = [IntentGiven("b", "and then", AT), *turn("b", "b2", "b1", 2), Rewarded("b", "b2", 9, AT)]
     loom = loom_of(ORIGIN, [*forked("b", "b1", reward=1), *later], forked("c", "c1", reward=2))
     assert worth(loom) == [("c1", "b1")]

@@ -74,7 +74,7 @@ def test_an_empty_thread_is_no_bytes():
 
 
 @pytest.mark.parametrize("value", [2**80, "\ud83d", [None], {"é": "ü\n"}, 1e300])
-def test_whatever_was_recorded_can_be_exported(value):
+def test_every_recorded_history_can_be_exported(value):
     loom = loom_of([header("e"), *turn("e", "t1", None, text=value)])
     data = thread_jsonl(loom.thread("t1"))
     assert data.count(b"\n") == 1
