@@ -1,6 +1,6 @@
 """What providers publish of their requests: the types of their own packages, against which every request is held.
 
-A request of the tests that OpenAI, Anthropic or Google would refuse by its shape is a failing test (R-30). The
+A request of the tests that OpenAI, Anthropic, Google or Amazon would refuse by its shape is a failing test (R-30). The
 packages are those of the lock; `versions` names them. They are imported when the first request is sent.
 """
 
@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.warnings import TypedDictExtraConfigWarning
 from typing_extensions import is_typeddict
 
-PACKAGES = ("openai", "anthropic", "google-genai")
+PACKAGES = ("openai", "anthropic", "google-genai", "botocore")
 
 EXTENSIONS = {
     "openrouter": {"usage", "reasoning", "provider", "plugins", "models", "transforms", "cache_control"},
@@ -61,6 +61,8 @@ def fault(provider: str, path: str, body: bytes) -> str | None:
     try:
         for validated in parts(provider, path, body):
             whole(validated)
+    except Misshapen as error:
+        return f"{provider} {path}: {error}"
     except ValidationError as error:
         told = "; ".join(
             f"{'.'.join(map(str, one['loc']))[:200]}: {one['msg']}, got {one['input']!r:.60}"
@@ -103,7 +105,9 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
 
 def checked(provider: str, path: str, request: dict[str, Any]) -> Iterator[Any]:
     """Validate the parts of a request."""
-    if path.startswith(("/models/", "/publishers/google/models/")):
+    if path.endswith("/converse-stream"):
+        amazon("bedrock-runtime", "ConverseStream", {"modelId": "m", **request})
+    elif path.startswith(("/models/", "/publishers/google/models/")):
         yield from google(request)
     elif path.endswith("/chat/completions"):
         own = {name: value for name, value in request.items() if name not in EXTENSIONS.get(provider, ())}
@@ -145,6 +149,27 @@ def named(item: dict[str, Any]) -> dict[str, Any]:
     """
     is_said = item.get("type") == "message" and item.get("role") == "assistant"
     return {"id": "x", "status": "completed", **item} if is_said or item.get("type") == "reasoning" else item
+
+
+@cache
+def shape(service: str, operation: str) -> Any:
+    """The input of an operation in the service models of botocore."""
+    from botocore.session import Session
+
+    return Session().get_service_model(service).operation_model(operation).input_shape
+
+
+def amazon(service: str, operation: str, request: dict[str, Any]) -> None:
+    """Validate a request by a service model."""
+    from botocore.validate import ParamValidator
+
+    report = ParamValidator().validate(request, shape(service, operation))
+    if report.has_errors():
+        raise Misshapen(report.generate_report())
+
+
+class Misshapen(Exception):
+    """A request that a service model refuses."""
 
 
 def google(request: dict[str, Any]) -> Iterator[Any]:

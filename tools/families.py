@@ -17,7 +17,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.policy.background import BACKGROUND
 from cantrip_actors.crystal.provider import Asked, ProviderCrystal
-from cantrip_actors.crystals import anthropic, bedrock, google, local, openai, openrouter, xai
+from cantrip_actors.crystals import anthropic, azure, bedrock, google, local, openai, openrouter, vertex, xai
 from cantrip_actors.terms.messages import Message, ToolDefinition
 from cantrip_actors.terms.server_tools import TAKEN, ServerTool
 from tools.pages import ROOT, settle
@@ -67,6 +67,9 @@ SETTINGS = (
     Sample("max_tokens=2000", {"max_tokens": 2000}),
     Sample('stop=["END"]', {"stop": ("END",)}),
     Sample('options={"effort": "high"}', {"effort": "high"}),
+    Sample('options={"effort": "none"}', {"effort": "none"}),
+    Sample('options={"effort": "minimal"}', {"effort": "minimal"}),
+    Sample('options={"effort": "max"}', {"effort": "max"}),
     Sample('options={"output_schema": …}', {"output_schema": SCHEMA}),
     Sample('tool_choice="required"', choice="required"),
     Sample('tool_choice="none"', choice="none"),
@@ -104,6 +107,19 @@ def families() -> list[Family]:
     ]
 
 
+def clouds() -> list[Family]:
+    """Return the families that other families are elsewhere: they have a part of the page, and no column of a table."""
+    project = {"project": "my-project", "location": "global", "api_key": "k"}
+    resource = {"endpoint": "https://my-resource.openai.azure.com", "api_key": "k"}
+    google_key, azure_key = "your Google Cloud credentials", "`AZURE_OPENAI_API_KEY`, or your login"
+    return [
+        Family("vertex, with Gemini", vertex("gemini-3-pro-preview", **project), google_key),
+        Family("vertex, with Claude", vertex("claude-sonnet-4-5@20250929", **project), google_key),
+        Family("azure", azure("my-gpt", **resource), azure_key),
+        Family("azure, classic", azure("my-gpt", api_version="2024-10-21", **resource), azure_key),
+    ]
+
+
 def request(family: Family, sample: Sample) -> Request:
     """Return the request of a family with a setting."""
     asked = Asked([Message("user", "go")], [READ], sample.choice, Settings.of(sample.options))
@@ -122,24 +138,26 @@ def added(before: Any, after: Any) -> Any:
 def shown(family: Family, sample: Sample) -> str:
     """Return what a setting becomes, as a cell of a table."""
     made = request(family, sample)
-    fields = added(json.loads(request(family, Sample("")).body), json.loads(made.body))
+    plain, body = json.loads(request(family, Sample("")).body), json.loads(made.body)
+    fields = added(plain, body)
     parts = [f"`{json.dumps(fields, ensure_ascii=False)}`"] if fields else []
+    parts += [f"without `{name}`" for name in plain if name not in body]
     if made.left_out:
         parts.append(f"left out: {', '.join(f'`{name}`' for name in made.left_out)}")
-    parts += [f"adjusted: `{name}`: {one.sent}" for name, one in made.adjusted.items()]
+    parts += [f"adjusted: `{name}` is `{one.sent}`" for name, one in made.adjusted.items()]
     return "; ".join(parts).replace("|", "\\|") or "as without it"
 
 
 def page() -> str:
     """Return docs/families.md."""
-    return "\n".join([HEAD, *(line for family in families() for line in section(family))])
+    return "\n".join([HEAD, *(line for family in (*families(), *clouds()) for line in section(family))])
 
 
 def section(family: Family) -> Iterator[str]:
     """Yield the lines about one family."""
     crystal, kind = family.crystal, family.crystal.family
     yield f"## {family.name}\n"
-    yield f"Key: {family.key}. Address: `{kind.base_url or 'its region'}{kind.path}`. The model here: `{kind.model}`.\n"
+    yield f"Key: {family.key}. Address: `{crystal.address}{kind.path}`. The model here: `{kind.model}`.\n"
     yield "| `Call(…)` | what is sent |"
     yield "| --- | --- |"
     for sample in SETTINGS:

@@ -29,7 +29,7 @@ from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Re
 from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
-from cantrip_actors.crystal.lessons import Adjusted, Lessons, is_absent, is_mistake
+from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.limits import Limits
@@ -234,7 +234,7 @@ class Family(ABC):
                 asked = asked._replace(extra="\n".join(text for text in (asked.extra, in_words(schema)) if text))
         encoded = self.encode(asked)
         effort = asked.settings.effort
-        if effort is not None and (level := self.lessons_learnt.level(effort)) != effort:
+        if effort is not None and (level := self._level(effort)) != effort:
             adjusted["effort"] = Adjusted(effort, level)
             asked = asked._replace(settings=asked.settings._replace(effort=level))
         body: dict[str, Any] = {}
@@ -288,6 +288,23 @@ class Family(ABC):
             secrets=served.secrets,
         )
 
+    def _level(self, effort: str) -> str:
+        """Return the level of thinking to send: one that the model has and did not refuse. Raises CrystalError."""
+        if effort not in LEVELS and self.has_budget:
+            expected = ", ".join(f'"{level}"' for level in LEVELS)
+            raise CrystalError(f"{self.name}: effort: expected one of {expected}, got {effort!r:.80}")
+        return self.levels.get(found := self.lessons_learnt.level(self.levels.get(effort, effort)), found)
+
+    @property
+    def levels(self) -> Mapping[str, str]:
+        """The levels of thinking that the model does not have, and the nearest that it has."""
+        return {}
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a level is sent as a number of tokens: then only levels that have one can be asked for."""
+        return False
+
     def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, value in asked.settings.typed.items():
             if name in self.written:
@@ -323,7 +340,8 @@ class Family(ABC):
         typed = {name: PATTERNS[name] for name in self.written if name in request.sent}
         for parameter, pattern in {**typed, **self.lessons}.items():
             if parameter in request.sent and self.takes(parameter) and re.search(pattern, said):
-                if is_mistake(parameter, said):
+                is_unknown = parameter == self.level and request.effort is not None and request.effort not in LEVELS
+                if is_unknown or is_mistake(parameter, said):
                     return None
                 self._note(parameter, said, request)
                 return parameter

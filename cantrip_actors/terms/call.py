@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
+from cantrip_actors.terms.json_schema import dangling_reference, fault_of_schema
 from cantrip_actors.terms.messages import ToolChoice, encodable, tool_choice_of
 from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
@@ -72,6 +73,8 @@ class _Conditioning:
         object.__setattr__(self, "stop", _stop(self.stop))
         self._check_typed()
         object.__setattr__(self, "options", _options(self.options))
+        _check_effort(self.options.get("effort"))
+        _check_schema(self.options.get("output_schema"))
         for name in TYPED:
             if name in self.options and getattr(self, name) is not None:
                 raise InvalidCantrip(f"options: {name} is a field of Call, too, and is given in both: Call({name}=…)")
@@ -123,6 +126,25 @@ def _options(options: object) -> Mapping[str, Any]:
         if own.name in options and own.name not in TYPED:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
     return MappingProxyType({name: _frozen(value, f"options: {name}") for name, value in options.items()})
+
+
+def _check_effort(effort: object) -> None:
+    if effort is not None and not (isinstance(effort, str) and effort):
+        raise InvalidCantrip(f'options: effort: expected a level such as "none", "low" or "high", got {effort!r}')
+
+
+def _check_schema(schema: object) -> None:
+    """Raise InvalidCantrip for a schema that no answer can be held against: that is found before one is paid for."""
+    if schema is None:
+        return
+    if not isinstance(schema, Mapping):
+        raise InvalidCantrip(f"options: output_schema: expected a JSON Schema as an object, got {schema!r:.80}")
+    thawed = _thawed(schema)
+    fault = fault_of_schema(thawed)
+    if fault is None and (reference := dangling_reference(thawed)) is not None:
+        fault = f"{reference!r} is nowhere in it; put what it refers to under $defs"
+    if fault is not None:
+        raise InvalidCantrip(f"options: output_schema: expected a valid JSON Schema: {fault}")
 
 
 def _frozen(value: object, where: str, depth: int = 0) -> Any:

@@ -14,7 +14,7 @@ import orjson
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["fault_of_schema", "misfits", "problems", "validator"]
+__all__ = ["dangling_reference", "fault_of_schema", "misfits", "problems", "validator"]
 
 
 def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
@@ -25,6 +25,28 @@ def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return error.message
+    return None
+
+
+def dangling_reference(schema: Mapping[str, Any]) -> str | None:
+    """Return the first `$ref` of a valid schema that leads nowhere within it, or None."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    resource = DRAFT202012.create_resource(schema)
+    top = Registry().with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    resources = [(resource, top)]
+    while resources:
+        one, resolver = resources.pop()
+        inner = [(two, resolver.in_subresource(two)) for two in one.subresources()]
+        resources += [(two, found) for two, found in inner if isinstance(two.contents, Mapping)]
+        reference = one.contents.get("$ref")
+        if isinstance(reference, str):
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                return reference
     return None
 
 

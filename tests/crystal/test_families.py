@@ -4,9 +4,9 @@ import pytest
 
 from cantrip_actors.terms.server_tools import TAKEN
 from tests.published import fault
-from tools.families import SETTINGS, TOOLS, Sample, added, families, main, request, shown
+from tools.families import SETTINGS, TOOLS, Sample, added, clouds, families, main, request, shown
 
-FAMILIES = {family.name: family for family in families()}
+FAMILIES = {family.name: family for family in (*families(), *clouds())}
 UNJUDGED = {("xai", "code_execution")}
 """xAI's own shape, of which the types of OpenAI know nothing."""
 OFFERED = [
@@ -24,7 +24,8 @@ def test_what_a_page_shows_of_a_setting_is_what_the_provider_takes(name, sample)
     family = FAMILIES[name]
     made = request(family, sample)
     assert fault(family.crystal.family.provider, made.path, made.body) is None
-    assert (sample.written.partition("=")[0] in made.left_out) == shown(family, sample).startswith("left out")
+    assert bool(made.left_out) == ("left out" in shown(family, sample))
+    assert bool(made.adjusted) == ("adjusted" in shown(family, sample))
 
 
 @pytest.mark.rule("R-21", "R-30")

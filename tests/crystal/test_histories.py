@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
+from cantrip_actors.crystal.clouds import azure, bedrock, vertex
+from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter, xai
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
@@ -23,6 +24,10 @@ CRYSTALS = {
     "google, older": google("gemini-2.0-flash", api_key="k"),
     "openrouter": openrouter("anthropic/claude-sonnet-4.5", api_key="k"),
     "local": local("http://127.0.0.1:1/v1", "deepseek-v3.2"),
+    "xai": xai("grok-4", api_key="k"),
+    "bedrock": bedrock("us.anthropic.claude-sonnet-4-5", region="us-east-1", api_key="k"),
+    "vertex": vertex("claude-sonnet-4-5@20250929", project="p", api_key="k"),
+    "azure": azure("my-gpt", endpoint="https://a.example", api_key="k"),
 }
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -68,7 +73,7 @@ def test_a_request_of_another_shape_is_found() -> None:
     for reader, crystal in CRYSTALS.items():
         request = crystal.family.request(asked)
         assert "made_up" in str(fault(crystal.family.provider, request.path, request.body)), reader
-    assert set(versions()) == {"openai", "anthropic", "google-genai"}
+    assert set(versions()) == {"openai", "anthropic", "google-genai", "botocore"}
 
 
 @pytest.mark.rule("R-08", "R-12")

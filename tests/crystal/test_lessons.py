@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import ProviderError
+from cantrip_actors import CrystalError, ProviderError
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
@@ -90,6 +90,45 @@ class TestLessons:
                 response = await crystal.invoke(GO, options={"effort": "none"})
                 assert response.metadata["adjusted"] == {"effort": {"asked": "none", "sent": sent}}
             assert "adjusted" not in (await crystal.invoke(GO, options={"effort": "high"})).metadata
+
+    @pytest.mark.parametrize(
+        ("make", "model", "asked", "sent"),
+        [
+            (anthropic, "claude-opus-4-6", "minimal", "low"),
+            (google, "gemini-3-pro-preview", "none", "minimal"),
+            (google, "gemini-2.5-pro", "max", "high"),
+        ],
+    )
+    async def test_a_level_that_a_family_does_not_have_is_said_to_be_adjusted(
+        self, make: Any, model: str, asked: str, sent: str
+    ) -> None:
+        family = "anthropic" if make is anthropic else "google"
+        async with FaultyServer(server_of(family, lambda _: None)) as server:
+            crystal = make(model, base_url=server.url, api_key="k")
+            for _ in range(2):
+                response = await crystal.invoke(GO, options={"effort": asked})
+                assert response.metadata["adjusted"] == {"effort": {"asked": asked, "sent": sent}}
+
+    @pytest.mark.parametrize(("make", "model"), [(anthropic, "claude-sonnet-4-5"), (google, "gemini-2.5-pro")])
+    async def test_a_level_that_nobody_has_is_an_error_where_it_would_be_a_budget(self, make: Any, model: str) -> None:
+        async with FaultyServer([]) as server:
+            with pytest.raises(CrystalError, match='effort: expected one of "none", .*, got \'banana\''):
+                await make(model, base_url=server.url, api_key="k").invoke(GO, options={"effort": "banana"})
+            assert server.requests == []
+
+    @pytest.mark.unpublished
+    async def test_a_level_that_nobody_has_is_a_mistake_and_no_lesson(self) -> None:
+        def refuses(body: dict[str, Any]) -> str | None:
+            level = body["reasoning"]["effort"]
+            return f"Invalid value: '{level}'. Supported values are: 'low'. (reasoning.effort)" if level != "low" else None
+
+        async with FaultyServer(server_of("openai", refuses)) as server:
+            crystal = openai("gpt-5", base_url=server.url, api_key="k")
+            with pytest.raises(ProviderError, match="banana"):
+                await crystal.invoke(GO, options={"effort": "banana"})
+            response = await crystal.invoke(GO, options={"effort": "low"})
+            assert "left_out" not in response.metadata
+            assert server.requests[-1].json["reasoning"]["effort"] == "low"
 
     @pytest.mark.parametrize(
         ("options", "message"),

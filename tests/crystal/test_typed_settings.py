@@ -18,7 +18,7 @@ from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Runtime, gate,
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
-from cantrip_actors.crystals import anthropic, google, local, openai, openrouter, xai
+from cantrip_actors.crystals import anthropic, bedrock, google, local, openai, openrouter, xai
 from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.messages import Message
@@ -45,6 +45,7 @@ MAKE = {
     "google": lambda **more: google("gemini-3-pro-preview", api_key="k", **more),
     "openrouter": lambda **more: openrouter("meta/llama", api_key="k", **more),
     "xai": lambda **more: xai("grok-4", api_key="k", **more),
+    "bedrock": lambda **more: bedrock("anthropic.claude-opus-4-6-v1", region="eu-north-1", api_key="k", **more),
 }
 LACKS = {
     "anthropic": {"frequency_penalty", "presence_penalty", "logprobs", "seed", "verbosity"},
@@ -53,6 +54,7 @@ LACKS = {
     "openai-chat": {"reasoning_summary"},
     "google": {"parallel_tool_calls", "verbosity"},
     "openrouter": set(),
+    "bedrock": set(TYPED) - {"service_tier"},
 }
 
 
@@ -127,11 +129,36 @@ class TestRequests:
                 "google",
                 {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["read"]}}},
             ),
+            ("bedrock", {"toolChoice": {"tool": {"name": "read"}}}),
         ],
     )
     def test_one_gate_can_be_forced(self, family: str, sent: Any) -> None:
-        body, _ = asked(family, choice="gate:read")
-        assert body.items() >= sent.items()
+        body, left_out = asked(family, choice="gate:read")
+        assert (body["toolConfig"] if family == "bedrock" else body).items() >= sent.items()
+        assert "tool_choice" not in left_out
+
+    def test_bedrock_offers_no_tools_where_none_may_be_called(self) -> None:
+        body, _ = asked("bedrock", choice="none", service_tier="flex")
+        assert "toolConfig" not in body
+        assert body["serviceTier"] == {"type": "flex"}
+
+    @pytest.mark.parametrize("choice", ["required", "gate:read"])
+    @pytest.mark.parametrize(
+        "crystal",
+        [
+            anthropic("claude-sonnet-4-5", api_key="k"),
+            bedrock("anthropic.claude-sonnet-4-5-20250929-v1:0", region="eu-north-1", api_key="k"),
+            openrouter("meta/llama", api_key="k"),
+        ],
+        ids=lambda crystal: crystal.family.provider,
+    )
+    def test_a_call_that_thinking_keeps_from_being_forced_is_said_to_be_left_out(
+        self, crystal: Any, choice: str
+    ) -> None:
+        for effort, left_out in (("high", {"tool_choice"}), (None, set())):
+            made = crystal.family.request(Asked(GO, TOOLS, choice, Settings.of({"effort": effort})))
+            assert set(made.left_out) == left_out
+            assert (b"oolChoice" in made.body or b"tool_choice" in made.body) is (effort is None)
 
 
 class TestCalls:

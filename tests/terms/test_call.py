@@ -1,5 +1,6 @@
 """The call: immutable conditioning, checked when it is made."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -145,3 +146,36 @@ class TestOptions:
         endless.append(endless)
         with pytest.raises(InvalidCantrip, match="nested more than 100 levels deep, or it contains itself"):
             Call(options={"x": endless})
+
+
+@pytest.mark.rule("R-02")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"effort": 3}, "effort: expected a level such as"),
+        ({"effort": ""}, "effort: expected a level such as"),
+        ({"output_schema": "x"}, "output_schema: expected a JSON Schema as an object, got 'x'"),
+        ({"output_schema": {"type": "strnig"}}, "output_schema: expected a valid JSON Schema: 'strnig'"),
+        ({"output_schema": {"$ref": "#/$defs/no"}}, "'#/$defs/no' is nowhere in it"),
+        ({"output_schema": {"items": {"$ref": "https://a.example/b"}}}, "'https://a.example/b' is nowhere in it"),
+    ],
+)
+def test_a_level_or_a_schema_that_no_answer_can_follow_is_refused_before_one_is_paid_for(
+    options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidCantrip, match=re.escape(why)):
+        Call(options=options)
+
+
+@pytest.mark.rule("R-02")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": {"$anchor": "q", "type": "string"}}, "properties": {"x": {"$ref": "#q"}}},
+        {"$id": "https://a.example/b", "$defs": {"a": {}}, "items": {"$ref": "https://a.example/b#/$defs/a"}},
+        {"$defs": {"t": {"$id": "t", "items": {"$ref": "#"}}}, "$ref": "#/$defs/t"},
+        {"properties": {"$ref": {"type": "string"}}, "const": {"$ref": "data"}},
+    ],
+)
+def test_a_schema_may_refer_to_all_that_is_in_it(schema: dict[str, Any]) -> None:
+    assert Call(options={"output_schema": schema}).options["output_schema"] == schema

@@ -435,7 +435,6 @@ class Anthropic(Family):
         """Tools, then system, then messages: the order in which the provider caches."""
         settings = asked.settings
         most, budget = self._tokens(settings)
-        thinks = self._thinks(settings)
         yield "", {"model": self.model, "max_tokens": most, "stream": True}
         yield "stop", {"stop_sequences": list(settings.stop) or None}
         yield "temperature", {"temperature": settings.temperature}
@@ -452,10 +451,9 @@ class Anthropic(Family):
             if self._cache is not None and self._cache.has_tools(system):
                 tools = [*tools[:-1], {**tools[-1], "cache_control": self._cache.mark}]
             yield "", {"tools": tools}
-            # thinking by budget and forcing exclude each other (trap 4.1.6): then it is asked for in words
-            if asked.choice == "required" and not (thinks and not self.known.adaptive):
+            if asked.choice == "required":
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
-            elif (gate := named_gate(asked.choice)) is not None and not (thinks and not self.known.adaptive):
+            elif (gate := named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
             elif asked.choice == "none":  # models that cannot be made to call can be kept from it
                 yield "", {"tool_choice": {"type": "none"}}
@@ -475,13 +473,23 @@ class Anthropic(Family):
         answer = settings.max_tokens or limit or ANSWER
         if settings.effort in (None, "none") or self._is_adaptive:
             return answer, 0
-        wanted = EFFORT.get(str(settings.effort), EFFORT["max"])
+        wanted = EFFORT[str(settings.effort)]
         if limit is None:
             return answer + wanted, wanted
         if settings.max_tokens is None:
             return limit, min(wanted, limit // 2)
         budget = min(wanted, limit - answer)
         return (answer + budget, budget) if budget >= EFFORT["minimal"] else (answer, 0)
+
+    @property
+    def levels(self) -> Mapping[str, str]:
+        """Models that are given a level have no minimal one."""
+        return {"minimal": "low"} if self._is_adaptive else {}
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the model is given a budget, as all are that are not given a level."""
+        return not self._is_adaptive
 
     @property
     def _is_adaptive(self) -> bool:
@@ -499,14 +507,14 @@ class Anthropic(Family):
         return frozenset({"thinking"}) if is_budgeted and not self._tokens(settings)[1] else frozenset()
 
     def excluded(self, asked: Asked) -> frozenset[str]:
-        """Thinking goes with no sampling parameters."""
-        sampling = frozenset({"temperature", "top_p"}) if self._thinks(asked.settings) else frozenset[str]()
-        return sampling | self._full(asked.settings)
+        """Thinking goes with no sampling parameters, and thinking by budget with no forced call (trap 4.1.6)."""
+        if not self._thinks(asked.settings):
+            return self._full(asked.settings)
+        return frozenset({"temperature", "top_p"} if self.known.adaptive else {"temperature", "top_p", "tool_choice"})
 
     def _thinking(self, effort: str, budget: int) -> Mapping[str, Any]:
         if self._is_adaptive:
-            level = {"minimal": "low"}.get(effort, effort)
-            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
+            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:

@@ -30,7 +30,7 @@ from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.crystal.typed_settings import Table
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
 __all__ = ["Bedrock", "BedrockDecoder", "BedrockFraming", "BedrockWriter", "SignedAccess"]
 
@@ -346,7 +346,7 @@ class Bedrock(Anthropic):
     }
     decodes: ClassVar[type[Decoder]] = BedrockDecoder
     serves: ClassVar[str] = ""
-    written: ClassVar[Table] = {}
+    written: ClassVar[Table] = {"service_tier": lambda value, _: {"serviceTier": {"type": value}}}
 
     @property
     def path(self) -> str:
@@ -357,6 +357,16 @@ class Bedrock(Anthropic):
     def is_claude(self) -> bool:
         """Whether the model is one of Anthropic's."""
         return "claude" in self.model
+
+    @property
+    def levels(self) -> Mapping[str, str]:
+        """Those of Claude; others say themselves which they have."""
+        return super().levels if self.is_claude else {}
+
+    @property
+    def has_budget(self) -> bool:
+        """Only Claude is given a budget."""
+        return self.is_claude and super().has_budget
 
     def writer(self) -> BedrockWriter:
         """What writes contexts."""
@@ -387,10 +397,13 @@ class Bedrock(Anthropic):
         point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
         if system:
             yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
-        if asked.tools:
+        if asked.tools and asked.choice != "none":  # Converse has no word for it: tools are not offered then
             yield "", {"toolConfig": {"tools": self.encoder.tools(asked.tools, tool_list)}}
-            if asked.choice == "required" and (not self.is_claude or self._is_adaptive or not self._thinks(settings)):
+            gate = named_gate(asked.choice)
+            if asked.choice == "required":
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
+            elif gate is not None:
+                yield "tool_choice", {"toolConfig": {"toolChoice": {"tool": {"name": gate}}}}
         elif names := {call.gate for message in asked.messages for call in message.tool_calls}:
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
             yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without

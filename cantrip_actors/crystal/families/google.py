@@ -462,6 +462,16 @@ class Google(Family):
         return self.model.startswith(("gemini-1", "gemini-2"))
 
     @property
+    def levels(self) -> Mapping[str, str]:
+        """Both budgets and levels end at the high one; models with levels always think."""
+        return {"xhigh": "high", "max": "high"} | ({} if self.old else {"none": "minimal"})
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the model is given a budget."""
+        return self.old
+
+    @property
     def _maps(self) -> bool:
         return not self.model.startswith(("gemini-1", "gemini-2.0"))
 
@@ -487,9 +497,9 @@ class Google(Family):
             shown = settings.effort != "none" and settings.typed.get("reasoning_summary") != "none"
             thinking: dict[str, Any] = {"includeThoughts": shown}
             if self.old:
-                thinking["thinkingBudget"] = _BUDGET.get(settings.effort, _BUDGET["high"])
+                thinking["thinkingBudget"] = _BUDGET[settings.effort]
             else:
-                thinking["thinkingLevel"] = {"none": "minimal"}.get(settings.effort, settings.effort)
+                thinking["thinkingLevel"] = settings.effort
             yield "thinking", {"generationConfig": {"thinkingConfig": thinking}}
         if settings.schema is not None:
             schema = self.fitted(settings.schema).schema

@@ -90,11 +90,12 @@ class OpenRouter(Chat):
     def request(self, asked: Asked) -> Request:
         """As all completions, with the costs."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
-        asked = asked._replace(settings=asked.settings._replace(more=more))
-        thinks = asked.settings.effort not in (None, "none") or "reasoning" in more
-        if must_call(asked.choice) and thinks:
-            asked = asked._replace(choice="auto")
-        return super().request(asked)
+        return super().request(asked._replace(settings=asked.settings._replace(more=more)))
+
+    def excluded(self, asked: Asked) -> frozenset[str]:
+        """A forced call would end the reasoning."""
+        thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
+        return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think."""
