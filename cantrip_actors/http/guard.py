@@ -93,8 +93,8 @@ class Guard:
 class _Body:
     """Notes how much of a request's body was read.
 
-    hypercorn closes a connection after an answer that came before the end of the request's body. The client is not told,
-    and its next request on the connection fails.
+    hypercorn closes a connection after an answer that came before the end of the request's body. The client is not
+    told, and its next request on the connection fails.
     """
 
     def __init__(self, receive: Receive, headers: Headers) -> None:

@@ -18,6 +18,7 @@ import anyio
 import httpx2
 from anyio.abc import TaskGroup
 from mcp.client import Client, ClientRequestContext, ClientSession
+from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -33,6 +34,8 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
+from cantrip_actors.mcp.oauth import Login, OAuth
+from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.results import answered, tool_of
 from cantrip_actors.redact.logs import get_logger
@@ -90,12 +93,13 @@ async def hold(
     ready: Callable[[Connection], object],
     *,
     handshake: bool = False,
+    patience: float = CONNECT,
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
     connection = _Connection(name, elicit)
     said = _StandardError(name)
     try:
-        with said, anyio.CancelScope(deadline=anyio.current_time() + CONNECT) as connecting:
+        with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(said.read)
                 reached = await target(_Near(name, said, stack, tasks))
@@ -116,10 +120,10 @@ async def hold(
                     ready(connection)
                     await connection.lost.wait()
                 tasks.cancel_scope.cancel()
-    except* (MCPError, OSError, httpx2.HTTPError, ToolServerError) as problems:
+    except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ToolServerError) as problems:
         raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
     if connecting.cancelled_caught:
-        raise ToolServerError(f"server {name} did not answer within {CONNECT:g} s{said.last_words}")
+        raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
 
 
 def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Target:
@@ -136,9 +140,12 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
 
     async def reach(near: _Near) -> Any:
         token = {"Authorization": f"Bearer {auth}"} if isinstance(auth, str) else {}
+        login = auth
+        if isinstance(auth, (OAuth, Login)):
+            login = await authentication(auth, url, near.tasks)
         timeout = httpx2.Timeout(CONNECT, read=None)  # a call may take long, and its gate has a timeout
         http = await near.stack.enter_async_context(
-            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else auth, timeout=timeout)
+            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else login, timeout=timeout)
         )
         return streamable_http_client(url, http_client=http)
 
