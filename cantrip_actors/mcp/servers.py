@@ -123,8 +123,8 @@ def stdio(
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", in
-    this process and for as long as the call lasts, or declined if nobody follows requests.
+    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
+    declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """
