@@ -57,7 +57,7 @@ ROOMS: dict[str, Room] = {
         f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
-    "cantrip_actors.mcp": _room("terms redact", f"{COMMON} httpx2 mcp mcp_types"),
+    "cantrip_actors.mcp": _room("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),
     "cantrip_actors.runtime": _room(
         "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
     ),

@@ -18,6 +18,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.circle.plain import NotPlain, Pictured, pictured
+from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.bounds import TooLarge
 from cantrip_actors.terms.gate import Gate
@@ -25,7 +26,7 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 
-__all__ = ["GateError", "Report", "explain", "report_failure", "run_gate"]
+__all__ = ["GateError", "InputNeeded", "Report", "explain", "report_failure", "run_gate"]
 
 Report = Callable[[str, str, BaseException], None]
 """Logs an exception of user code, with its traceback: what happened, the name of the gate, the exception."""
@@ -46,10 +47,17 @@ class GateError(Exception):
     """Raise it in a gate to say what went wrong in your own words: the observation is its message, without a type."""
 
 
+class InputNeeded(Exception):  # nothing is wrong
+    """A gate asks a person. `args` are the text, the JSON Schema of the answer, and the state that it continues with.
+
+    The gate has ended with that. It is called again once the person has answered, with `GateCall.inquiry`.
+    """
+
+
 async def run_gate(
     gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None, report: Report | None = None
-) -> Observation:
-    """Call the gate with `args` and its dependencies, and return the observation.
+) -> Observation | Inquired:
+    """Call the gate with `args` and its dependencies, and return the observation, or what it asks a person.
 
     `args` are those that `gate.check(call)` bound; `site` is for a function with a parameter for the call itself. An
     async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled or
@@ -65,6 +73,8 @@ async def run_gate(
     result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
     if isinstance(result, Failure):
         problem = result.exception
+        if isinstance(problem, InputNeeded):
+            return Inquired(*problem.args)
         report_failure(report, "a gate raised an exception", gate.name, problem)
         text = _explain_value(gate, problem) if isinstance(problem, NotPlain) else explain(problem)
         return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral)

@@ -15,6 +15,7 @@ from typing import Any
 
 from cantrip_actors.circle.gate_call import Report, explain, report_failure, run_gate
 from cantrip_actors.machine.actions import Run
+from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
@@ -23,7 +24,7 @@ from cantrip_actors.user_code import Failure, attempt, attempt_now
 __all__ = ["run_wrapped"]
 
 
-async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation:
+async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation | Inquired:
     """Run the part of a wrapped call that `run` names: the checks before it, the gate, or the steps after it.
 
     `report` is called with what a step or the gate raised. Raises as `run_gate` does.
@@ -31,6 +32,8 @@ async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) ->
     if run.checks:
         return await _check(run.gate.wrappers, site, report)
     seen = run.seen or await run_gate(run.gate, run.call, run.args, site, report)
+    if isinstance(seen, Inquired):
+        return seen
     return await _after(run.gate.wrappers, site, seen, report)
 
 

@@ -1,4 +1,4 @@
-"""`cantrip mcp ls`, `call` and `check`: look at an MCP server before an entity is given its tools."""
+"""`cantrip mcp ls`, `call` and `check`: look at an MCP server before an entity is given its tools. `login`: log in."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cantrip_actors.cli.output import as_text, print_json, print_note
 from cantrip_actors.cli.terminal import printable
 
 if TYPE_CHECKING:
+    from cantrip_actors.mcp.oauth import OAuth
     from cantrip_actors.mcp.servers import McpServer
     from cantrip_actors.terms.tool_server import Listed
 
@@ -26,6 +27,7 @@ TokenVariable = Annotated[
     str | None,
     typer.Option("--token-env", metavar="NAME", help="The environment variable with the bearer token for a URL."),
 ]
+Scopes = Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="What to ask for; may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -76,11 +78,50 @@ def check(target: Target, token_env: TokenVariable = None) -> None:
         typer.echo(f"connection: ok\ntools: {len(listed.tools)}, ok")
 
 
-COMMANDS: Final[Mapping[str, Callable[..., None]]] = {"ls": ls, "call": call, "check": check}
+def login(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server.")],
+    client_id: Annotated[
+        str | None,
+        typer.Option("--client-id", metavar="ID", help="A client that is registered; left out, one is registered."),
+    ] = None,
+    scope: Scopes = None,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="The port of 127.0.0.1 that the browser comes back to.")
+    ] = 0,
+) -> None:
+    """Log in at an MCP server with OAuth: print a link, wait for the browser, and keep the tokens.
+
+    Then `http(NAME, URL, auth=oauth())` and `oauth: true` in a recipe use them, and refresh them.
+    """
+    with report_errors(json=False, loom=NO_LOOM):
+        import anyio
+
+        from cantrip_actors import InvalidCantrip
+        from cantrip_actors.mcp import oauth
+        from cantrip_actors.mcp.look import server_at, with_connection
+        from cantrip_actors.mcp.oauth import Login
+
+        given, links = oauth(client_id=client_id, scopes=scope or ()), []
+
+        def show(link: str) -> None:
+            links.append(link)
+            print_note(f"Open this link, and log in there:\n{printable(link)}")
+
+        if not url.startswith(("http://", "https://")):
+            raise InvalidCantrip(f"expected the URL of a server, got {url!r}")
+        server = server_at(url, auth=Login(given, show, port))
+        tools = anyio.run(with_connection, server, lambda connection: connection.tools())
+        if not links:
+            print_note("the server wants no login")
+        typer.echo(f"connection: ok\ntools: {len(tools)}")
+
+
+COMMANDS: Final[Mapping[str, Callable[..., None]]] = {"ls": ls, "call": call, "check": check, "login": login}
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "ls": ("cantrip mcp ls 'mcp-server-files /data'", "cantrip mcp ls https://example.org/mcp --token-env TOKEN"),
     "call": ("""cantrip mcp call https://example.org/mcp search '{"query": "actors"}'""",),
     "check": ("cantrip mcp check 'mcp-server-files /data'",),
+    "login": ("cantrip mcp login https://example.org/mcp",),
 }
 
 
@@ -100,7 +141,15 @@ def _server(target: str, token_env: str | None) -> McpServer:
 
     if token_env is not None and token_env not in os.environ:
         raise InvalidCantrip(f"--token-env: the environment has no variable {token_env}: set it")
-    return server_at(target, token=None if token_env is None else os.environ[token_env])
+    return server_at(target, auth=_login_of(target) if token_env is None else os.environ[token_env])
+
+
+def _login_of(target: str) -> OAuth | None:
+    """Return the login at a URL, if somebody has logged in there."""
+    from cantrip_actors.mcp.oauth import file_of, oauth
+
+    given = oauth()
+    return given if file_of(given, target).exists() else None
 
 
 async def _no_call(*_: Any) -> None:

@@ -154,7 +154,8 @@ class _Endpoint:
         if len(given.multi_items()) != len(given):
             raise Problem(422, "invalid", "a parameter is given twice")
         call.query = validated(row.query, dict(given), strict=False)
-        body = await read_body(request, service.limiter.limits.body)
+        limits = service.limiter.limits
+        body = await read_body(request, limits.body, limits.patience)
         if row.method == "POST":
             call.key = _key(request)
         if row.body is not None:

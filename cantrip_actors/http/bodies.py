@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -31,21 +32,30 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """Return the body. Raises Problem 413 for one of more than `most` bytes, 400 for one that ends too early."""
+async def read_body(request: Request, most: int, patience: float) -> bytes:
+    """Return the body.
+
+    Raises Problem 413 for one of more than `most` bytes, 400 for one that ends too early, and 408 for one of which
+    nothing comes for `patience` seconds.
+    """
     told = request.headers.get("content-length", "0")
     size = int(told) if told.isascii() and told.isdecimal() and len(told) <= 18 else 0
     parts: list[bytes] = []
     total = 0
     try:
         if size <= most:
-            async for part in request.stream():
-                total += len(part)
-                if total > most:
+            stream = aiter(request.stream())
+            while total <= most:
+                with anyio.fail_after(patience):
+                    part = await anext(stream, None)
+                if part is None:
                     break
+                total += len(part)
                 parts.append(part)
     except ClientDisconnect:
         raise Problem(400, "incomplete", "the body ended too early") from None
+    except TimeoutError:
+        raise Problem(408, "incomplete", f"nothing of the body came for {patience:g} s") from None
     if max(size, total) > most:
         raise Problem(413, "too-large", f"expected a body of at most {most} bytes", limit="body_size")
     return b"".join(parts)

@@ -1,7 +1,8 @@
 """The first thing that sees a request: which host it names, from whose page it comes, and CORS for allowed sites.
 
 A page of another site that has its own name resolve to this machine (DNS rebinding) names its own host: 421. A page of
-another site whose origin is not allowed gets 403, whatever it asks for.
+another site whose origin is not allowed gets 403, whatever it asks for. A request that is refused before its body was
+read has its body read here, so that the client can use its connection for the next request.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +28,9 @@ ALLOWED: Final = {
     "access-control-max-age": "600",
 }
 EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id"
+
+REST: Final = 2.0
+"""Seconds in which a client has to send the rest of a body whose request is refused already."""
 
 
 class Guard:
@@ -44,6 +49,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
+        body = _Body(receive, headers)
         origin = headers.get("origin")
         allowed = origin if origin in self._service.origins else None
         answer = self._refusal(headers, origin, allowed)
@@ -60,9 +66,11 @@ class Guard:
                     found["access-control-allow-origin"] = allowed
                     found["access-control-expose-headers"] = EXPOSED
                     found.add_vary_header("origin")
+                if not await body.read_rest(self._service.limiter.limits.body) and scope["http_version"] != "2":
+                    found["connection"] = "close"
             await send(message)
 
-        await (answer or self._app)(scope, receive, send_with_headers)
+        await (answer or self._app)(scope, body.receive, send_with_headers)
 
     def _refusal(self, headers: Headers, origin: str | None, allowed: str | None) -> Response | None:
         host = headers.get("host", "")
@@ -80,6 +88,33 @@ class Guard:
         if name in hosts:
             return True
         return bool(hosts & {"0.0.0.0", "::"}) and _is_address(name)  # noqa: S104  # bound to all addresses of the machine
+
+
+class _Body:
+    """Notes how much of a request's body was read.
+
+    hypercorn closes a connection after an answer that came before the end of the request's body. The client is not
+    told, and its next request on the connection fails.
+    """
+
+    def __init__(self, receive: Receive, headers: Headers) -> None:
+        self._receive = receive
+        self._size = headers.get("content-length", "")
+        self._is_read = self._size in ("", "0") and "transfer-encoding" not in headers
+
+    async def receive(self) -> Message:
+        """Return the next message of the client."""
+        message = await self._receive()
+        self._is_read = self._is_read or not message.get("more_body", False)
+        return message
+
+    async def read_rest(self, most: int) -> bool:
+        """Read what is left, at most so many bytes and for `REST` seconds; return whether the body is read."""
+        if not self._is_read and not (self._size.isdecimal() and int(self._size[:18]) > most):
+            with anyio.move_on_after(REST):
+                while not self._is_read and most > 0:
+                    most -= len((await self.receive()).get("body", b""))
+        return self._is_read
 
 
 def host_name(host: str) -> str:

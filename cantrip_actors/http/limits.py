@@ -22,7 +22,7 @@ class Limits:
 
     `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. `casts` entities that a token
     began may be at work; `streams` event streams may be open; `patience` is how many seconds a client may leave an
-    event stream unread; `longest_wait` is the largest `wait`, in seconds.
+    event stream unread, and a body unsent; `longest_wait` is the largest `wait`, in seconds.
     """
 
     body: int = 1 << 20

@@ -93,7 +93,7 @@ class _Endpoint:
             caller: Caller = context.request.state.mcp_caller
             return caller
 
-        server = make_server(service.cantrips, find)
+        server = make_server(service.cantrips, find, service.runtime)
         # the service has checked host and origin
         manager = StreamableHTTPSessionManager(server, max_request_body_size=service.limiter.limits.body)
         async with manager.run():

@@ -17,6 +17,7 @@ from cantrip_actors.machine.events import (
     Decide,
     Event,
     Failed,
+    Inquired,
     Interrupt,
     Moment,
     Observed,
@@ -42,6 +43,7 @@ from cantrip_actors.records.records import (
     Observation,
     QueryPosted,
     Record,
+    Requested,
     Steered,
     Utterance,
 )
@@ -212,7 +214,28 @@ def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: De
             turn_id=turn_id(state, live),
             tool_call_id=requested.tool_call_id,
             at=moment.at,
+            round=requested.round,
             **event._asdict(),
+        )
+    ]
+
+
+def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: Inquired) -> list[Record]:
+    call, requested, decided = call_under_way(state, live), state.turn.requested, state.turn.decided
+    args = call.args if requested is None else requested.args
+    return [
+        Requested(
+            entity_id=plan.entity_id,
+            turn_id=turn_id(state, live),
+            tool_call_id=call.id,
+            gate=call.gate,
+            at=moment.at,
+            args=args if decided is None or decided.args is None else decided.args,
+            question=event.text,
+            answer_schema=event.schema,
+            snapshot=live.snapshot,
+            round=1 if requested is None else requested.round + 1,
+            state=event.state,
         )
     ]
 
@@ -306,7 +329,8 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
         return []
     records: list[Record] = []
     turn = state.turn
-    became = "not run" if turn.requested is not None and turn.decided is None else "outcome unknown"
+    is_before = turn.requested is not None and turn.decided is None and not turn.requested.round
+    became = "not run" if is_before else "outcome unknown"
     calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
     for call in calls:
         args = call.args if turn.program is not None else None
@@ -338,6 +362,8 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.WAITING, Returned): _return,
     (Phase.COMPUTING, Computed): _compute,
     **{(phase, Observed): _observe for phase in _MID_TURN},
+    (Phase.ACTING, Inquired): _inquire,
+    (Phase.COMPUTING, Inquired): _inquire,
     **{(phase, Called): _call for phase in _MID_TURN},
     (Phase.ACTING, Decide): _decide,
     (Phase.ACTING, Questioned): _question,

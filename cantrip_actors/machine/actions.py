@@ -13,6 +13,7 @@ from cantrip_actors.terms.gate import AgentRequest, Gate
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.wrapper import Inquiry
 
 __all__ = [
     "Action",
@@ -66,7 +67,8 @@ class Run(NamedTuple):
 
     If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
     result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
-    only the steps after it.
+    only the steps after it. `inquired` is what the gate asked a person, with the answer; it may ask again: answer with
+    Inquired.
     """
 
     gate: Gate
@@ -75,6 +77,7 @@ class Run(NamedTuple):
     turn_id: str
     seen: Observation | None = None
     checks: bool = False
+    inquired: Inquiry | None = None
 
 
 class Contact(NamedTuple):

@@ -45,6 +45,7 @@ from cantrip_actors.records.records import Decided, Ended, Observation, Record, 
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.ward import Ward
+from cantrip_actors.terms.wrapper import Inquiry
 
 __all__ = ["due"]
 
@@ -98,17 +99,22 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
         return refuse(plan, state, live, moment, call, why)
-    if turn.decided is not None and turn.decided.args is not None:
-        call = msgspec.structs.replace(call, args=turn.decided.args)
+    inquired = None
+    if turn.requested is not None and turn.decided is not None:
+        if turn.requested.round:
+            inquired = Inquiry(turn.requested.round, turn.requested.state, turn.decided.decision, turn.decided.answer)
+        args = turn.requested.args if inquired else turn.decided.args
+        if args is not None:
+            call = msgspec.structs.replace(call, args=args)
     bound = gate.check(call)
     if isinstance(bound, Refused):
         return refuse(plan, state, live, moment, call, bound.reason)
-    if gate.wrappers or gate.kind == "question":
+    if (gate.wrappers or gate.kind == "question") and inquired is None:
         first = _due_before_call(plan, state, live, moment, gate, call, bound.args)
         if first is not None:
             return first
     if gate.kind == "function":
-        run = Run(gate, call, bound.args, turn_id(state, live))
+        run = Run(gate, call, bound.args, turn_id(state, live), inquired=inquired)
         is_recorded = gate.idempotent or turn.running == call.id
         return run if is_recorded else Step([start(plan, state, live, call)], run)
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)

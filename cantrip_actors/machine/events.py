@@ -23,6 +23,7 @@ __all__ = [
     "Decide",
     "Event",
     "Failed",
+    "Inquired",
     "Interrupt",
     "Moment",
     "Observed",
@@ -114,6 +115,14 @@ class Questioned(NamedTuple):
 
     to: str
     key: str
+
+
+class Inquired(NamedTuple):
+    """The gate that runs asks a person, and continues with `state` and the answer: its call is over until then."""
+
+    text: str
+    schema: Mapping[str, Any] | None
+    state: Any
 
 
 class Decide(NamedTuple):
@@ -217,6 +226,7 @@ Event = (
     | Remembered
     | Observed
     | Questioned
+    | Inquired
     | Decide
     | Returned
     | Called

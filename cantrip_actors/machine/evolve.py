@@ -176,15 +176,16 @@ def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noq
 
 
 def _request(shape: Shape, state: State, record: Requested) -> None:  # noqa: ARG001
-    snapshot = record.snapshot
-    state.turn.requested = record if snapshot is None else with_snapshot(record, reference(snapshot))
+    snapshot, turn = record.snapshot, state.turn
+    turn.requested = record if snapshot is None else with_snapshot(record, reference(snapshot))
+    turn.running, turn.decided = "", None
     _note_call(state, record)
 
 
 def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG001
     requested = state.turn.requested
     state.turn.decided = record
-    if record.remember and requested is not None:
+    if record.remember and requested is not None and not requested.round:
         state.remembered.setdefault(requested.gate, {})[requested.why] = record.decision
 
 

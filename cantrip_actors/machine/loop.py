@@ -43,6 +43,7 @@ the running one would have done:
     ACTING      Decide     as Replied            the call is carried out, or its observation is the decision
     ACTING      Decide     ACTING       Compute  after a restart the program runs again up to the call
     ACTING      Decide     COMPUTING    Answer   likewise, and the program continues
+    ACTING      Inquired   ACTING       Consult  the gate that runs asks a person before it can answer
     ACTING      Questioned ACTING       Await    an `ask` waits for the other entity's episode
     ACTING      Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
     ACTING      Stopped    OVER         Finish   likewise
@@ -65,6 +66,7 @@ the running one would have done:
     COMPUTING   Observed   COMPUTING    Contact  the steps before a message let it pass
     COMPUTING   Observed   ACTING       Consult  the steps before a call let it pass, and a person decides about it
     COMPUTING   Observed   COMPUTING    Run      the steps after a message see its observation
+    COMPUTING   Inquired   ACTING       Consult  likewise, of a gate that may be run again
     COMPUTING   Questioned ACTING       Await    an `ask` waits for the other entity's episode
     COMPUTING   Computed   ASKING       Ask      the program ended, failed, or exceeded a limit
     COMPUTING   Computed   ASKING       Remember the same, and a fold is due

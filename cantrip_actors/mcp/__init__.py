@@ -6,6 +6,7 @@
 options of `ToolServer`, and both eras of the protocol are spoken. Needs `pip install "cantrip-actors[mcp]"`.
 """
 
+from cantrip_actors.mcp.oauth import OAuth, oauth
 from cantrip_actors.mcp.servers import HttpServer, InprocServer, StdioServer, http, inproc, stdio
 from cantrip_actors.terms.tool_server import Elicit, Elicited, ToolServer, ToolServerError
 
@@ -14,10 +15,12 @@ __all__ = [
     "Elicited",
     "HttpServer",
     "InprocServer",
+    "OAuth",
     "StdioServer",
     "ToolServer",
     "ToolServerError",
     "http",
     "inproc",
+    "oauth",
     "stdio",
 ]

@@ -12,12 +12,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 import anyio
 import httpx2
 from anyio.abc import TaskGroup
 from mcp.client import Client, ClientRequestContext, ClientSession
+from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -28,11 +30,15 @@ from mcp_types import (
     ElicitRequestURLParams,
     ElicitResult,
     Implementation,
+    InputRequest,
     InputRequiredResult,
     PaginatedRequestParams,
     ToolListChangedNotification,
 )
+from pydantic import BaseModel, TypeAdapter
 
+from cantrip_actors.mcp.oauth import Login, OAuth
+from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.results import answered, tool_of
 from cantrip_actors.redact.logs import get_logger
@@ -46,7 +52,7 @@ from cantrip_actors.terms.tool_server import (
     Tool,
     ToolServerError,
 )
-from cantrip_actors.terms.wrapper import GateCall
+from cantrip_actors.terms.wrapper import GateCall, Inquiry
 
 __all__ = ["endpoint", "hold", "inside", "program"]
 
@@ -90,12 +96,13 @@ async def hold(
     ready: Callable[[Connection], object],
     *,
     handshake: bool = False,
+    patience: float = CONNECT,
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
     connection = _Connection(name, elicit)
     said = _StandardError(name)
     try:
-        with said, anyio.CancelScope(deadline=anyio.current_time() + CONNECT) as connecting:
+        with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(said.read)
                 reached = await target(_Near(name, said, stack, tasks))
@@ -116,10 +123,10 @@ async def hold(
                     ready(connection)
                     await connection.lost.wait()
                 tasks.cancel_scope.cancel()
-    except* (MCPError, OSError, httpx2.HTTPError, ToolServerError) as problems:
+    except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ToolServerError) as problems:
         raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
     if connecting.cancelled_caught:
-        raise ToolServerError(f"server {name} did not answer within {CONNECT:g} s{said.last_words}")
+        raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
 
 
 def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Target:
@@ -136,9 +143,12 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
 
     async def reach(near: _Near) -> Any:
         token = {"Authorization": f"Bearer {auth}"} if isinstance(auth, str) else {}
+        login = auth
+        if isinstance(auth, (OAuth, Login)):
+            login = await authentication(auth, url, near.tasks)
         timeout = httpx2.Timeout(CONNECT, read=None)  # a call may take long, and its gate has a timeout
         http = await near.stack.enter_async_context(
-            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else auth, timeout=timeout)
+            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else login, timeout=timeout)
         )
         return streamable_http_client(url, http_client=http)
 
@@ -162,8 +172,8 @@ class _Connection:
     def __init__(self, name: str, elicit: Elicit) -> None:
         self._name = name
         self._elicit = elicit
-        self._calls: dict[object, GateCall] = {}
-        """The calls under way."""
+        self._calls: dict[anyio.Event, GateCall] = {}
+        """The calls under way, and what is set when one ends."""
         self.lost = anyio.Event()
 
     @property
@@ -193,8 +203,8 @@ class _Connection:
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` what it says meanwhile. Cancelling this cancels the request. Raises LostServer."""
-        key = object()
-        self._calls[key] = call
+        is_over = anyio.Event()
+        self._calls[is_over] = call
         try:
             return await self._call(tool, args, call, _Progress(report))
         except MCPError as problem:
@@ -204,18 +214,22 @@ class _Connection:
         except RuntimeError as mismatch:  # the SDK checks structured content too, by what the server lists today
             return Answered(f"{call.gate}: {mismatch}", is_error=True)
         finally:
-            del self._calls[key]
+            del self._calls[is_over]
+            is_over.set()
 
     async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> Answered:
-        responses: dict[str, Any] | None = None
-        state: str | None = None
-        for _ in range(ROUNDS):
-            result = await self._request(tool, args, responses, state, progress)
+        asked = None if call.inquiry is None else _Asked.read(call.inquiry)
+        while asked is None or asked.rounds <= ROUNDS:
+            if asked is None:
+                result = await self._request(tool, args, None, None, progress)
+            else:
+                for name, request in asked.open:
+                    asked.responses[name] = await self._input(request, call, asked.resume(name))
+                result = await self._request(tool, args, asked.responses, asked.state, progress)
             if not isinstance(result, InputRequiredResult):
                 return answered(result, tool)
-            responses, state = {}, result.request_state
-            for name, request in (result.input_requests or {}).items():
-                responses[name] = await self._input(request, call)
+            requests = dict(result.input_requests or {})
+            asked = _Asked(1 if asked is None else asked.rounds + 1, result.request_state, requests, {})
         return Answered(f"{call.gate}: the server asked for something more than {ROUNDS} times", is_error=True)
 
     async def _request(
@@ -237,18 +251,30 @@ class _Connection:
                 await self.tools()  # the headers of a request depend on what the server lists
         raise AssertionError("the second attempt returns or raises")
 
-    async def _input(self, request: Any, call: GateCall) -> Any:
+    async def _input(self, request: Any, call: GateCall, resume: Mapping[str, Any]) -> Any:
         """Return what a server gets for what it asks during a call; nothing but questions to a person are answered."""
         if not isinstance(request, ElicitRequest):
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
-        return await self._ask(request.params, call)
+        return await self._ask(request.params, call, resume)
 
     async def elicited(self, context: ClientRequestContext, params: Any) -> ElicitResult:  # noqa: ARG002  # the SDK's
         """Answer a question that comes by itself: it belongs to a call if there is only one."""
-        calls = list(self._calls.values())
-        return await self._ask(params, calls[0] if len(calls) == 1 else None)
+        if len(self._calls) != 1:
+            return await self._ask(params, None)
+        ((is_over, call),) = self._calls.items()
+        answered: list[ElicitResult] = []
+        async with anyio.create_task_group() as tasks:
 
-    async def _ask(self, params: Any, call: GateCall | None) -> ElicitResult:
+            async def ask() -> None:
+                answered.append(await self._ask(params, call))
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(ask)
+            await is_over.wait()  # a question does not outlive its call
+            tasks.cancel_scope.cancel()
+        return answered[0] if answered else ElicitResult(action="cancel")
+
+    async def _ask(self, params: Any, call: GateCall | None, resume: Mapping[str, Any] | None = None) -> ElicitResult:
         to_open = isinstance(params, ElicitRequestURLParams)
         asked = Elicited(
             self._name,
@@ -256,6 +282,7 @@ class _Connection:
             None if to_open else params.requested_schema,
             params.url if to_open else None,
             call,
+            resume,
         )
         answer = await self._elicit(asked)
         if answer is None:
@@ -266,6 +293,53 @@ class _Connection:
         """Note that a server has other tools now. Entities that have the old ones keep them (CALL-3)."""
         if isinstance(message, ToolListChangedNotification):
             _log.info("the tools of a server have changed", server=self._name)
+
+
+@dataclass
+class _Asked:
+    """What a server wants to know before it answers a call, and what it has been told; `state` is its own."""
+
+    rounds: int
+    state: str | None
+    requests: dict[str, Any]
+    responses: dict[str, Any]
+
+    @property
+    def open(self) -> list[tuple[str, Any]]:
+        """The requests without a response."""
+        return [(name, request) for name, request in self.requests.items() if name not in self.responses]
+
+    def resume(self, name: str) -> dict[str, Any]:
+        """Return it as JSON, for a call that continues when the request `name` is answered."""
+        return {
+            "rounds": self.rounds,
+            "state": self.state,
+            "asks": name,
+            "requests": {key: _as_json(one) for key, one in self.requests.items()},
+            "responses": {key: _as_json(one) for key, one in self.responses.items()},
+        }
+
+    @classmethod
+    def read(cls, inquiry: Inquiry) -> _Asked:
+        """Return what was asked before a call was continued, with the answer of the person."""
+        kept = inquiry.state
+        requests = {key: _REQUEST.validate_python(one) for key, one in kept["requests"].items()}
+        responses = {key: ElicitResult.model_validate(one) for key, one in kept["responses"].items()}
+        answer, name = inquiry.answer, kept["asks"]
+        if inquiry.decision != "answer":
+            responses[name] = ElicitResult(action="decline")
+        elif isinstance(requests[name].params, ElicitRequestURLParams):
+            responses[name] = ElicitResult(action="accept" if answer is True else "decline")
+        else:
+            responses[name] = ElicitResult(action="accept", content=answer)
+        return cls(kept["rounds"], kept["state"], requests, responses)
+
+
+_REQUEST: Final[TypeAdapter[Any]] = TypeAdapter(InputRequest)
+
+
+def _as_json(model: BaseModel) -> Any:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class _Progress:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.servers import McpServer, http, stdio
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, LostServer, ToolServerError
@@ -18,10 +19,10 @@ __all__ = ["call_once", "server_at", "with_connection"]
 T = TypeVar("T")
 
 
-def server_at(target: str, name: str = "server", token: str | None = None) -> McpServer:
+def server_at(target: str, name: str = "server", auth: str | OAuth | Login | None = None) -> McpServer:
     """Return the server that a text names: a URL, or a command with its arguments. Raises InvalidCantrip."""
     if target.startswith(("http://", "https://")):
-        return http(name, target, auth=token)
+        return http(name, target, auth=auth)
     words = shlex.split(target)
     if not words:
         raise InvalidCantrip("expected a URL, or a command with its arguments")

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
+from cantrip_actors.mcp.oauth import Login
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, ToolServer
 
 __all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
+
+LOGIN: Final = 600.0
+"""Seconds that a person has to log in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,10 @@ class StdioServer(McpServer):
 
 @dataclass(frozen=True, kw_only=True)
 class HttpServer(McpServer):
-    """A server behind a URL. `headers` go with every request; `auth` is a bearer token or an httpx2 authentication."""
+    """A server behind a URL. `headers` go with every request.
+
+    `auth` is a bearer token, `oauth()`, or an authentication of httpx2.
+    """
 
     url: str
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -65,9 +72,11 @@ class HttpServer(McpServer):
 
     async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-        from cantrip_actors.mcp.client import endpoint, hold
+        from cantrip_actors.mcp.client import CONNECT, endpoint, hold
 
-        await hold(self.name, endpoint(self.url, dict(self.headers), self.auth), self.elicit or elicit, ready)
+        patience = LOGIN if isinstance(self.auth, Login) else CONNECT
+        target = endpoint(self.url, dict(self.headers), self.auth)
+        await hold(self.name, target, self.elicit or elicit, ready, patience=patience)
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -114,8 +123,8 @@ def stdio(
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", in
-    this process and for as long as the call lasts, or declined if nobody follows requests.
+    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
+    declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """
@@ -153,8 +162,8 @@ def http(
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
-    `auth` is a bearer token, or an authentication of httpx2 such as the SDK's `OAuthClientProvider`. The other options
-    are as for `stdio`. Raises InvalidCantrip for an invalid option.
+    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The other options are as for
+    `stdio`. Raises InvalidCantrip for an invalid option.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Final
@@ -16,7 +15,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from cantrip_actors import Cantrip, CantripError
+from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.mcp_server.callers import Caller, Refused
 from cantrip_actors.mcp_server.calls import Call, work_of_state
 from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_resource
@@ -40,8 +39,11 @@ INSTRUCTIONS: Final = (
 Context = ServerRequestContext[Any, Any]
 
 
-def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Caller]) -> Server[Any]:
+def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Caller], runtime: Runtime) -> Server[Any]:
     """Return a server that offers cantrips by their names; `find` says who makes a request.
+
+    What clients bring back of a call that waits is sealed with a key of the runtime's loom: also the next process that
+    opens this loom continues the call.
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """
@@ -60,9 +62,8 @@ def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Calle
         on_list_prompts=handlers.list_prompts,
     )
     serve_tasks(server, find)
-    # a key of this process: a state that an earlier process wrote is refused, and its request waits at every door
     security = RequestStateSecurity(
-        keys=[os.urandom(32)], ttl=PATIENCE, bind_principal=lambda context: find(context).by
+        keys=[runtime.derive_key("MCP requestState")], ttl=PATIENCE, bind_principal=lambda context: find(context).by
     )
     server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _Errors(find)]
     return server

@@ -39,7 +39,7 @@ async def serve_stdio(
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """
-    server = make_server(cantrips, lambda context: find_local(runtime, cantrips, context))
+    server = make_server(cantrips, lambda context: find_local(runtime, cantrips, context), runtime)
     output = anyio.wrap_file(io.TextIOWrapper(answers, encoding="utf-8", write_through=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_at_signal, tasks.cancel_scope)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cantrip_actors.mcp import http, stdio
+from cantrip_actors.mcp import OAuth, http, oauth, stdio
 from cantrip_actors.recipes.reader import describe
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.tool_server import ToolServer
@@ -15,7 +15,8 @@ from cantrip_actors.terms.tool_server import ToolServer
 __all__ = ["tool_server"]
 
 _OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks")
-_KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", *_OPTIONS)
+_KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", "oauth", *_OPTIONS)
+_LOGIN: Final = ("client_id", "client_secret_env", "issuer", "scopes")
 
 
 def tool_server(given: Any, folder: Path) -> ToolServer:
@@ -45,9 +46,30 @@ def _environment(given: Any) -> dict[str, str]:
     return _texts("env", given)
 
 
-def _token(given: Mapping[str, Any]) -> str | None:
-    name = given.get("token_env")
-    return None if name is None else _variable("token_env", name)
+def _token(given: Mapping[str, Any]) -> str | OAuth | None:
+    """Return the bearer token or the login: `token_env: NAME`, `oauth: true`, `oauth: {client_id: …, …}`."""
+    name, login = given.get("token_env"), given.get("oauth")
+    if name is not None and login is not None:
+        raise InvalidCantrip("mcp: expected token_env or oauth, and not both")
+    if name is not None:
+        return _variable("token_env", name)
+    if login in (None, False):
+        return None
+    if login is True:
+        return oauth()
+    if not isinstance(login, Mapping):
+        raise InvalidCantrip(f"mcp: oauth: expected true, or {' and '.join(_LOGIN)}, got {describe(login)}")
+    for key in login:
+        if key not in _LOGIN:
+            raise InvalidCantrip(f'mcp: oauth: unknown key "{key}": {nearest(str(key), _LOGIN)}')
+    secret, scopes = login.get("client_secret_env"), login.get("scopes", [])
+    if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
+        raise InvalidCantrip(f"mcp: oauth: scopes: expected a list of texts, got {describe(scopes)}")
+    return oauth(
+        **_texts("oauth", {key: login[key] for key in ("client_id", "issuer") if key in login}),
+        client_secret=None if secret is None else _variable("oauth: client_secret_env", secret),
+        scopes=scopes,
+    )
 
 
 def _variable(what: str, name: object) -> str:

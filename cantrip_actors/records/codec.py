@@ -313,7 +313,7 @@ _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
     records.Ended: lambda r: (r.result,),
     records.Adopted: lambda r: (r.call, r.circle),
     records.QueryPosted: lambda r: (r.handle,),
-    records.Requested: lambda r: (r.args, r.answer_schema),
+    records.Requested: lambda r: (r.args, r.answer_schema, r.state),
     records.Decided: lambda r: (r.args, r.answer),
     **dict.fromkeys(
         (

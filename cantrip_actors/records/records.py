@@ -215,9 +215,11 @@ class Asked(_Record, frozen=True, tag="asked"):
 class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
     """The entity waits for a person: for a decision about a gate call, or for the answer to a `question`.
 
-    Nothing of the gate has run. `args` are the arguments of the call, for the person, also if the utterance has them.
-    `why` is what the condition of `ask_first` said. `question` is the text for the person, None for an approval, and
-    `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle of its call.
+    Nothing of the gate has run, unless the gate itself asks: the `round` of its first question is 1, and `state` is
+    what it continues with once it has the answer. `args` are the arguments of the call, for the person, also if the
+    utterance has them. `why` is what the condition of `ask_first` said. `question` is the text for the person, None for
+    an approval, and `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle
+    of its call.
     """
 
     entity_id: str
@@ -231,11 +233,13 @@ class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
     answer_schema: Mapping[str, Any] | None = None
     expires_at: str | None = None
     snapshot: Snapshot | None = None
+    round: int = 0
+    state: Any = None
 
     @property
     def id(self) -> str:
         """The id of the request, unique in the loom."""
-        return f"{self.entity_id}:{self.turn_id}:{self.tool_call_id}"
+        return _request_id(self)
 
 
 Decision = Literal["allow", "deny", "answer", "expired"]
@@ -262,6 +266,8 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     key: str | None = None
     sender: str | None = None
     door: str = ""
+    round: int = 0
+    """That of the request."""
 
     @property
     def decider(self) -> str:
@@ -280,7 +286,12 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     @property
     def request_id(self) -> str:
         """The id of the request."""
-        return f"{self.entity_id}:{self.turn_id}:{self.tool_call_id}"
+        return _request_id(self)
+
+
+def _request_id(about: Requested | Decided) -> str:
+    call = f"{about.entity_id}:{about.turn_id}:{about.tool_call_id}"
+    return f"{call}:{about.round}" if about.round else call
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):

@@ -1,7 +1,10 @@
-"""What servers of tools ask people while they work on a call: requests of kind "question", for as long as that lasts.
+"""What servers of tools ask people while they work on a call: requests of kind "question".
 
-Such a question cannot wait for days: the server holds its call open. So it is no record of the entity; it is known in
-the process that runs the entity, and is gone when the call ends. Where nobody follows requests, nobody is asked.
+A server of today ends its call with the question, and the call is made once more with the answer. So such a question is
+a record of the entity, and waits as long as it has to (`InputNeeded`).
+
+An older server holds its call open. Its question is no record: it is known in the process that runs the entity, and is
+gone when the call ends. Where nobody follows requests, nobody is asked, and both kinds are declined.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any, Final
 
 import anyio
 
+from cantrip_actors.circle.gate_call import InputNeeded
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.json_schema import fault_of_schema
@@ -80,7 +84,7 @@ class Elicitations:
         """Put a question to whoever follows requests; return the fields of the form, or None if it is declined.
 
         It is declined if nobody follows, if the form is no valid JSON Schema, and if it is not known which of several
-        calls it belongs to: then nobody could judge it.
+        calls it belongs to: then nobody could judge it. Raises InputNeeded for one that can wait.
         """
         if asked.call is None or not self._is_attended():
             return None
@@ -90,6 +94,8 @@ class Elicitations:
         if fault:
             _log.warning("a server's question is declined: its form is no JSON Schema", server=asked.server)
             return None
+        if asked.resume is not None:
+            raise InputNeeded(one.text, one.schema, asked.resume)
         self._open[one.id] = one
         try:
             self._tell(one)

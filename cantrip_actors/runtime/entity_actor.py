@@ -47,6 +47,7 @@ from cantrip_actors.machine.events import (
     Decide,
     Event,
     Failed,
+    Inquired,
     Interrupt,
     Moment,
     Observed,
@@ -451,7 +452,8 @@ class EntityActor(Actor):
                 await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
-                event = Observed(await cell.circle.call(action))
+                seen = await cell.circle.call(action)
+                event = seen if isinstance(seen, Inquired) else Observed(seen)
             case Compute() | Answer():
                 event = await cell.circle.call(action)
             case Remember():

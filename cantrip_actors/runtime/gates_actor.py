@@ -50,7 +50,7 @@ class GatesActor(Actor):
         self._fence = fence
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
-        """Run a gate and return its observation."""
+        """Run a gate and return its observation, or what it asks a person."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bound_variables(self._context_variables()):
@@ -67,4 +67,5 @@ class GatesActor(Actor):
         if not _ATOMS.issuperset(map(type, args.values())):
             args = run.gate.plain(args)
         call = run.call.id
-        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call, self._fence())
+        fence = self._fence()
+        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call, fence, run.inquired)

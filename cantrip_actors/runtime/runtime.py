@@ -381,6 +381,14 @@ class Runtime:
         """Return a JSON value without the secrets that this runtime knows of; the same object if it has none."""
         return self._tree.guard.redactor.value(value)
 
+    def derive_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes that are the same in each process that opens this loom, on this machine.
+
+        They depend on `purpose`, and are made from the key of the loom's snapshots (`snapshot_key`, or the file beside
+        the loom). A loom on Postgres has no such file: without `snapshot_key`, they are those of this process.
+        """
+        return self._tree.derive_key(purpose)
+
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
         return await self._tree.services.crystals.status()

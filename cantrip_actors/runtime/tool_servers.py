@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import anyio
 
-from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gate_call import GateError, InputNeeded
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import header_in_force
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
@@ -124,7 +124,11 @@ class ServerActor(Actor):
             try:
                 with bound_variables(message.variables):
                     caller.reply(await message.work(self._connection))
-            except (LostServer, ToolServerError) as problem:  # values for the caller; anything else is a crash
+            except (
+                LostServer,
+                ToolServerError,
+                InputNeeded,
+            ) as problem:  # values for the caller; anything else is a crash
                 caller.fail(problem)
 
 

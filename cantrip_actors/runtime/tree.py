@@ -21,8 +21,10 @@ one-shot entity is cancelled, and a long-lived entity is suspended.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -127,6 +129,7 @@ class Tree(Core):
         super().__init__(cantrips, limits, guard, upgrade, instrument)
         self._node = node
         self._snapshot_key = snapshot_key
+        self._own_key = secrets.token_bytes(32)
         self.bus = Bus()
         self.watchers = Watchers(instrument)
         self._url = url
@@ -171,6 +174,11 @@ class Tree(Core):
         cell = self.living.get(call.entity_id)
         if cell is not None and cell.stream is not None and call.call_id is not None:
             cell.services.watchers.publish(cell.stream.progress(call.call_id, text))
+
+    def derive_key(self, purpose: str) -> bytes:
+        """Return a key made from the one that seals snapshots; one of this process for a loom without it."""
+        secret = self._snapshot_key or self.store.key() or self._own_key
+        return hmac.digest(secret, purpose.encode(), "sha256")
 
     def _snapshot(self, digest: str) -> Blob | None:
         try:

@@ -89,7 +89,8 @@ Report = Callable[[str], object]
 class Elicited(NamedTuple):
     """A server's question to a person during a call: a form with a JSON Schema, or a URL to open.
 
-    `call` is the call that the question belongs to; None if the protocol does not say.
+    `call` is the call that the question belongs to; None if the protocol does not say. `resume` is what the call can be
+    continued with, at any time, by `GateCall.inquiry`; None if the server holds the call open.
     """
 
     server: str
@@ -97,6 +98,7 @@ class Elicited(NamedTuple):
     schema: Mapping[str, Any] | None
     url: str | None
     call: GateCall | None
+    resume: Mapping[str, Any] | None = None
 
 
 Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]

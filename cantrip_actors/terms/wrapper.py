@@ -9,7 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["NO_FENCE", "AskFirst", "Fence", "GateCall", "Post", "Pre", "Refused", "Unattended", "When", "Wrapper"]
+__all__ = [
+    "NO_FENCE",
+    "AskFirst",
+    "Fence",
+    "GateCall",
+    "Inquiry",
+    "Post",
+    "Pre",
+    "Refused",
+    "Unattended",
+    "When",
+    "Wrapper",
+]
 
 Unattended = Literal["wait", "deny"]
 """What happens to a request while no program follows requests: it waits, or it is denied at once."""
@@ -39,6 +51,15 @@ NO_FENCE: Final = Fence("", 0)
 """The fence of a call that no entity makes."""
 
 
+class Inquiry(NamedTuple):
+    """What the gate of a call has asked a person: its `state` then, and the person's decision and answer."""
+
+    round: int
+    state: Any
+    decision: str
+    answer: Any = None
+
+
 class GateCall(NamedTuple):
     """One call of a gate: which gate, with what arguments, and by which entity.
 
@@ -54,6 +75,8 @@ class GateCall(NamedTuple):
     call_id: str | None = None
     fence: Fence = NO_FENCE
     """The owner of the entity that calls, for the system that the gate writes to."""
+    inquiry: Inquiry | None = None
+    """What its server has asked a person, with the answer, if the call continues after that."""
 
     @property
     def id(self) -> str:

@@ -30,6 +30,7 @@ from cantrip_actors.machine.events import (
     ChildOutcome,
     Decide,
     Event,
+    Inquired,
     Interrupt,
     Moment,
     Observed,
@@ -99,8 +100,24 @@ def sign(by: str) -> str:
     return f"signed {by}"
 
 
+@gate
+def book(day: str) -> str:
+    """Book; asks a person how many seats, then in which row."""
+    return f"booked {day}"
+
+
+@gate(idempotent=True)
+def find(day: str) -> str:
+    """Find, as often as you like; asks a person like `book`."""
+    return f"found {day}"
+
+
+INQUIRING = (book, find)
 ASKING = (ask_first(pay, when=lambda args: args["amount"] > 10 and "much"), ask_first(sign), "question")
 GATES = ("done", echo, fail, page, glance, look, "call_agent", "call_agent_batch")
+
+
+INQUIRIES = ("How many seats?", "In which row?")
 
 
 def cantrip(*wards: Ward, gates: Iterable[Any] = GATES, **parts: Any) -> Cantrip:
@@ -300,7 +317,17 @@ class Drive:
         if isinstance(action, Spawn):
             self.spawned.append(action)
             return Returned(tuple(self.children(child) for child in action.children))
-        return Observed(self.run_gate(action))
+        return self.inquire(action) or Observed(self.run_gate(action))
+
+    def inquire(self, action: Run) -> Inquired | None:
+        """Return what a gate of `INQUIRING` asks a person before it answers."""
+        asked = 0 if action.inquired is None else action.inquired.state["asked"]
+        if action.inquired is not None:
+            assert action.inquired[::2] == (asked, "answer")
+        if action.gate not in INQUIRING or asked == len(INQUIRIES):
+            return None
+        self.ran.append((action.gate.name, dict(action.args)))
+        return Inquired(INQUIRIES[asked], {"type": "object"}, {"asked": asked + 1})
 
     def run_gate(self, action: Run) -> Observation:
         """Run a gate's function as a circle would: what it raises is an observation.

@@ -38,6 +38,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Observation,
     Record,
+    Requested,
     Utterance,
 )
 from cantrip_actors.terms.call import Call
@@ -59,6 +60,8 @@ from cantrip_actors.terms.wrapping import wrap
 from tests.machine.driver import (
     ASKING,
     GATES,
+    INQUIRIES,
+    INQUIRING,
     SPENT,
     USAGE,
     Drive,
@@ -793,6 +796,12 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
     recalling = cantrip(gates=after, folding=Folding(1, summary=True))
     yield drive(recalling, say(delegate), say(delegate), say(delegate), say(done()))
 
+    book, find = call("book", day="Monday"), call("find", day="Monday")
+    inquiring = ["done", *INQUIRING, "call_agent"]
+    yield drive(cantrip(gates=inquiring), say(book, find, delegate), say(find, done()))
+    for then in (stop, interrupt):
+        yield drive(cantrip(gates=inquiring), say(book), upto=Consult, then=then)
+
     code, end = Response(code="x"), [Called("submit_answer", {"answer": 1}), Computed()]
     delegating, looking = Called("call_agent", {"intent": "a"}), Called("look", {})
     posting, asking = (Called(name, {"to": "b", "message": "hello"}) for name in ("post", "ask"))
@@ -811,6 +820,14 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
         yield one
     asking_person, payment = Called("question", {"text": "Which city?"}), Called("pay", {"amount": 300})
     yield drive(programs(20), code, asking_person, payment, delegating, payment, payment, *end)
+    booking, finding = (Called(name, {"day": "Monday"}) for name in ("book", "find"))
+    yield drive(programs(20, *INQUIRING), code, booking, finding, *end)
+    one = drive(programs(20, *INQUIRING), code, booking, upto=Consult)
+    one.restart()
+    one.replies = [booking, *end]
+    one.carry_on(one.feed(one.decide(one.state.turn.requested)))
+    assert [record.question for record in one.records if isinstance(record, Requested)] == [*INQUIRIES]
+    yield one
     one = drive(programs(20), code, payment, upto=Consult)
     one.restart()
     one.replies = [payment, *end]

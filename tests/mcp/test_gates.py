@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult, TextContent
 
 from cantrip_actors import (
+    AlreadyDecided,
     Cantrip,
     Circle,
     InvalidCantrip,
@@ -321,19 +322,85 @@ async def test_what_a_server_asks_is_a_question_to_whoever_follows_requests(
             await runtime.decide(asked.id, answer={"size": "large"})
         await runtime.decide(asked.id, **decision, by="anna", door="terminal:anna")
         assert seen(await entity.episode())[0] == (f"{told}{state}".strip(), False)
-        with pytest.raises(UnknownRequest):
+        with pytest.raises(UnknownRequest if era == "handshake" else AlreadyDecided):
             await runtime.decide(asked.id, **decision)
         assert list(runtime.requests()) == []
 
 
 @pytest.mark.rule("MCP-09")
-async def test_a_question_is_gone_when_its_call_takes_too_long() -> None:
-    server = inproc("t", tools(), timeout=5.0)
+async def test_a_question_of_an_older_server_is_gone_when_its_call_takes_too_long() -> None:
+    server = inproc("t", tools(), era="handshake", timeout=5.0)
     async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
-        entity = await runtime.invoke(spell(say("t__ask_again"), done("ok"), server=server), "go")
+        entity = await runtime.invoke(spell(say("t__ask"), done("ok"), server=server), "go")
         await anext(feed)
         _, is_error = seen(await entity.episode())[0]
         assert is_error
+        assert list(runtime.requests()) == []
+
+
+PROGRAM = {"code": "submit_answer(t__ask_twice(unit='cm'))"}
+
+
+@pytest.mark.rule("MCP-09")
+@pytest.mark.parametrize("medium", ["tools", "python"])
+async def test_questions_of_a_server_wait_longer_than_a_call_may_take_and_over_restarts(
+    tmp_path: Any, medium: Any
+) -> None:
+    noticed: list[str] = []
+    server = inproc("t", tools(noticed), timeout=5.0)
+
+    def answer(context: Any) -> Any:
+        if medium == "python":
+            return PROGRAM
+        last = context[-1]
+        return done(last.content) if last.role == "tool" else say("t__ask_twice", unit="cm")
+
+    circle = Circle(["done", server], [max_turns(5)], medium=medium)
+    cantrip, loom = Cantrip(scripted(answer), circle=circle, name="asker"), f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(loom) as runtime, runtime.requests(follow=True) as feed:
+        await runtime.invoke(cantrip, "go", name="asker")
+        first = await anext(feed)
+        await anyio.sleep(60)
+    async with Runtime.open(loom, cantrips=[cantrip]) as runtime, runtime.requests(follow=True) as feed:
+        assert (await anext(feed)).id == first.id
+        await runtime.decide(first.id, answer={"size": 3})
+        second = await anext(feed)
+        assert (second.text, second.args) == ("t asks: How many?", {"unit": "cm"})
+    async with Runtime.open(loom, cantrips=[cantrip]) as runtime:
+        (open_,) = runtime.requests()
+        assert open_.id == second.id
+        await runtime.decide(second.id, answer={"many": 2})
+        outcome = await runtime.entity("asker").result()
+    assert outcome.result == "2 of 3 cm"
+    assert [one.decision for turn in outcome.thread for one in turn.decisions] == ["answer", "answer"]
+    assert noticed == ["asked", "made"]
+
+
+@pytest.mark.rule("MCP-09")
+async def test_a_person_who_approves_a_call_with_other_arguments_is_asked_about_those() -> None:
+    server = inproc("t", tools(), ask=["ask_twice"])
+    async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
+        entity = await runtime.invoke(spell(say("t__ask_twice", unit="cm"), done("ok"), server=server), "go")
+        approval = await anext(feed)
+        assert approval.kind == "approval"
+        await runtime.decide(approval.id, "allow", args={"unit": "km"})
+        question = await anext(feed)
+        assert (question.kind, question.args) == ("question", {"unit": "km"})
+        await runtime.decide(question.id, answer={"size": 3}, remember="entity")
+        await runtime.decide((await anext(feed)).id, "deny", remember="entity")
+        assert seen(await entity.episode())[0] == ("no number of 3 km", False)
+
+
+@pytest.mark.rule("MCP-09")
+async def test_an_interrupt_ends_a_call_whose_server_has_asked() -> None:
+    server = inproc("t", tools())
+    async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
+        entity = await runtime.invoke(spell(say("t__ask_again"), done("ok"), server=server), "go")
+        await anext(feed)
+        await entity.interrupt(now=True)
+        result, is_error = seen(await entity.episode())[0]
+        assert is_error
+        assert result.startswith("outcome unknown: interrupted")
         assert list(runtime.requests()) == []
 
 

@@ -89,6 +89,22 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
         return f"{answer.action} {answer.content['size'] if answer.content else ''} {ctx.request_state}".strip()
 
     @server.tool(structured_output=False)
+    async def ask_twice(ctx: Context[Any, Any], unit: str) -> str | InputRequiredResult:
+        """Ask a person for two things at once, in the way of the modern protocol."""
+        if not ctx.input_responses:
+            noticed.append("asked")
+            asks = {"size": "Which size?", "many": "How many?"}
+            requests: dict[str, Any] = {}
+            for name, message in asks.items():
+                form = {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+                requests[name] = ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=form))
+            return InputRequiredResult(input_requests=requests, request_state=unit)
+        noticed.append("made")
+        size, many = (ctx.input_responses[name] for name in ("size", "many"))
+        number = many.content["many"] if many.content else "no number"  # type: ignore[union-attr]
+        return f"{number} of {size.content['size']} {ctx.request_state}"  # type: ignore[union-attr,index]
+
+    @server.tool(structured_output=False)
     async def log_in(ctx: Context[Any, Any]) -> str | InputRequiredResult:
         """Have a person open an address."""
         if not ctx.input_responses:

@@ -70,6 +70,6 @@ async def connected(
             yield both
         return
     named = by_name(offered)
-    server = make_server(named, lambda context: find_local(runtime, named, context))
+    server = make_server(named, lambda context: find_local(runtime, named, context), runtime)
     async with Client(server, mode=era, **options) as client:
         yield client, runtime

@@ -53,6 +53,30 @@ async def test_a_call_continues_with_the_state_that_it_was_given_alone() -> None
         assert len(list(runtime.loom.headers())) == 1
 
 
+@pytest.mark.rule("MCP-15")
+async def test_another_process_continues_a_call_that_waits(tmp_path: Any) -> None:
+    url, call = f"sqlite:{tmp_path}/loom.db", {"name": "helper_send", "arguments": {"intent": "pay 3"}}
+    async with (
+        Runtime.open(url, cantrips=[helper()]) as runtime,
+        connected(MODERN, runtime=runtime, elicitation_callback=user()) as (client, _),
+    ):
+        asked = await client.session.call_tool(**call, allow_input_required=True)
+        (request,) = runtime.requests()
+    answers: Any = {request.id: types.ElicitResult(action="accept", content={"decision": "allow"})}
+    async with (
+        Runtime.open(f"sqlite:{tmp_path}/other.db", cantrips=[helper()]) as runtime,
+        connected(MODERN, runtime=runtime, elicitation_callback=user()) as (client, _),
+    ):
+        with pytest.raises(MCPError, match="requestState"):
+            await client.session.call_tool(**call, input_responses=answers, request_state=asked.request_state)
+    async with (
+        Runtime.open(url, cantrips=[helper()]) as runtime,
+        connected(MODERN, runtime=runtime, elicitation_callback=user()) as (client, _),
+    ):
+        done = await client.session.call_tool(**call, input_responses=answers, request_state=asked.request_state)
+        assert done.content[0].text == "it said: paid 3"  # type: ignore[union-attr]
+
+
 class Task(types.Result):
     """Any result, with all its fields."""
 

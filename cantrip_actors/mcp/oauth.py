@@ -1,0 +1,75 @@
+"""How this program logs in at a server behind a URL with OAuth, as a value. The flow itself is in `oauth_flow.py`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["Login", "OAuth", "file_of", "oauth"]
+
+FOLDER: Final = Path(".cantrip", "oauth")
+"""Where tokens are kept, below the home folder of the user: no gate reads a folder called `.cantrip`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuth:
+    """A login with OAuth. Make one with `oauth`."""
+
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    issuer: str | None = None
+    scopes: tuple[str, ...] = ()
+    folder: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The folder of the tokens."""
+        return Path.home() / FOLDER if self.folder is None else Path(self.folder)
+
+
+def file_of(given: OAuth, url: str) -> Path:
+    """Return the file of the tokens for one server."""
+    return given.path / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
+
+
+@dataclass(frozen=True)
+class Login:
+    """A login during which a person opens a link in a browser; `show` gets the link."""
+
+    oauth: OAuth
+    show: Callable[[str], object]
+    port: int = 0
+
+
+def oauth(
+    *,
+    client_id: str | None = None,
+    client_secret: str | None = None,
+    issuer: str | None = None,
+    scopes: Iterable[str] = (),
+    folder: str | None = None,
+) -> OAuth:
+    """Return a login with OAuth, for `http(…, auth=oauth())`.
+
+    A person logs in once, with `cantrip mcp login URL`; from then on the tokens are refreshed without one. `client_id`
+    is that of a client that is registered with the authorization server; without it, one is registered.
+
+    With `client_id`, `client_secret` and `issuer`, nobody logs in: they are the client's own credentials (the grant
+    `client_credentials`), and they are sent to the authorization server with that `issuer` only.
+
+    Tokens are kept in `folder` (`~/.cantrip/oauth`), in files of mode 0600, one a server, that name their issuer.
+
+    Raises InvalidCantrip for a secret without a client or an issuer, and for an issuer that is no https URL.
+    """
+    if client_secret is not None and (client_id is None or issuer is None):
+        raise InvalidCantrip("oauth: client_secret needs client_id and issuer, the authorization server that made them")
+    if issuer is not None and not issuer.startswith(("https://", "http://localhost", "http://127.0.0.1")):
+        raise InvalidCantrip(f"oauth: issuer: expected an https URL, got {issuer!r}")
+    if isinstance(scopes, str):
+        raise InvalidCantrip(f"oauth: scopes: expected a list of texts, got {scopes!r}")
+    return OAuth(client_id=client_id, client_secret=client_secret, issuer=issuer, scopes=tuple(scopes), folder=folder)

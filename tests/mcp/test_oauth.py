@@ -1,0 +1,140 @@
+"""Logins with OAuth at servers behind a URL."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from cantrip_actors import InvalidCantrip, Runtime
+from cantrip_actors.mcp import ToolServerError, http, oauth
+from cantrip_actors.mcp.look import with_connection
+from cantrip_actors.mcp.oauth import Login, OAuth
+from cantrip_actors.recipes.tool_servers import tool_server
+from tests.mcp.authorization import Guarded, guarded
+from tests.mcp.test_gates import seen, spell
+from tests.runtime.spells import done, say
+
+ROOT = str(Path(__file__).parent.parent.parent)
+
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("MCP-01")]
+
+
+async def log_in(at: Guarded, given: OAuth, *, wrong: bool = False) -> int:
+    """Log in as a person with a browser does; return how many tools there are."""
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def browse(link: str) -> None:
+            async with httpx.AsyncClient(follow_redirects=True) as browser:
+                if wrong:
+                    back = httpx.URL(link).params["redirect_uri"]
+                    refused = await browser.get(back, params={"code": "stolen", "state": "guessed"})
+                    assert refused.status_code == 404
+                assert (await browser.get(link)).status_code == 200
+
+        server = http("t", at.url, auth=Login(given, lambda link: tasks.start_soon(browse, link)))
+        try:
+            found += await with_connection(server, lambda connection: connection.tools())
+        except ToolServerError as problem:
+            found.append(problem)
+    if isinstance(found[0], ToolServerError):
+        raise found[0]
+    return len(found)
+
+
+async def add(at: Guarded, given: OAuth) -> Any:
+    async with Runtime.open() as runtime:
+        cantrip = spell(say("t__add", a=1, b=2), done("ok"), server=http("t", at.url, auth=given))
+        return seen(await runtime.cast(cantrip, "go"))[0]
+
+
+async def test_a_person_logs_in_once_and_entities_use_and_refresh_the_tokens(tmp_path: Path) -> None:
+    given = oauth(folder=str(tmp_path / "tokens"))
+    async with guarded(lasts=1) as at:
+        with pytest.raises(ToolServerError, match=r"nobody is logged in there: run `cantrip mcp login http"):
+            await add(at, given)
+        assert await log_in(at, given, wrong=True)
+        assert await add(at, given) == ({"result": 3}, False)
+        assert at.grants[0] == "authorization_code"
+        assert set(at.grants[1:]) == {"refresh_token"}
+        assert at.registered == 1
+    (file,) = (tmp_path / "tokens").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+async def test_a_login_that_ended_says_to_log_in_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = oauth(folder=str(tmp_path))
+    async with guarded() as at:
+        await log_in(at, given)
+        at.good.clear()
+        with pytest.raises(ToolServerError, match=r"nobody is logged in there"):
+            await add(at, given)
+    assert not caplog.records
+
+
+async def test_a_login_that_is_refused_says_so(tmp_path: Path) -> None:
+    async with guarded(refuses=True) as at:
+        with pytest.raises(ToolServerError, match="the login was refused: access_denied"):
+            await log_in(at, oauth(folder=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_program_logs_in_with_credentials_of_its_own(tmp_path: Path) -> None:
+    async with guarded() as at:
+        issuer = at.url.removesuffix("/mcp")
+        given = oauth(client_id="robot", client_secret="hunter2", issuer=issuer, folder=str(tmp_path))
+        assert await add(at, given) == ({"result": 3}, False)
+        assert await add(at, given) == ({"result": 3}, False)
+        assert at.grants == ["client_credentials"]
+        assert at.registered == 0
+        assert "hunter2" not in repr(given)
+
+
+async def test_credentials_are_sent_to_their_own_issuer_only(tmp_path: Path) -> None:
+    given = oauth(client_id="robot", client_secret="hunter2", issuer="https://other.example", folder=str(tmp_path))
+    async with guarded() as at:
+        with pytest.raises(ToolServerError, match=r"other\.example"):
+            await add(at, given)
+        assert not at.grants
+
+
+async def test_the_command_prints_the_link_and_keeps_the_tokens(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": ROOT}
+    async with guarded() as at:
+        command = [sys.executable, "-m", "cantrip_actors.cli.main", "mcp", "login", at.url]
+        async with await anyio.open_process(command, env=environment) as login:
+            assert login.stderr is not None
+            assert login.stdout is not None
+            said = ""
+            while "\nhttp" not in said or not said.endswith("\n"):
+                said += (await login.stderr.receive()).decode()
+            async with httpx.AsyncClient(follow_redirects=True) as browser:
+                assert (await browser.get(said.split()[-1])).status_code == 200
+            assert (await login.stdout.receive()).decode().startswith("connection: ok\ntools: ")
+            assert await login.wait() == 0
+        assert await add(at, oauth(folder=str(tmp_path / ".cantrip" / "oauth"))) == ({"result": 3}, False)
+    assert at.grants == ["authorization_code"]
+
+
+def test_a_recipe_names_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    def auth(login: Any) -> Any:
+        return tool_server({"name": "t", "url": "https://example.org/mcp", "oauth": login}, Path()).auth  # type: ignore[attr-defined]
+
+    monkeypatch.setenv("ROBOT", "hunter2")
+    robot = {"client_id": "robot", "client_secret_env": "ROBOT", "issuer": "https://auth.example"}
+    assert auth(True) == oauth()
+    assert auth(robot) == oauth(client_id="robot", client_secret="hunter2", issuer="https://auth.example")
+    for wrong, told in (
+        (3, "oauth: expected true"),
+        ({"secret": "x"}, 'unknown key "secret"'),
+        ({"client_id": "robot", "client_secret_env": "ROBOT"}, "needs client_id and issuer"),
+        ({"scopes": "all"}, "scopes: expected a list"),
+    ):
+        with pytest.raises(InvalidCantrip, match=told):
+            auth(wrong)
