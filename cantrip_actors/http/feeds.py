@@ -431,4 +431,4 @@ def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
                 "at": value.at,
             }
         case _:
-            return {"id": entity_id, "state": value.reason, **outcome_shape(entity_id, value), **by}
+            return {"id": entity_id, "state": value.reason, **outcome_shape(entity_id, value), "at": told.at, **by}

@@ -138,7 +138,8 @@ class Service:
     @contextmanager
     def supervising(self) -> Iterator[Supervision]:
         """Have the feed of all entities tell of the supervision tree, too, while the block runs."""
-        found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors), 0)
+        reports = () if self.telemetry is None else self.telemetry.crashes
+        found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors, reports), 0)
         if not readers:
             self._tasks.start_soon(found.run)
         self._supervision = found, readers + 1

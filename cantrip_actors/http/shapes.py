@@ -109,18 +109,17 @@ def entity_shape(loom: Loom, header: Header, requests: Iterable[Request] | None 
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
         "turns": sum(committed_turn(record) is not None for record in records),
+        "usage": usage_shape(loom.usage(entity_id)),
     }
     if requests is None:
         return shape
     below = loom.usage_below(entity_id)
     outcome = outcome_of(records, below)
-    usage = loom.usage(entity_id)
     return {
         **shape,
         "by": None if first is None else first.sender,
         "requests": [request_shape(one) for one in requests],
-        "usage": usage_shape(usage),
-        "subtree_usage": usage_shape(usage + below),
+        "subtree_usage": usage_shape(loom.usage(entity_id) + below),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }
 

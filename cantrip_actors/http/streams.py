@@ -71,7 +71,7 @@ async def _finished(
 
 
 def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
-    loom = call.runtime.shown_loom
+    loom = call.runtime.loom
     requests = [one for one in call.runtime.requests() if one.entity == entity_id]
     shape = call.runtime.redact(entity_shape(loom, loom.header(entity_id), requests))
     data = {
@@ -110,10 +110,9 @@ async def all_events(call: Call) -> Response:
         return (kinds is None or frame.kind in kinds) and sees(frame.entity_id)
 
     def snapshot(_number: int) -> bytes:
-        shown = call.runtime.shown_loom
-        unfinished = [one for one in shown.unfinished() if sees(one)]
+        unfinished = [one for one in loom.unfinished() if sees(one)]
         data: dict[str, Any] = {
-            "entities": [call.runtime.redact(entity_shape(shown, shown.header(one))) for one in unfinished],
+            "entities": [call.runtime.redact(entity_shape(loom, loom.header(one))) for one in unfinished],
             "items": [
                 as_wire(one) for one in standing_upserts(call.service.upserts.snapshot()) if sees(one.session_id)
             ],

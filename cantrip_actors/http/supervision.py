@@ -7,20 +7,23 @@ rarely where the tree is so large that reading it would take more than a twentie
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from pathlib import PurePath
+from datetime import datetime
 from typing import Any, Final
 
 import anyio
 
 from cantrip_actors import Runtime
+from cantrip_actors.runtime.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
 from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
+from supervisors.reports import beyond_ours
 
 __all__ = ["Supervision", "row_of", "rows_of", "traceback_of"]
 
@@ -30,6 +33,7 @@ SHORTEST: Final = 0.25
 SHARE: Final = 20
 """So many times as long as a look takes is the pause after it."""
 CRASHES: Final = 200
+DAY: Final = 86_400.0
 LONGEST: Final = 8_000
 """Characters of a traceback."""
 
@@ -37,13 +41,19 @@ Row = dict[str, Any]
 
 
 class Supervision:
-    """The tree of one runtime as rows. `publish` is called with what changed, while `run` runs."""
+    """The tree of one runtime as rows. `publish` is called with what changed, while `run` runs.
 
-    def __init__(self, runtime: Runtime, publish: Callable[[dict[str, Any]], None]) -> None:
+    `reports` are crash reports from before, the newest first.
+    """
+
+    def __init__(
+        self, runtime: Runtime, publish: Callable[[dict[str, Any]], None], reports: Iterable[dict[str, Any]] = ()
+    ) -> None:
         self._runtime = runtime
         self._publish = publish
         self._rows: dict[str, Row] = {}
-        self._crashes: deque[dict[str, Any]] = deque(maxlen=CRASHES)
+        self._crashes = deque([_crash_of(one) for one in reports][::-1], CRASHES)
+        self._crystals: list[Row] = []
         self._news: list[dict[str, Any]] = []
         self._woken = anyio.Event()
         self._scope = anyio.CancelScope()
@@ -65,8 +75,10 @@ class Supervision:
         self._scope.cancel()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all rows, and the crashes since somebody looks."""
-        return {"rows": list(rows_of(self._runtime).values()), "crashes": list(self._crashes)}
+        """Return all rows, the newest crashes, and the crystals that take no queries now."""
+        system = self._runtime.inspect()
+        rows = list(rows_of(self._runtime, system).values())
+        return {"rows": rows, "crashes": list(self._crashes), "crystals": held_crystals(system)}
 
     def _note(self, event: Event) -> None:
         if not isinstance(event, ChildEvent):
@@ -98,12 +110,14 @@ class Supervision:
 
     def _look(self) -> None:
         self._woken = anyio.Event()
-        rows = rows_of(self._runtime)
+        system = self._runtime.inspect()
+        rows, crystals = rows_of(self._runtime, system), held_crystals(system)
         changed = [row for path, row in rows.items() if self._rows.get(path) != row]
         gone = [path for path in self._rows if path not in rows]
         crashes, self._news, self._rows = self._news, [], rows
-        if changed or gone or crashes:
-            self._publish({"rows": changed, "gone": gone, "crashes": crashes})
+        if changed or gone or crashes or crystals != self._crystals:
+            self._crystals = crystals
+            self._publish({"rows": changed, "gone": gone, "crashes": crashes, "crystals": crystals})
 
 
 _WHAT: Final[dict[type[ChildEvent], str]] = {
@@ -114,9 +128,35 @@ _WHAT: Final[dict[type[ChildEvent], str]] = {
 }
 
 
-def rows_of(runtime: Runtime) -> dict[str, Row]:
+def _crash_of(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a crash report in the page's shape."""
+    trace = report.get("traceback")
+    return {
+        "at": datetime.fromisoformat(report["at"]).timestamp(),
+        "path": report["path"],
+        "what": next((word for kind, word in _WHAT.items() if kind.__name__ == report["what"]), report["what"]),
+        "reason": report["reason"],
+        "report": None if trace is None else _for_page(trace),
+    }
+
+
+def held_crystals(system: System) -> list[Row]:
+    """Return the crystals that pause or whose breaker is not closed, with the seconds until they are tried again."""
+    return [
+        {
+            "name": one.name,
+            "breaker": one.breaker,
+            "waiting": one.waiting,
+            "until": round(time.time() + min(DAY, max(one.paused_for, one.reopens_in))),
+        }
+        for one in system.crystals
+        if one.paused_for > 0 or one.breaker != "closed"
+    ]
+
+
+def rows_of(runtime: Runtime, system: System | None = None) -> dict[str, Row]:
     """Return the supervision tree as a row for each child, by its path, parents first."""
-    system = runtime.inspect()
+    system = system or runtime.inspect()
     return {node.path: row_of(node, system.at, runtime) for node in system.tree.walk()}
 
 
@@ -138,15 +178,14 @@ def traceback_of(reason: ExitReason | None) -> str | None:
     """Return the end of a crash's traceback as text; None for another reason."""
     if not isinstance(reason, Crash):
         return None
-    told = traceback.TracebackException.from_exception(reason.exception)
-    _shorten(told)
-    return "".join(told.format())[-LONGEST:]
+    error = reason.exception
+    return _for_page("".join(traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))))
 
 
-def _shorten(told: traceback.TracebackException | None) -> None:
-    """Name files by their last two parts: where they lie on the machine is nobody's business on a page."""
-    while told is not None:
-        for frame in told.stack:
-            frame.filename = "/".join(PurePath(frame.filename).parts[-2:])
-        _shorten(told.__cause__)
-        told = told.__context__
+_FOLDER: Final = re.compile(r'File "[^"\n]*/([^/"\n]+/[^/"\n]+)"')
+_MARKS: Final = re.compile(r"^[ |+]*[~^]+ *\n", re.MULTILINE)
+
+
+def _for_page(trace: str) -> str:
+    """Name files by their last two parts, and leave out the lines of marks, which wrap badly in a narrow pane."""
+    return _MARKS.sub("", _FOLDER.sub(r'File "\1"', trace))[-LONGEST:]

@@ -9,7 +9,7 @@ A label has at most 200 values, whatever the program does; further ones are coun
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -46,15 +46,20 @@ class Count:
 
 
 class Histogram:
-    """One series of a histogram: how many values fell into each bucket, and their sum."""
+    """One series of a histogram: how many values fell into each bucket, and their sum.
 
-    __slots__ = ("_mirror", "bounds", "counts", "sum")
+    `add_later` only keeps a value, which is much cheaper, until `fold` counts all that were kept.
+    """
+
+    __slots__ = ("_mirror", "_waiting", "add_later", "bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float], mirror: Callable[[float], None] | None = None) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self._mirror = mirror
+        self._waiting: list[float] = []
+        self.add_later: Callable[[float], None] = self._waiting.append
 
     def add(self, value: float) -> None:
         """Count a value."""
@@ -62,6 +67,24 @@ class Histogram:
         self.sum += value
         if self._mirror is not None:
             self._mirror(value)
+
+    def fold(self) -> None:
+        """Count the values that were added to be counted later. One thread at a time may call it."""
+        values = self._waiting[:]
+        if not values:
+            return
+        del self._waiting[: len(values)]
+        if self._mirror is not None:
+            for value in values:
+                self._mirror(value)
+        values.sort()
+        before = 0
+        for at, bound in enumerate(self.bounds):
+            below = bisect_right(values, bound, before)
+            self.counts[at] += below - before
+            before = below
+        self.counts[-1] += len(values) - before
+        self.sum += sum(values)
 
     @property
     def count(self) -> int:

@@ -122,8 +122,9 @@ class Measuring:
         self._abouts: dict[str, _About] = {}
         self._episodes: dict[str, _Episode] = {}
         self._queue: list[Sequence[Record]] = []
-        self._writes: list[tuple[float, int]] = []
         self._lock = threading.Lock()
+        self._folded: list[Histogram] = []
+        """The series that keep values until the next flush."""
         self._counting: dict[type, Callable[[str, Any], None]] = {
             Began: self._began,
             Said: self._said,
@@ -147,10 +148,10 @@ class Measuring:
         if self._core is None:
             self._counters.read_gauges_of(self._gauges)
         self._core, self._store = core, core.store_kind
-        self._commits = self._counters.histogram("cantrip.loom.commit.duration", (self._store,))
-        self._batches = self._counters.histogram("cantrip.loom.batch", (self._store,))
+        self._commits = self._histogram("cantrip.loom.commit.duration", (self._store,))
+        self._batches = self._histogram("cantrip.loom.batch", (self._store,))
         self._records = self._counters.count("cantrip.loom.records", (self._store,))
-        self._overhead = self._counters.histogram("cantrip.turn.overhead")
+        self._overhead = self._histogram("cantrip.turn.overhead")
         self._pending.clear()
         for request in core.requests.of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
@@ -165,22 +166,28 @@ class Measuring:
 
     def committed(self, seconds: float, messages: int) -> None:
         """Count a commit of the loom's writer."""
-        self._writes.append((seconds, messages))
+        self._commits.add_later(seconds)
+        self._batches.add_later(messages)
 
     def flush(self) -> None:
         """Count what waits. Any thread may call it."""
         with self._lock:
             queue, self._queue = self._queue, []
-            writes, self._writes = self._writes, []
             for records in queue:
                 self._records.value += len(records)
                 for entity_id, _, fact in measured_in(records):
                     count = self._counting.get(type(fact))
                     if count is not None:
                         count(entity_id, fact)
-            for seconds, messages in writes:
-                self._commits.add(seconds)
-                self._batches.add(messages)
+            for series in self._folded:
+                series.fold()
+
+    def _histogram(self, name: str, labels: Labels = ()) -> Histogram:
+        """Return a series that keeps its values until the next flush."""
+        found = self._counters.histogram(name, labels)
+        if found not in self._folded:
+            self._folded.append(found)
+        return found
 
     def _began(self, entity_id: str, began: Began) -> None:
         self._episodes[entity_id] = _Episode(began.at)
@@ -222,10 +229,10 @@ class Measuring:
             parts = ("input_tokens", "output_tokens", "cache_read.input_tokens")
             one, two, three = (counters.count(USED + part, labels) for part in parts)
             used = about.used[model] = (one, two, three)
-        for series, amount in zip(
-            used, (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens), strict=True
-        ):
-            series.value += amount
+        prompts, answers, cached = used
+        prompts.value += usage.prompt_tokens
+        answers.value += usage.completion_tokens
+        cached.value += usage.cached_tokens
         for name, key in (("cache_write.input", "cache_written_tokens"), ("reasoning.output", "reasoning_tokens")):
             if metadata.get(key):
                 labels = (names.CHAT, about.provider, about.model, model, "unknown")
@@ -251,10 +258,8 @@ class Measuring:
         series = about.tools.get((ran.gate, ran.is_error))
         if series is None:
             labels = (self._gate(entity_id, ran.gate), "function", "tool_error" if ran.is_error else "")
-            series = about.tools[ran.gate, ran.is_error] = self._counters.histogram(
-                "gen_ai.execute_tool.duration", labels
-            )
-        series.add(ran.seconds)
+            series = about.tools[ran.gate, ran.is_error] = self._histogram("gen_ai.execute_tool.duration", labels)
+        series.add_later(ran.seconds)
 
     def _turned(self, entity_id: str, turned: Turned) -> None:
         about = self._about(entity_id)
@@ -262,7 +267,7 @@ class Measuring:
             about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._tenant(about)))
         about.turns.value += 1
         spent = self._turns.pop(entity_id, 0.0)
-        self._overhead.add(max(0.0, turned.seconds - spent))
+        self._overhead.add_later(max(0.0, turned.seconds - spent))
         if turned.terminated or turned.truncated:
             reason = "terminated" if turned.terminated else "truncated"
             self._ended(entity_id, reason, turned.ward, turned.at, is_error=False)
@@ -320,9 +325,9 @@ class Measuring:
         else:
             series = self._series(self._query(cell, reply), "" if isinstance(reply, Response) else error_type(reply))
         durations, prompts, answers = series
-        durations.add(seconds)
-        prompts.add(usage.prompt_tokens)
-        answers.add(usage.completion_tokens)
+        durations.add_later(seconds)
+        prompts.add_later(usage.prompt_tokens)
+        answers.add_later(usage.completion_tokens)
         if self._legacy:
             error = "" if isinstance(reply, Response) else error_type(reply)
             labels, counters = self._query(cell, reply)[:3], self._counters
@@ -331,11 +336,10 @@ class Measuring:
             counters.observe("gen_ai.client.token.usage", (*labels, "output"), usage.completion_tokens)
 
     def _series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
-        counters = self._counters
         return (
-            counters.histogram("gen_ai.client.inference.duration", (*labels, error)),
-            counters.histogram("gen_ai.client.inference.operation.input_tokens", labels),
-            counters.histogram("gen_ai.client.inference.operation.output_tokens", labels),
+            self._histogram("gen_ai.client.inference.duration", (*labels, error)),
+            self._histogram("gen_ai.client.inference.operation.input_tokens", labels),
+            self._histogram("gen_ai.client.inference.operation.output_tokens", labels),
         )
 
     def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:

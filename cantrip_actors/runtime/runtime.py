@@ -88,6 +88,7 @@ class System:
 
     at: float
     tree: inspect.Node
+    crystals: tuple[CrystalStatus, ...] = ()
 
 
 class Runtime:
@@ -694,12 +695,13 @@ class Runtime:
         return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
 
     def inspect(self) -> System:
-        """Return the supervision tree as it stands. It is read without asking an actor, so it works while one is stuck.
+        """Return the supervision tree and the crystals in use, read without asking an actor: also while one is stuck.
 
         Raises RuntimeClosed if the runtime was not opened.
         """
         self._check_whole("the supervision tree")
-        return System(time.time(), inspect.tree(self._tree.system))
+        crystals = tuple(self._tree.services.crystals.present())
+        return System(time.time(), inspect.tree(self._tree.system), crystals)
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors: starts, exits, restarts. Return a function that ends that.

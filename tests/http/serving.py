@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,8 @@ class Served:
     runtime: Runtime
     url: str
     client: httpx.AsyncClient
+    first: Any = None
+    """What `first` returned, which had the runtime before it was served."""
 
     async def ask(self, method: str, path: str, expect: int | None = None, **more: Any) -> httpx.Response:
         answered = await self.client.request(method, path if path.startswith("/") else f"/api/v1/{path}", **more)
@@ -179,6 +181,7 @@ async def served(
     tokens: Iterable[Token] | None = None,
     limits: Limits | None = None,
     options: dict[str, Any] | None = None,
+    first: Callable[[Runtime], Awaitable[Any]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve on a free port, with a token that may do everything."""
@@ -186,6 +189,7 @@ async def served(
     known = [token("admin", *SCOPES), *(tokens or ())]
     limits = limits or Limits(rate=10_000, burst=10_000)
     async with Runtime.open(url, cantrips=cantrips, **(options or {})) as runtime:
+        done = None if first is None else await first(runtime)
         service = Service(runtime, cantrips, tokens=Tokens(known), limits=limits, **settings)
         listener, address = listen(Settings("memory:", bind="127.0.0.1:0", limits=limits))
         stop, is_up = anyio.Event(), anyio.Event()
@@ -200,7 +204,7 @@ async def served(
             headers = {"authorization": f"Bearer {ADMIN}"}
             async with httpx.AsyncClient(base_url=address, headers=headers, timeout=20) as client:
                 try:
-                    yield Served(service, runtime, address, client)
+                    yield Served(service, runtime, address, client, done)
                 finally:
                     service.end_streams()
                     stop.set()
@@ -231,11 +235,13 @@ class Process:
 
 
 @contextmanager
-def process(folder: Path, backend: str, *more: str) -> Iterator[Process]:
-    """Run `cantrip serve` on `loom.db` in a folder until the block ends."""
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", "serve", "tests.http.serving:ECHO"]
+def process(
+    folder: Path, backend: str, *more: str, serves: str = "tests.http.serving:ECHO", path: Path = ROOT
+) -> Iterator[Process]:
+    """Run `cantrip serve` on `loom.db` in a folder until the block ends, with the packages that lie at `path`."""
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "serve", serves]
     command += ["--loom", f"sqlite:{folder / 'loom.db'}", "--bind", "127.0.0.1:0", "--health", "127.0.0.1:0"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(path), "NO_COLOR": "1"}
     child = subprocess.Popen(
         [*command, "--backend", backend, *more], stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
     )

@@ -5,20 +5,25 @@ Each test polls for what it expects; none sleeps. `PICTURES=1` writes the pictur
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.http.live_page import PAGE_HEADERS, assets
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
+from tests.exhaustive import EXHAUSTIVE
 from tests.http.browser import Live, browser, chromium, live
-from tests.http.serving import ECHO, process, token
+from tests.http.serving import ECHO, ROOT, process, token
 
 pytestmark = [
     pytest.mark.real_time,
@@ -95,6 +100,15 @@ def service() -> Iterator[Live]:
     known = [token(OPERATOR, *["read", "observe", "cast", "send", "steer", "stop", "approve", "reward"])]
     known.append(token("guest", "read", "observe"))
     with live([ARCHIVIST, ECHO], tokens=known) as started:
+        yield started
+
+
+@pytest.fixture
+def observed() -> Iterator[Live]:
+    """A service with telemetry, which keeps crash reports, as that of `cantrip serve` has."""
+    telemetry = Telemetry(otel=False)
+    known = [token(OPERATOR, "read", "observe")]
+    with live([ECHO], tokens=known, options={"telemetry": telemetry}, telemetry=telemetry) as started:
         yield started
 
 
@@ -229,43 +243,228 @@ def clipped(page: Any) -> list[str]:
 # What people do
 
 
+class Mouse:
+    """A person who clicks, and types only what is written."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def select(self, entity: str) -> None:
+        self.page.click(f'#loom [data-id="{entity}"]')
+
+    def approve(self) -> None:
+        self.page.click('#needs .card.ask button:has-text("Approve")')
+
+    def deny(self, note: str) -> None:
+        self.page.click('#needs .card.ask input[aria-label="Note"]')
+        self.page.keyboard.type(note)
+        self.page.click('#needs .card.ask button:has-text("Deny")')
+
+    def steer(self, text: str) -> None:
+        self.page.click("#main .composer textarea")
+        self.page.keyboard.type(text)
+        self.page.click('#main .composer button:has-text("Steer")')
+
+    def interrupt(self, why: str) -> None:
+        self.page.click('#main button:has-text("Interrupt")')
+        self.page.click("#dialog input[type=text]")
+        self.page.keyboard.type(why)
+        self.page.click('#dialog input[type="checkbox"]')
+        self.page.click('#dialog button:has-text("Interrupt")')
+
+    def fork(self, intent: str) -> None:
+        self.page.click('[data-sequence="1"] button:has-text("Fork")')
+        self.page.click("#dialog textarea")
+        self.page.keyboard.type(intent)
+        self.page.click('#dialog button:has-text("Fork")')
+
+    def stop(self, reason: str) -> None:
+        self.page.click('#main button:has-text("Stop")')
+        self.page.click("#dialog input")
+        self.page.keyboard.type(reason)
+        self.page.click('#dialog button:has-text("Stop")')
+
+
+class Keys:
+    """A person who has a keyboard only."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def write(self, text: str) -> None:
+        self.page.keyboard.type(text)
+
+    def until_focus(self, selector: str) -> None:
+        until(lambda: self.page.evaluate(f"document.activeElement?.matches({selector!r})"))
+
+    def select(self, entity: str) -> None:
+        self.press("Escape", "/")
+        self.until_focus("#loom input")
+        self.press("Control+a")
+        self.write(entity)
+        self.press("Enter", "End", "Enter")
+        until(lambda: entity in self.page.url)
+        self.press("/", "Control+a", "Delete", "Escape")
+
+    def approve(self) -> None:
+        self.press("a")
+        self.until_focus("#needs .card.ask")
+        self.press("a")
+
+    def deny(self, note: str) -> None:
+        self.press("d")
+        self.until_focus("#needs .card.ask")
+        self.press("d")
+        self.until_focus("#needs input")
+        self.write(note)
+        self.press("Enter")
+
+    def steer(self, text: str) -> None:
+        self.press("s")
+        self.until_focus("#main .composer textarea")
+        self.write(text)
+        self.press("Enter", "Escape")
+
+    def interrupt(self, why: str) -> None:
+        self.press("i")
+        self.until_focus("#dialog input[type=text]")
+        self.write(why)
+        self.press("Tab", "Space", "Enter")
+
+    def fork(self, intent: str) -> None:
+        self.press("j", "f")
+        self.until_focus("#dialog textarea")
+        self.write(intent)
+        self.press("Enter")
+
+    def stop(self, reason: str) -> None:
+        self.press("x")
+        self.until_focus("#dialog input")
+        self.write(reason)
+        self.press("Enter")
+
+
 @pytest.mark.rule("PAGE-02")
-def test_a_person_denies_steers_interrupts_sends_and_stops(chrome: Any, service: Live) -> None:
-    payer = cast(service, "echo", "pay 3")
-    bob = cast(service, "echo", "turns 30 0.2", "bob")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_every_action_is_done_by_mouse_and_by_keys_and_the_loom_has_who_and_when(
+    chrome: Any, service: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    began = datetime.now(UTC) - timedelta(milliseconds=1)
     with opened(chrome, service) as page:
-        show(page, payer)
-        card = page.locator('#needs .card.ask:has-text("pay")')
-        card.focus()
-        page.keyboard.press("d")
-        page.keyboard.type("too much")
-        page.keyboard.press("Enter")
-        page.wait_for_selector('#main .step.bad:has-text("denied")')
-        assert decisions(service, payer) == [("deny", OPERATOR, "too much")]
-        page.evaluate("document.activeElement.blur()")
-        show(page, bob)
-        page.fill("#main .composer textarea", "look left")
-        page.click('#main .composer button:has-text("Steer")')
+        person = hands(page)
+        payers = []
+        for act, word in ((person.approve, "approved"), (lambda: person.deny("too much"), "denied")):
+            payers.append(cast(service, "echo", "pay 3"))
+            page.wait_for_selector(f'#loom [data-id="{payers[-1]}"]', state="attached")
+            person.select(payers[-1])
+            page.wait_for_selector("#needs .card.ask")
+            act()
+            page.wait_for_selector(f'#main .step:has-text("{word}")')
+        bob = cast(service, "echo", "turns 40 0.3", f"bob-{hands.__name__}")
+        page.wait_for_selector(f'#loom [data-id="{bob}"]', state="attached")
+        person.select(bob)
+        page.wait_for_selector('[data-sequence="1"]')
+        person.steer("look left")
         page.wait_for_selector(f'#main .step.ask:has-text("steered by {OPERATOR}")')
         page.wait_for_selector('#main .step:has-text("Episode: done")')
-        page.fill("#main .composer textarea", "turns 30 0.2")
-        page.keyboard.press("Enter")
-        page.click('#main button:has-text("Interrupt")')
-        page.check('#dialog input[type="checkbox"]')
-        page.click('#dialog button:has-text("Interrupt")')
+        service.call(service.on.post, f"entities/{bob}/send", {"intent": "turns 40 0.3"})
+        page.wait_for_selector('#main button:has-text("Interrupt")')
+        person.interrupt("wrong way")
         page.wait_for_selector('#main .step.ending:has-text("Episode: interrupted")')
+        person.fork("hello")
+        page.wait_for_selector(f'#main .crumbs:has-text("bob-{hands.__name__}")')
+        page.wait_for_selector('#main .step:has-text("done")')
+        fork = page.evaluate("location.hash").split("/")[2]
+        person.select(bob)
+        page.wait_for_selector('#main .step.ending:has-text("Episode: interrupted")')
+        person.stop("enough")
+        page.wait_for_selector('#main .step.ending:has-text("Ended")')
+    told = {one["event"]: one["data"] for id in (payers[1], bob) for one in story(service, id)}
+    told |= {"approval": next(one["data"] for one in story(service, payers[0]) if one["event"] == "decision")}
+    told |= {"fork": story(service, fork)[0]["data"]}
+    assert (told["approval"]["decision"], told["decision"]["decision"]) == ("allow", "deny")
+    assert told["decision"]["note"] == "too much"
+    assert told["steer"]["text"] == "look left"
+    assert told["episode"]["summary"].startswith("interrupted (wrong way)")
+    assert told["end"]["summary"].startswith("stopped (enough)")
+    for action in ("approval", "decision", "steer", "episode", "end", "fork"):
+        by, at = told[action]["by"], told[action].get("at") or told[action]["began"]
+        assert by.removeprefix("token:") == OPERATOR, action
+        assert began <= datetime.fromisoformat(at) <= datetime.now(UTC), action
+
+
+@pytest.mark.rule("PAGE-02")
+def test_a_message_is_sent_to_an_idle_entity_and_arguments_are_edited_before_approval(
+    chrome: Any, service: Live
+) -> None:
+    bob = cast(service, "echo", "hello", "bob-idle")
+    payer = cast(service, "echo", "pay 3")
+    with opened(chrome, service) as page:
+        show(page, bob)
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
         page.fill("#main .composer textarea", "hello again")
         page.keyboard.press("Enter")
         page.wait_for_selector('#main article:has-text("you said: hello again")')
-        page.evaluate("document.activeElement.blur()")
-        page.keyboard.press("x")
-        page.fill("#dialog input", "enough")
-        page.keyboard.press("Enter")
-        page.wait_for_selector(f'#main .step.ending:has-text("by {OPERATOR}")')
-    ended = story(service, bob)[-1]
-    assert (ended["event"], ended["data"]["by"]) == ("end", f"token:{OPERATOR}")
-    senders = {one["event"]: one["data"].get("by") for one in story(service, bob)}
-    assert senders["steer"] == senders["intent"] == f"token:{OPERATOR}"
+        show(page, payer)
+        card = page.locator(f'#needs .card.ask:has(a[href$="{payer}"])')
+        card.locator('button:has-text("Edit arguments")').click()
+        card.locator('textarea[aria-label="Arguments as JSON"]').fill('{"amount": 2}')
+        card.locator('button:has-text("Approve")').click()
+        page.wait_for_selector('#main .call:has-text("paid 2")')
+    assert [one["data"].get("by") for one in story(service, bob) if one["event"] == "intent"] == [f"token:{OPERATOR}"]
+
+
+@pytest.mark.rule("PAGE-03")
+def test_a_crash_and_its_restart_show_within_a_second_with_the_report(
+    chrome: Any, observed: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = observed
+    whole, raised = GatesActor.handle_call, [0.0]
+
+    async def crash(self: Any, message: Any, caller: Any) -> Any:
+        if "nap" in str(message) and not raised[0]:
+            raised[0] = time.time()
+            raise RuntimeError("the bed broke")
+        return await whole(self, message, caller)
+
+    monkeypatch.setattr(GatesActor, "handle_call", crash)
+    entity, took = cast(service, "echo", "hello", "napper"), []
+    with opened(chrome, service) as page:
+        show(page, entity)
+        page.wait_for_selector(f'#actors [data-id$="{entity}/circle"]', state="attached")
+        # the moment at which the page has both, by the page's clock, which is the machine's
+        page.evaluate(
+            """id => { window.seen = []; new MutationObserver(() => {
+              const crashes = [...document.querySelectorAll("#needs .crashes li")];
+              const badge = document.querySelector(`#actors [data-id$="${id}/circle"] .badge.warn`);
+              const told = crashes.filter(one => one.textContent.includes("the bed broke")).length;
+              if (told > seen.length && parseInt(badge?.textContent) > seen.length) seen.push(Date.now());
+            }).observe(document.body, { subtree: true, childList: true, characterData: true }); }""",
+            entity,
+        )
+        for _ in range(3):  # on a busy machine one of them, not all, must be quick
+            raised[0] = 0.0
+            service.call(service.on.post, f"entities/{entity}/send", {"intent": "nap 0.01"})
+            until(lambda: page.evaluate("window.seen.length") == len(took) + 1)
+            seen = page.evaluate("window.seen.at(-1)")
+            took.append(seen / 1000 - raised[0])
+            if took[-1] < 1:
+                break
+        page.click("#needs .log > summary")
+        crash_of_circle = page.locator('#needs .crashes li:has(summary b:text-is("circle"))').first
+        crash_of_circle.locator("summary").click()
+        report = crash_of_circle.inner_text()
+        assert "RuntimeError: the bed broke" in report
+        assert "in crash" in report
+        assert str(ROOT) not in report
+    assert min(took) < 1, took
+    # a page that opens later has it, too
+    with opened(chrome, service) as page:
+        page.wait_for_selector('#needs .crashes:has-text("the bed broke")', state="attached")
 
 
 @pytest.mark.rule("PAGE-10")
@@ -384,42 +583,98 @@ def test_the_policy_allows_own_files_only_and_the_wheel_has_them_all() -> None:
                 assert f"{path.rpartition('/')[0]}/{name}" in texts
 
 
+@pytest.mark.rule("PAGE-13")
+def test_the_page_works_from_an_installed_wheel(chrome: Any, tmp_path: Path) -> None:
+    built, there = tmp_path / "built", tmp_path / "installed"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = built.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*install, "--target", str(there), str(wheel)], check=True, capture_output=True)
+    recipe = tmp_path / "hello.yaml"
+    recipe.write_text(
+        "name: hello\ncrystal:\n  scripted: [Hello.]\ncircle:\n  gates: [done]\n  wards: [max_turns: 5]\n"
+    )
+    with process(tmp_path, "asyncio", serves=str(recipe), path=there) as one:
+        used = Path(f"/proc/{one.child.pid}/environ")
+        assert not used.exists() or f"PYTHONPATH={there}".encode() in used.read_bytes()
+        with opened(chrome, url=f"{one.url}/#token={one.token}") as page:
+            page.keyboard.press("n")
+            page.fill("#dialog textarea", "Say hello")
+            page.keyboard.press("Enter")
+            page.wait_for_selector('#main article:has-text("Hello.")')
+            page.wait_for_selector("#actors .row")
+
+
 # Much, and for long
+
+
+STAGE = Path(__file__).with_name("stage.js")
+ENTITIES = 2000
+
+
+@contextmanager
+def staged(chrome: Any, service: Live, **options: Any) -> Iterator[Any]:
+    """Open the page with an event stream that the test plays, for 2,000 entities, one of them selected."""
+    context = chrome.new_context(viewport=WIDE, reduced_motion="reduce", **options)
+    context.add_init_script(path=STAGE)
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    page.goto(service.link(OPERATOR))
+    until(lambda: page.evaluate("!!window.stage"))
+    page.evaluate("count => play.begin(count)", ENTITIES)
+    page.wait_for_selector("#line.on")
+    until(lambda: page.evaluate("document.querySelectorAll('#loom .row').length > 5"))
+    try:
+        yield page
+    finally:
+        context.close()
 
 
 @pytest.mark.rule("PAGE-06")
 def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrome: Any, service: Live) -> None:
-    with opened(chrome, service) as page:
-        # the page's own code, fed as the stream feeds it
-        measured = page.evaluate(
-            """async () => {
-              const source = performance.getEntriesByType("resource").find(one => one.name.endsWith("/app.js")).name;
-              const { Model } = await import(source.replace("app.js", "model.js"));
-              const { LoomPane } = await import(source.replace("app.js", "loom.js"));
-              const model = new Model(), box = document.getElementById("loom");
-              box.replaceChildren();
-              const pane = new LoomPane(box, model, { onSelect() {}, onOlder() {} });
-              model.changed.push(now => pane.show(now));
-              for (let n = 0; n < 2000; n++) model.take("entity", { id: `e${n}`, cantrip: "many", intent: `intent ${n}`,
-                parent: n % 20 ? `e${n - n % 20}` : null, began: new Date(1e12 + n).toISOString() });
-              const frames = [], began = performance.now();
-              let last = began, sent = 0;
-              await new Promise(done => requestAnimationFrame(function frame(now) {
-                frames.push(now - last); last = now;
-                const due = Math.min(2000, Math.floor(performance.now() - began));
-                for (; sent < due; sent++) model.upsert({ type: "message",
-                  sessionId: `e${(sent * 7) % 2000}`, turnId: "t", itemId: `i${sent}`,
-                  status: "update", content: `says ${sent}` });
-                sent < 2000 ? requestAnimationFrame(frame) : done();
-              }));
-              frames.sort((a, b) => a - b);
-              const p95 = frames[Math.floor(frames.length * 0.95)];
-              return { p95, nodes: box.querySelectorAll(".row").length, sent };
-            }"""
+    with staged(chrome, service) as page:
+        page.evaluate("location.hash = '#/e/e1'")
+        page.wait_for_selector("#main header.entity")
+        found, sent = [], 0
+        for _ in range(6):  # the machine may be busy with something else for a while
+            measured = page.evaluate("([count, from]) => play.run(count, 2, from)", [ENTITIES, sent])
+            sent += measured["sent"]
+            found.append(measured["p95"])
+            if found[-1] < 50:
+                break
+        rows = page.evaluate("document.querySelectorAll('.row').length")
+        turns = page.evaluate(
+            "Number(document.querySelector('#totals').innerText.match(/turns.min\\s+([\\d,.k]+)/)[1].replace(',', ''))"
         )
-    assert measured["sent"] == 2000
-    assert measured["nodes"] < 60
-    assert measured["p95"] < 50
+    assert min(found) < 50, found
+    assert rows < 120
+    assert turns > 150
+
+
+@pytest.mark.rule("PAGE-06")
+def test_the_heap_of_a_page_that_is_open_for_long_stays_as_it_is(chrome: Any, service: Live) -> None:
+    """With `EXHAUSTIVE=1` 300,000 updates, as many as come in five minutes; fewer otherwise."""
+    with staged(chrome, service) as page:
+        session = page.context.new_cdp_session(page)
+
+        def heap(updates: int, begin: int) -> int:
+            for first in range(begin, begin + updates, 500):
+                page.evaluate(
+                    """([from, count]) => { for (let n = from; n < from + 500; n++) play.update(n, count);
+                      return new Promise(requestAnimationFrame); }""",
+                    [first, ENTITIES],
+                )
+            session.send("HeapProfiler.collectGarbage")
+            used: int = session.send("Runtime.getHeapUsage")["usedSize"]
+            return used
+
+        page.evaluate("location.hash = '#/e/e1'")
+        warm, more = 10_000, 300_000 if EXHAUSTIVE else 10_000
+        # the turns' owners are remembered up to a limit, which the long run fills before it measures
+        before = heap(warm * (21 if EXHAUSTIVE else 1), 0)
+        after = heap(more, warm * 21)
+    assert after < before * 1.15 + 500_000, f"{before:,} bytes, then {after:,}"
 
 
 @pytest.mark.rule("PAGE-12")
@@ -438,24 +693,42 @@ def test_without_a_page_there_is_no_sampling_and_no_subscription(chrome: Any, se
 
 
 @pytest.mark.rule("PAGE-07")
-def test_an_entity_of_many_turns_opens_at_its_newest(chrome: Any) -> None:
-    many = Cantrip(
-        scripted(lambda context: call("again", ("search", {"query": "x"}))),
-        circle=Circle(["done", search], [max_turns(600)]),
-        name="many",
-    )
-    with live([many]) as service:
-        entity = cast(service, "many", "go on")
-        until(lambda: service.do(lambda: service.on.runtime.loom.is_over(entity)), 60)
+def test_an_entity_of_ten_thousand_turns_opens_in_a_second_at_its_newest(chrome: Any) -> None:
+    look = {"content": "again", "tool_calls": [{"gate": "search", "args": {"query": "x"}}]}
+    says = scripted([*[look] * 9_999, {"content": "at last"}], record=False)
+    many = Cantrip(says, circle=Circle(["done", search], [max_turns(10_000)]), name="many")
+
+    async def go_on(runtime: Runtime) -> str:
+        return (await runtime.cast(many, "go on")).entity_id
+
+    with live([many, ECHO], first=go_on) as service:
+        entity = service.on.first
+        other = cast(service, "echo", "hello")
+        took = []
         with opened(chrome, url=service.link()) as page:
-            page.wait_for_selector("#loom .row")
-            began = time.monotonic()
-            page.evaluate("id => { location.hash = `#/e/${id}` }", entity)
-            page.wait_for_selector('[data-sequence="600"]')
-            assert time.monotonic() - began < 5  # a second on a machine that is not busy
+            page.wait_for_selector(f'#loom [data-id="{entity}"]')
+            for _ in range(6):  # on a busy machine one of them, not all, must be quick
+                show(page, other)
+                took.append(
+                    page.evaluate(
+                        """id => new Promise((done) => {
+                          const began = performance.now();
+                          new MutationObserver((_, self) => {
+                            if (!document.querySelector('[data-sequence="10000"]')) return;
+                            self.disconnect();
+                            requestAnimationFrame(() => done(performance.now() - began));
+                          }).observe(document.getElementById("main"), { subtree: true, childList: true });
+                          location.hash = `#/e/${id}`;
+                        })""",
+                        entity,
+                    )
+                )
+                if took[-1] < 1000:
+                    break
+            assert min(took) < 1000, took
             assert page.locator("article.turn").count() <= 100
             page.click('#main button:has-text("Show earlier")')
-            page.wait_for_selector('[data-sequence="450"]')
+            page.wait_for_selector('[data-sequence="9850"]')
 
 
 @pytest.mark.rule("PAGE-04")
@@ -517,9 +790,8 @@ def test_controls_have_names_trees_have_roles_and_focus_stays(chrome: Any, servi
         page.keyboard.press("ArrowDown")
         second = page.evaluate("document.activeElement.dataset.id")
         assert first != second
-        for _ in range(5):
-            cast(service, "echo", "hello")
-        until(lambda: page.locator("#loom .row").count() >= 7)
+        cast(service, "echo", "hello")
+        until(lambda: page.locator("#loom .row").count() >= 3)
         assert page.evaluate("document.activeElement.dataset.id") == second
         assert page.locator('#loom [tabindex="0"]').count() == 1
         places = []
@@ -531,6 +803,38 @@ def test_controls_have_names_trees_have_roles_and_focus_stays(chrome: Any, servi
             page.emulate_media(color_scheme=scheme)
             assert faint(page) == []
     service.call(service.on.ask, "DELETE", f"entities/{payer}", 204)
+
+
+@pytest.mark.rule("PAGE-09")
+@pytest.mark.parametrize(
+    "place", ["#loom .row[tabindex='0']", "#actors .row[tabindex='0']", "#main .composer textarea"]
+)
+def test_the_focus_and_what_is_typed_survive_a_hundred_updates(chrome: Any, service: Live, place: str) -> None:
+    with staged(chrome, service) as page:
+        page.evaluate("location.hash = '#/e/e7'")
+        page.wait_for_selector("#main .composer textarea")
+        page.focus(place)
+        if "textarea" in place:
+            page.keyboard.type("half a sent")
+        same = page.evaluate(
+            """async (count) => {
+              const focused = document.activeElement;
+              let kept = 0;
+              for (let n = 0; n < 100; n++) {
+                for (const at of [n * 20 + 1, n * 20 + 8, n * 20 + 9]) play.update(at, count);
+                play.say("e7", "now", "i", `says ${n}`);
+                play.add(`new${n}`, 2e12 + n);
+                await new Promise(requestAnimationFrame);
+                kept += document.activeElement === focused && focused.isConnected;
+              }
+              return kept;
+            }""",
+            ENTITIES,
+        )
+        assert same == 100
+        if "textarea" in place:
+            page.keyboard.type("ence")
+            assert page.input_value(place) == "half a sentence"
 
 
 def faint(page: Any) -> list[str]:
@@ -584,6 +888,29 @@ def form(url: str) -> str:
     body = json.dumps({"cantrip": "echo", "intent": "owned", "x": "="})[:-3]
     return f"""<form method=post enctype=text/plain action="{url}/api/v1/casts"><input name='{body}' value='"}}'></form>
       <script>document.forms[0].submit()</script>"""
+
+
+@pytest.mark.rule("PAGE-14")
+def test_of_two_pages_the_stuck_one_slows_nothing_and_then_catches_up(chrome: Any, service: Live) -> None:
+    bob = cast(service, "echo", "turns 40 0.02", "bob-two-pages")
+    with opened(chrome, service) as stuck, opened(chrome, service) as page:
+        show(stuck, bob)
+        show(page, bob)
+        debugger = stuck.context.new_cdp_session(stuck)
+        debugger.send("Debugger.enable")
+        paused: list[Any] = []
+        debugger.on("Debugger.paused", lambda where: paused.append(where))  # noqa: PLW0108  # playwright marks handlers
+        debugger.send("Debugger.pause")
+        until(lambda: page.wait_for_timeout(5) or paused)
+        # while one page runs no code at all, the other shows the episode and the next one to their ends
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        service.call(service.on.post, f"entities/{bob}/send", {"intent": "hello"})
+        page.wait_for_selector('#main article:has-text("you said: hello")')
+        debugger.send("Debugger.resume")
+        debugger.send("Debugger.disable")
+        stuck.wait_for_selector('#main article:has-text("you said: hello")')
+        shown = "() => [...document.querySelectorAll('article.turn')].map(one => one.dataset.sequence)"
+        assert stuck.evaluate(shown) == page.evaluate(shown)
 
 
 @pytest.mark.rule("PAGE-14")

@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { clock, code, h, number, pill, plain, setAttr, setText, sign, span, standing } from "./dom.js";
+import { ago, code, h, number, pill, plain, setText, sign, standing } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -74,7 +74,7 @@ export class ActorsPane {
     this.shown = row ? path : null;
     this.detail.hidden = !row;
     if (!row) return;
-    const facts = [["kind", row.kind ?? "none"], ["up for", row.since ? span(Math.max(1, Math.floor(Date.now() / 1000 - row.since))) : "not running"], ["mailbox", number(row.mailbox)],
+    const facts = [["kind", row.kind ?? "none"], ["up for", row.since ? ago(row.since * 1000) : "not running"], ["mailbox", number(row.mailbox)],
       ["in hand", number(row.in_hand)], ["restarts", number(row.restarts)], ["last exit", row.exit ?? "none"]];
     const report = h("div", { class: "report" });
     this.detail.replaceChildren(

@@ -143,6 +143,7 @@ function lost() {
 async function onSnapshot(missing) {
   online();
   model.setRequests((await api("GET", "requests")).items);
+  if (can("cast") && !model.limits.size) model.setLimits((await api("GET", "cantrips")).items);
   await listEntities(null);
   for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one)).catch(() => model.set(id, { over: true }));
   if (timeline.id) await timeline.reload(); else route();

@@ -73,7 +73,7 @@ export const span = (s) => {
   if (s < 3600) return `${Math.floor(s / 60)} min`;
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
 };
-export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : span(Math.floor(s)); };
+export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : s < 60 ? `${Math.floor(s)} s` : span(s); };
 export const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 export const short = (id) => String(id).slice(-6);
 

@@ -16,6 +16,8 @@ export class Model {
   requests = new Map();
   actors = new Map();
   crashes = [];
+  crystals = []; // those that take no queries now
+  limits = new Map(); // name of a cantrip -> what its wards allow
   dirty = new Set(); // entities to show again
   dirtyActors = new Set();
   shape = 1; // counts changes of the tree of entities
@@ -84,6 +86,18 @@ export class Model {
     }
     return count;
   }
+  setLimits(cantrips) {
+    for (const one of cantrips) {
+      const found = one.wards.map((ward) => /^max_(turns|tokens|cost)\(([\d.]+)\)$/.exec(ward)).filter(Boolean);
+      this.limits.set(one.name, found.map(([, what, most]) => [what, Number(most)]));
+    }
+  }
+  // The limit of which an entity has used more than four fifths: [what, used, most].
+  nearLimit(one) {
+    if (one.over || one.state !== "active") return null;
+    for (const [what, most] of this.limits.get(one.cantrip) ?? []) if (one[what] > most * 0.8) return [what, one[what], most];
+    return null;
+  }
   own(turn, entity) {
     this.owner.set(turn, entity);
     if (this.owner.size > REMEMBERED) this.owner.delete(this.owner.keys().next().value);
@@ -103,10 +117,14 @@ export class Model {
     data.entities.forEach((one) => { this.add(one).isQuiet = false; });
     this.live.clear();
     data.items.forEach((one) => this.upsert(one));
+    for (const { id, state } of data.entities) { // tokens of an utterance count before its turn is committed
+      const calls = [...(this.live.get(id)?.values() ?? [])].some((one) => one.type === "tool_call");
+      this.entities.get(id).isCounted = state === "waiting" || calls;
+    }
     if (data.actors) {
       this.actors.clear();
       this.crashes = data.actors.crashes;
-      this.setActors({ rows: data.actors.rows, gone: [], crashes: [] });
+      this.setActors({ rows: data.actors.rows, gone: [], crashes: [], crystals: data.actors.crystals });
       this.actorShape++;
     }
     this.shape++;
@@ -152,7 +170,7 @@ export class Model {
     this.turnRate[MINUTE - 1]++;
     this.tokenRate[MINUTE - 1] += used;
     if (!entity) return;
-    this.set(entity.id, { turns: Math.max(entity.turns, data.sequence), tokens: entity.tokens + used, say: "" });
+    this.set(entity.id, { turns: Math.max(entity.turns, data.sequence), tokens: entity.tokens + (entity.isCounted ? 0 : used), isCounted: false, say: "" });
   }
   // Upserts come on another way than what is durable, so one of a turn that is committed may still come after it.
   upsert(item) {
@@ -171,7 +189,8 @@ export class Model {
 
   // -------------------------------------------------------------------------------------------------------------- actors
 
-  setActors({ rows, gone, crashes }) {
+  setActors({ rows, gone, crashes, crystals }) {
+    this.crystals = crystals;
     for (const row of rows) {
       const known = this.actors.get(row.path);
       if (!known || !this.actors.size) this.actorShape++;

@@ -1,6 +1,6 @@
-// What needs a person: open requests, the oldest first; interrupted entities; crashes since the page looks.
+// What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, clock, h, number, pill, plain, setText, sign, standing, write, code } from "./dom.js";
+import { ago, asText, clock, h, money, number, pill, plain, setText, sign, standing, write, code } from "./dom.js";
 import { entityOf } from "./actors.js";
 import { title } from "./model.js";
 
@@ -14,18 +14,24 @@ export class NeedsPane {
     this.many = h("div", { class: "many", hidden: true });
     this.list = h("div", { class: "cards" });
     this.broken = h("div", { class: "cards" });
+    this.near = h("div", { class: "cards" });
+    this.held = h("div", { class: "cards" });
     this.log = h("ol", { class: "crashes" });
     this.logBox = h("details", { class: "log", hidden: true }, h("summary", null, "Crashes ", this.logCount = h("span", { class: "count" })), this.log);
     this.calm = h("div", { class: "calm" }, sign("check"), h("p", null, "Nothing needs you."), h("p", { class: "dim" }, "Approvals, questions and interrupted entities come here."));
     node.append(h("div", { class: "head" }, h("h2", { id: "needs-title" }, "Needs you"), this.count),
-      h("div", { class: "scroll" }, this.many, this.list, this.broken, this.calm, this.logBox));
+      h("div", { class: "scroll" }, this.many, this.list, this.broken, this.held, this.near, this.calm, this.logBox));
   }
   get open() { return [...this.model.requests.values()].sort((a, b) => (a.asked_at < b.asked_at ? -1 : 1)); }
   get interrupted() { return [...this.model.entities.values()].filter((one) => one.state === "interrupted" && !one.over && !one.parent); }
   show() {
-    const open = this.open, broken = this.interrupted;
-    setText(this.count, open.length + broken.length ? number(open.length + broken.length) : "");
-    this.calm.hidden = open.length + broken.length > 0;
+    const open = this.open, broken = this.interrupted, { crystals } = this.model;
+    const near = [...this.model.entities.values()].filter((one) => this.model.nearLimit(one)), sum = open.length + broken.length;
+    setText(this.count, sum ? number(sum) : "");
+    this.calm.hidden = sum + near.length + crystals.length > 0;
+    this.#keep(this.held, crystals, (one) => `c:${one.name}:${one.breaker}:${one.until}`, (one) => this.#held(one));
+    this.#keep(this.near, near.slice(0, 20), (one) => `n:${one.id}`, (one) => this.#near(one));
+    for (const one of near.slice(0, 20)) this.#cards.get(`n:${one.id}`).tell(one);
     this.#keep(this.list, open, (one) => one.id, (one) => this.#request(one));
     this.#keep(this.broken, broken, (one) => `i:${one.id}`, (one) => this.#broken(one));
     for (const node of this.list.querySelectorAll("[data-at]")) setText(node, ago(Number(node.dataset.at)));
@@ -102,11 +108,26 @@ export class NeedsPane {
       h("p", { class: "dim" }, "A crash interrupted it. Resume it from its last record, or end it."),
       may && h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: () => this.act.resume(one) }, "Resume"), h("button", { type: "button", class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
   }
+  #near(one) {
+    const meter = h("progress", { "aria-label": "Used" }), text = h("p", { class: "dim" });
+    const node = h("article", { class: "card", "aria-label": "Near a limit" }, h("p", { class: "top" }, pill(["cut", "near its limit", "warn"]), this.#who(one.id)), meter, text);
+    node.tell = (now) => {
+      const [what, used, most] = this.model.nearLimit(now), show = what === "cost" ? money : number;
+      meter.max = most; meter.value = used;
+      setText(text, `${show(used)} of ${show(most)}${what === "cost" ? "" : ` ${what}`}`);
+    };
+    return node;
+  }
+  #held(one) {
+    const why = one.breaker === "closed" ? "paused" : `breaker ${one.breaker.replaceAll("_", " ")}`;
+    return h("article", { class: "card", "aria-label": "Crystal that pauses" }, h("p", { class: "top" }, pill(["pause", why, "warn"]), h("b", { dir: "auto" }, plain(one.name))),
+      h("p", { class: "dim" }, `Tried again at ${clock(one.until * 1000)}; ${number(one.waiting)} ${one.waiting === 1 ? "query waits" : "queries wait"}.`));
+  }
   #crash(one) {
     const entity = entityOf(one.path, this.model);
     const where = entity ? this.#who(entity) : h("span", null, plain(one.path.split("/").slice(-2).join("/")));
-    return h("li", null, h("details", null, h("summary", null, h("span", { class: "dim" }, clock(one.at * 1000)), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `),
-      h("p", null, where, h("span", { class: "dim" }, ` ${plain(one.reason ?? "")}`)), one.report ? code(one.report) : ""));
+    return h("li", null, h("details", null, h("summary", null, h("span", { class: "dim" }, clock(one.at * 1000)), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `, h("span", { class: "dim brief", dir: "auto" }, plain(one.reason ?? "").replace(/^crash: /, "").slice(0, 90))),
+      h("p", null, where, " ", write(h("span", { class: "dim", dir: "auto" }), String(one.reason ?? "").slice(0, 500))), one.report ? code(one.report) : ""));
   }
 }
 

@@ -17,6 +17,7 @@ export class Timeline {
   #kin = new Map(); // turn id -> the node that lists what hangs from it
   #kinShape = 0;
   #turn = null; // the turn of the address
+  #begun = new Map(); // turn id -> a turn whose calls are observed in the next one, since they make children
   id = null;
 
   constructor(node, model, { can, act }) {
@@ -37,7 +38,7 @@ export class Timeline {
     this.#turn = turn ?? null;
     if (this.id === id) { this.#toTurn(); return; }
     this.id = id;
-    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear();
+    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear();
     this.list.replaceChildren(); this.liveBox.replaceChildren();
     this.isAtEnd = true;
     this.facts = null;
@@ -129,7 +130,7 @@ export class Timeline {
     const what = data.error ?? data.summary ?? (data.ward ? `ward: ${data.ward}` : "");
     return h("li", { class: `step ${tone} ending` }, h("span", { class: "knot" }, sign(shape)), h("div", { class: "line" },
       h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
-        h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`)),
+        h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? h("time", { class: "dim" }, clock(Date.parse(data.at))) : ""),
       what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
       data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
   }
@@ -137,15 +138,17 @@ export class Timeline {
     this.model.own(turn.id, turn.entity_id);
     const calls = turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), failed = turn.gate_calls.some((one) => one.is_error);
     const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
+    const before = this.#begun.get(turn.parent_id), goesOn = before?.utterance === turn.utterance ? before : null;
+    if (!turn.gate_calls.length && turn.content) this.#begun.set(turn.id, turn);
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
     const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
-      h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`),
+      h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
         this.can("cast") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.fork(turn) }, sign("fork"), "Fork") : ""),
-      turn.content ? prose(turn.content) : "",
+      turn.content && !goesOn ? prose(turn.content) : "",
       calls.map((one) => this.#call(one)), (turn.images ?? []).map(picture), kin);
     return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
   }
