@@ -123,12 +123,18 @@ class Store(ABC):
             if not lines:
                 return
             end = self._lock_head(db)
-            timed = [timer.entity_id for _, timer in timers]
-            numbers, mail_numbers = self._look_up(db, records, lines, mails, [no for _, no in taken], entities=timed)
+            numbers, mail_numbers = self._look_up(
+                db,
+                records,
+                lines,
+                mails,
+                [no for _, no in taken] if taken else (),
+                entities=[timer.entity_id for _, timer in timers] if timers else (),
+            )
             made = plan(records, numbers, self._known, leases)
             if taken or post or made.over:
                 MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-            if timers or made.lives:
+            if timers or Life.OVER in made.lives.values():
                 plan_timers(made, self._known, timers)
             made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
             self._seal_lines(made, lines, end)

@@ -184,10 +184,14 @@ class Core:
 
         All of it is durable when this returns.
         """
-        kept, guard = self.guard.redact_records(records), self.guard
-        sent = [guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing]
+        guard = self.guard
+        if guard.at_rest:
+            records = guard.redact_records(records)
+            outgoing = [
+                guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing
+            ]
         try:
-            await self.writer.call(Append(kept, taken, sent))
+            await self.writer.call(Append(records, taken, outgoing))
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 

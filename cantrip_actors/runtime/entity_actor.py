@@ -445,11 +445,12 @@ class EntityActor(Actor):
         event: Event | None
         match action:
             case Ask():
-                if self._since_checkpoint >= max(
-                    CHECKPOINT_EVERY, RECORDS_A_MESSAGE * len(self._state.conversation.context)
+                if self._since_checkpoint >= CHECKPOINT_EVERY and self._since_checkpoint >= RECORDS_A_MESSAGE * len(
+                    self._state.conversation.context
                 ):
                     await self._write_checkpoint()
-                await self._park()
+                if self._services.living.is_handing_over:
+                    await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
                 seen = await cell.circle.call(action)
@@ -476,11 +477,10 @@ class EntityActor(Actor):
         return event
 
     async def _park(self) -> None:
-        """Wait at this border between two turns until the entity is suspended, if its node hands it over (N-63)."""
-        if self._services.living.is_handing_over:
-            self._cell.wait.kind = "node"
-            self._services.living.note_rest()
-            await anyio.sleep_forever()
+        """Wait at this border between two turns until the entity is suspended: its node hands it over (N-63)."""
+        self._cell.wait.kind = "node"
+        self._services.living.note_rest()
+        await anyio.sleep_forever()
 
     async def _ask(self, action: Ask) -> Event:
         emit = self._emit if self._services.watchers.has_any else None

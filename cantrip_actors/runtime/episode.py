@@ -39,8 +39,8 @@ class Episode:
         self.summary = outcome.summary
         self.usage: Usage = outcome.usage
         self.subtree_usage: Usage = outcome.subtree_usage
-        self.images: tuple[Image, ...] = pictures_among(outcome.images)
-        self.files: tuple[File, ...] = files_among(outcome.images)
+        self.images: tuple[Image, ...] = pictures_among(outcome.images) if outcome.images else ()
+        self.files: tuple[File, ...] = files_among(outcome.images) if outcome.images else ()
         self._last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None

@@ -319,7 +319,7 @@ class LoomActor(Actor):
         caller.reply(lease.token)
 
     async def _write(self, group: list[Caller]) -> None:
-        records, taken, post, timers = _joined([caller.message for caller in group])
+        records, taken, post, timers = _joined(group)
         began = time.perf_counter()
         try:
             if records and self._store.blocking:
@@ -395,23 +395,25 @@ class LoomActor(Actor):
 
 
 def _joined(
-    group: Sequence[Append],
+    group: Sequence[Caller],
 ) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]], list[tuple[int, Timer]]]:
     """Return the records of a group; the mail that they take and post, and timers, by the indexes of the records."""
     records: list[Record] = []
     taken: list[tuple[int, int]] = []
     post: list[tuple[int, Mail]] = []
     timers: list[tuple[int, Timer]] = []
-    for message in group:
+    for caller in group:
+        message: Append = caller.message
         before = len(records)
         records.extend(message.records)
         if message.taken:
             taken += [(before + place, no) for place, no in message.taken]
-        for one in message.outgoing:
-            if isinstance(one, Timer):
-                timers.append((len(records) - 1, one))
-            else:
-                post.append((len(records) - 1, one))
+        if message.outgoing:
+            for one in message.outgoing:
+                if isinstance(one, Timer):
+                    timers.append((len(records) - 1, one))
+                else:
+                    post.append((len(records) - 1, one))
     return records, taken, post, timers
 
 

@@ -231,17 +231,21 @@ class Response(Value, frozen=True, gc=False):
             raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(name, cls.__struct_fields__)}')
         get = value.get
         calls, blocks, metadata, images = get("tool_calls"), get("blocks"), get("metadata"), get("images")
-        for name, given in (("tool_calls", calls), ("blocks", blocks), ("images", images)):
-            if given is not None and not isinstance(given, (list, tuple)):
-                raise CrystalError(f"crystal returned {name} of type {type(given).__name__}: expected a list or null")
+        if calls.__class__ is not list or blocks is not None or images is not None:  # nearly always it is that alone
+            for name, given in (("tool_calls", calls), ("blocks", blocks), ("images", images)):
+                if given is not None and not isinstance(given, (list, tuple)):
+                    kind = type(given).__name__
+                    raise CrystalError(f"crystal returned {name} of type {kind}: expected a list or null")
         if metadata is not None and not isinstance(metadata, Mapping):
             kind = type(metadata).__name__
             raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
         if images and not _are_pictures(images):
             raise CrystalError(f"crystal returned images that are no Image: {images!r:.200}")
-        for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", get("handle"))):
-            if kept and not _is_json(kept):
-                raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
+        handle = get("handle")
+        if blocks or metadata or handle:
+            for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", handle)):
+                if kept and not _is_json(kept):
+                    raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
         return cls(
             _text("content", get("content")),
             tuple([ToolCall.of(call) for call in calls]) if calls else (),
@@ -250,7 +254,7 @@ class Response(Value, frozen=True, gc=False):
             _text("code", get("code")),
             tuple(blocks) if blocks else (),
             dict(metadata) if metadata else {},
-            get("handle"),
+            handle,
             tuple(images) if images else (),
         )
 

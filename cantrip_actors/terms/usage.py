@@ -79,9 +79,8 @@ class Usage(Value, frozen=True, gc=False):
         if not isinstance(value, Mapping):
             raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
         counts: dict[str, Any] = {}
-        for name in cls.__struct_fields__:
-            amount = value.get(name)
-            if not amount:
+        for name, amount in value.items():
+            if not amount or name not in _COUNTS:
                 continue
             if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
@@ -100,6 +99,7 @@ class Usage(Value, frozen=True, gc=False):
 
 
 NO_USAGE = Usage()
+_COUNTS: Final = frozenset(Usage.__struct_fields__)
 
 
 class CrystalError(CantripError):
