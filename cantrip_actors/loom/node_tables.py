@@ -81,7 +81,7 @@ class NodeTables(Store):
             if not self._has_accounts:
                 self._lock_tables(db)
                 db.execute("create table if not exists accounts (name text primary key, state text not null)")
-            db.execute("insert into accounts values (?, '') on conflict (name) do nothing", (name,))
+            db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
             state, result = change(_text(state) or None, self._now(db))
@@ -235,18 +235,19 @@ class NodeTables(Store):
         row = db.execute("select head from takeovers where entity = ?", (tree.root,)).fetchone()
         head = (tree.head or NOTHING).decode()
         db.execute(
-            "insert into takeovers values (?, ?) on conflict (entity) do update set head = excluded.head",
+            "insert into takeovers (entity, head) values (?, ?) "
+            "on conflict (entity) do update set head = excluded.head",
             (tree.root, head),
         )
         return deaths if row is not None and _text(row[0]) == head else 0
 
 
 _NEW_RELEASE = (
-    "insert into releases select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
+    "insert into releases (release, no) select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
     "on conflict (release) do nothing"
 )
 _BEAT = (
-    "insert into nodes values (?, ?, ?, ?, ?) on conflict (owner) do update set "
+    "insert into nodes (owner, info, busy, draining, asked) values (?, ?, ?, ?, ?) on conflict (owner) do update set "
     "info = excluded.info, busy = excluded.busy, draining = excluded.draining"
 )
 _ROOT = "join entities on entities.id = leases.entity and tree = entities.no"

@@ -91,7 +91,9 @@ class TableStore(NodeTables):
         if found is None and seal.mark is not None:
             records, link = seal.beginning
             db.execute(SEAL)
-            db.execute("insert into seal values (?, ?, ?, ?)", (*seal.mark, records, link.decode()))
+            db.execute(
+                "insert into seal (salt, mark, records, link) values (?, ?, ?, ?)", (*seal.mark, records, link.decode())
+            )
         return seal
 
     def _lock_head(self, db: Connection) -> Head | None:
@@ -164,9 +166,9 @@ class TableStore(NodeTables):
         with self._at_once(db):
             if made.blobs:
                 kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
-                db.executemany("insert into blobs values (?, ?, ?, ?) on conflict do nothing", kept)
+                db.executemany(_KEEP_BLOB, kept)
             if made.entities:
-                db.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", made.entities)
+                db.executemany(_ADD_ENTITY, made.entities)
             if made.records:
                 rows = [
                     (number, place.no, committed_turn(record), line.decode())
@@ -174,7 +176,7 @@ class TableStore(NodeTables):
                         made.numbers, made.places, made.records, made.lines, strict=True
                     )
                 ]
-                db.executemany("insert into records values (?, ?, ?, ?)", rows)
+                db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
             if made.lives:
                 lives = [(life.value, self._no(entity, made)) for entity, life in made.lives.items()]
                 db.executemany("update entities set life = ? where no = ?", lives)
@@ -192,7 +194,7 @@ class TableStore(NodeTables):
                     )
                     for row, line, _ in made.posted.values()
                 ]
-                db.executemany("insert into mail values (?, ?, ?, ?, ?, ?, ?, ?)", posted)
+                db.executemany(_ADD_MAIL, posted)
             if made.taken:
                 marks = [(number, no) for no, (_, number) in made.taken.items()]
                 db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
@@ -206,7 +208,8 @@ class TableStore(NodeTables):
                 for tree, head in heads.items()
             ]
             db.executemany(
-                "insert into trees values (?, ?, ?, ?, ?) on conflict (no) do update set head = excluded.head, "
+                "insert into trees (no, head, control, intents, loads) values (?, ?, ?, ?, ?) "
+                "on conflict (no) do update set head = excluded.head, "
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
                 trees,
             )
@@ -548,7 +551,7 @@ class TableStore(NodeTables):
     def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
         self._transact(
             lambda db: db.execute(
-                "insert into checkpoints select no, ? from entities where id = ? "
+                "insert into checkpoints (entity, data) select no, ? from entities where id = ? "
                 "on conflict (entity) do update set data = excluded.data",
                 (kept, entity_id),
             )
@@ -760,10 +763,16 @@ select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from ti
   from {given} join entities one on one.id = given.id join entities root on root.no = one.tree
   left join trees on trees.no = one.tree left join leases on leases.entity = root.id
 """
+_KEEP_BLOB = "insert into blobs (digest, kind, data, seal) values (?, ?, ?, ?) on conflict do nothing"
+_ADD_ENTITY = (
+    "insert into entities (no, id, tree, parent_entity, parent_turn, forked, name, lasting, life) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_MAIL = "insert into mail (no, entity, lane, loads, key, digest, line, taken) values (?, ?, ?, ?, ?, ?, ?, ?)"
 SCHEDULES, NOBODY = 0, -1
 """Two numbers that no entity has: schedules belong to the first, nothing to the second."""
 _SET_TIMER = (
-    "insert into timers values (?, ?, ?, ?) "
+    "insert into timers (entity, id, due, line) values (?, ?, ?, ?) "
     "on conflict (entity, id) do update set due = excluded.due, line = excluded.line"
 )
 _OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"
