@@ -22,7 +22,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -282,8 +282,8 @@ class SqliteStore(TableStore):
             size += sum(len(line) for _, line, _ in made.timers.values())
         self._wal.wrote(size)
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
-        super()._keep_checkpoint(entity_id, kept)
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+        super()._keep_checkpoint(entity_id, kept, leases)
         with self._writing:
             self._wal.wrote(len(kept))
 

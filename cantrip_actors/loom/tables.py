@@ -24,7 +24,7 @@ from cantrip_actors.loom.erasure import (
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
 from cantrip_actors.loom.node_tables import Connection, NodeTables
-from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
+from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, check_lease, facts_of
 from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
@@ -548,14 +548,20 @@ class TableStore(NodeTables):
         rows = self._rows("select life from entities where id = ?", entity_id)
         return Life(rows[0][0]) if rows else None
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
-        self._transact(
-            lambda db: db.execute(
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+        def work(db: Connection) -> None:
+            if leases is not None:
+                self._look_up(db, entities=[entity_id])
+                place = self._known.place(entity_id)
+                if place is not None:
+                    check_lease(entity_id, place.tree, leases)
+            db.execute(
                 "insert into checkpoints (entity, data) select no, ? from entities where id = ? "
                 "on conflict (entity) do update set data = excluded.data",
                 (kept, entity_id),
             )
-        )
+
+        self._transact(work)
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         query = "select data from checkpoints where entity = (select no from entities where id = ?)"

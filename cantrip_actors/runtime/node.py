@@ -17,11 +17,11 @@ import anyio
 import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, rank
+from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, order_among, rank
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
-from cantrip_actors.runtime.inboxes import Inboxes
+from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.placing import candidate_of, member_of
@@ -228,12 +228,22 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     return may_cast
 
 
+def admits_timer(membership: Membership, id: str, late: float) -> bool:
+    """Return whether this node carries out a timer: at once if it is the first for it, else after one look a place.
+
+    So nodes share out what is due together, and a timer whose first node is frozen waits for a moment only.
+    """
+    owners = [one.owner for one in membership.members if not one.is_draining]
+    return late >= LOOK * order_among(owners, membership.owner, id)
+
+
 def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
     """Return the membership of a runtime that is about to join."""
     info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves))
     membership = Membership(node, info)
     core.admits = partial(admits, core, membership)
     core.admits_cast = partial(admits_cast, membership)
+    core.admits_timer = partial(admits_timer, membership)
     core.has_room = lambda: membership.busy < node.capacity
     return membership
 
