@@ -334,7 +334,10 @@ class PostgresStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._while_renewing(lambda db: db.execute(_RENEW, (ttl, owner)))
+        self._while_renewing(lambda db: self._extend(db, owner, ttl))
+
+    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
+        return bool(db.execute(_RENEW, (ttl, owner)).rowcount)
 
     def _while_renewing(self, work: Callable[[Connection], T]) -> T:
         with self._renewing:

@@ -351,7 +351,10 @@ class SqliteStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
-        self._transact(lambda db: db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)))
+        self._transact(lambda db: self._extend(db, owner, ttl))
+
+    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
+        return bool(db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)).rowcount)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """The mail that waits with a number above `after`, looked up when another connection has written."""

@@ -172,10 +172,11 @@ class NodeActor(Actor):
         if self._membership.is_draining:
             return _Found(nodes, [], [])
         steady = self._membership.is_steady
+        dead = store.dead_holders()
         if steady:
-            store.sweep()
+            store.sweep(dead)
         candidates, hopeless = [], []
-        for one in store.unowned(MANY):
+        for one in store.unowned(MANY, dead):
             if (one.why == "expired" and not steady) or one.entity_id in left_out:
                 continue
             candidate = self._candidate(one)

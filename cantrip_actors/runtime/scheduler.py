@@ -54,7 +54,11 @@ SOON: Final = 0.001
 SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
 
+SELDOM: Final = 4
+"""Every so many times it looks for the timers of other processes although no hint was heard."""
+
 _LOOK: Final = object()
+_TICK: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -102,8 +106,15 @@ class Scheduler:
         """Look at everything that is due in so many seconds."""
         self._has_news, self.next = True, time_of_day() + delay
 
+    @property
+    def hints(self) -> int | None:
+        """How many hints other processes have sent; None where they send none."""
+        return None if self._inboxes.hints is None else self._inboxes.heard
+
     def note(self, timer: Timer) -> None:
-        """Take note of a timer that was set."""
+        """Take note of a timer that was set. If it is due soon, other processes are told."""
+        if timer.due is not None and timer.due <= time_of_day() + LOOK * SELDOM:
+            self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
             self.wake()
 
@@ -414,7 +425,10 @@ STOPPED: Final = "stopped, because its schedule is due again"
 
 
 class SchedulerActor(Actor):
-    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds."""
+    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds.
+
+    Where processes send hints, and none was heard, it looks at every fourth time only.
+    """
 
     has_tasks = True
 
@@ -422,16 +436,23 @@ class SchedulerActor(Actor):
         self._scheduler = scheduler
         self._looks = looks
         self._alarm: Alarm | None = None
+        self._ticks = 0
+        self._heard: int | None = None
 
     async def init(self) -> None:
         """Look at once, after a crash of this actor; else the runtime wakes it once it is open."""
         if self._looks:
-            self.send_every(LOOK, _LOOK)
+            self.send_every(LOOK, _TICK)
         self._scheduler.wake()
 
     async def handle_info(self, message: Any) -> None:
         """Look, and sleep until the next timer is due."""
-        if message is not _LOOK:
+        if message is _TICK:
+            self._ticks += 1
+            before, self._heard = self._heard, self._scheduler.hints
+            if self._heard is not None and self._heard == before and self._ticks % SELDOM:
+                return
+        elif message is not _LOOK:
             return
         try:
             await self._scheduler.look(self.tasks.start_soon)
