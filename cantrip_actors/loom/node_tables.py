@@ -216,7 +216,7 @@ class NodeTables(Store):
         return int(found)
 
     def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
-        """Remove leases of dead holders on entities that are not at work; return how many. Nobody misses them."""
+        """Remove some leases of dead holders on entities that are not at work; return how many. Nobody misses them."""
         numbers = [no for no, _ in dead]
         if not numbers:
             return 0

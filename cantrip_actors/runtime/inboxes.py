@@ -68,6 +68,7 @@ class Inboxes:
         self.actor = ActorRef()
         self.hints: Hints | None = None
         """Tells other processes to look, where there are any."""
+        self.on_hint: Callable[[], object] = lambda: None
         self.heard = 0
         """How many hints of other processes were heard."""
         self._looks = 0
@@ -454,6 +455,7 @@ class MailActor(Actor):
     def _heed(self) -> None:
         """Look soon: another process says that there is something."""
         self._inboxes.heard += 1
+        self._inboxes.on_hint()
         if not self._is_hinted:
             self._is_hinted = True
             self.ref.send(_HINT)

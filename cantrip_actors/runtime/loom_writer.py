@@ -279,6 +279,8 @@ class LoomActor(Actor):
         if not await self._attempt("leases could not be released", release):
             self._unreleased.update((lease.entity_id, lease) for lease in leases)
             return
+        if self._membership is not None and self._membership.is_draining:
+            self._membership.on_handed_over()
         for lease in kept:
             self._leases[lease.entity_id] = lease
             self._has_mail(lease.entity_id)

@@ -46,6 +46,7 @@ AGAIN: Final = 15
 """Looks after which an entity that could not be taken is looked at again."""
 
 _LOOK: Final = object()
+_HINT: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -59,7 +60,10 @@ class _Found(NamedTuple):
 
 
 class NodeActor(Actor):
-    """Looks every beat for entities without an owner, and takes those that fall to this node."""
+    """Looks every beat for entities without an owner, and takes those that fall to this node.
+
+    It also looks after a hint, at most every `LOOK` seconds: another node may have handed its entities over (N-64).
+    """
 
     has_tasks = True
 
@@ -73,18 +77,28 @@ class NodeActor(Actor):
         """Entities that cannot be taken here, and for how many more looks they are left out."""
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._loading: set[str] = set()
+        self._is_hinted = False
 
     async def init(self) -> None:
         """Look every beat; say once what may lose records that the loom has acknowledged (N-70)."""
         with contextlib.suppress(LoomError):  # it is said at the next start
             for risk in await self._in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
+        self._membership.on_handed_over = self._inboxes.tell
+        self._inboxes.on_hint = self._heed
         self.send_every(self._membership.node.beat, _LOOK)
         self.ref.send(_LOOK)
 
+    def _heed(self) -> None:
+        if not self._is_hinted:
+            self._is_hinted = True
+            self.send_after(min(LOOK, self._membership.node.beat), _HINT)
+
     async def handle_info(self, message: Any) -> None:
         """Look."""
-        if message is not _LOOK:
+        if message is _HINT:
+            self._is_hinted = False
+        elif message is not _LOOK:
             return
         try:
             await self._look()
@@ -173,8 +187,8 @@ class NodeActor(Actor):
             return _Found(nodes, [], [])
         steady = self._membership.is_steady
         dead = store.dead_holders()
-        if steady:
-            store.sweep(dead)
+        while steady and store.sweep(dead):
+            pass
         candidates, hopeless = [], []
         for one in store.unowned(MANY, dead):
             if (one.why == "expired" and not steady) or one.entity_id in left_out:
