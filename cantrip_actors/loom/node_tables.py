@@ -11,6 +11,7 @@ from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, d
 from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.store import Store
 from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Connection", "NodeTables"]
 
@@ -149,10 +150,15 @@ class NodeTables(Store):
         self._transact(lambda db: db.execute("update nodes set asked = ? where owner = ?", (True, owner)))
 
     def use_release(self, release: str) -> None:
-        """Make a release the newest one."""
+        """Make a release the newest one. Raises LoomError for one that no node has had."""
 
         def work(db: Connection) -> None:
-            db.execute(_NEW_RELEASE, (release,))
+            known = [_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()]
+            if release not in known:
+                raise LoomError(
+                    f"no node of {self._where} has had the release {release!r}; known are, the newest last: "
+                    f"{', '.join(map(repr, known)) or 'none'}"
+                )
             db.execute("update releases set no = (select max(no) + 1 from releases) where release = ?", (release,))
 
         self._transact(work)
