@@ -21,8 +21,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors import Held, Receipt, Runtime
-from cantrip_actors.loom import open_store, verify_loom
-from cantrip_actors.records.records import IntentGiven, Record
+from cantrip_actors.looms import IntentGiven, Record, open_store, verify_loom
 from conformance.cluster.compare import Account, compare
 from conformance.cluster.worker import TTL, run_worker, worker_cantrip
 
