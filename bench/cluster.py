@@ -4,11 +4,15 @@
 - *failover*: seconds until the last entity of a node that is killed has its next record; each node looks like a machine
   of its own, so the others wait for its ttl.
 - *hand-over*: seconds that an entity loses when its node is asked to leave.
+- *takeover*: seconds until three nodes have taken the leases of a dead node with 10,000 idle entities.
 - *schedules*: lateness in seconds, with thousands due within a minute and two nodes.
 - *idle*: what a node without work asks of the server and of its core.
 - *scaling*: turns a second of 2 and 4 nodes beside one, 100 entities each, whose model takes half a second a turn.
+- *member*: CPU of a runtime that has joined beside one that has not, for the same turns of a model that answers at
+  once.
 
-A limit that does not hold is printed, and the exit code is 1.
+A limit that does not hold is printed, and the exit code is 1. Seconds depend on what else the machine does; ratios do
+not, and the limits are those of a quiet machine.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ from typing import Final, NamedTuple
 import anyio
 import orjson
 import psycopg
+from psycopg import sql
 
-from bench.cluster_node import PACED, run_node
-from cantrip_actors import Entity, Runtime
+from bench.cluster_node import PACED, run_load, run_node
+from cantrip_actors import Runtime
 from cantrip_actors.looms import Committed, IntentGiven
 from conformance.postgres import Server, drop
 
@@ -75,6 +80,9 @@ class Scale(NamedTuple):
     turns: int = 20
     beat: float = 1.0
     ttl: float = 4.0
+    leases: int = 10_000
+    rounds: int = 5
+    """Pairs of runs whose CPU is compared; the median counts."""
 
 
 class Nodes:
@@ -82,6 +90,7 @@ class Nodes:
 
     def __init__(self, url: str, scale: Scale) -> None:
         self._url, self._scale = url, scale
+        self.schema = url.rpartition("schema=")[2]
         self._number = 0
         self.running: list[BaseProcess] = []
 
@@ -103,16 +112,28 @@ class Nodes:
 
 
 @asynccontextmanager
-async def cluster(server: str, scale: Scale) -> AsyncIterator[tuple[Runtime, Nodes]]:
-    """A fresh loom: a client on it, and its nodes."""
-    url = f"{server}&schema=bench{os.getpid()}_{next(_schemas)}"
-    nodes = Nodes(url, scale)
-    try:
-        async with Runtime.open(url, cantrips=[PACED], passivate_after=0) as runtime:
-            yield runtime, nodes
+async def cluster(server: str, scale: Scale, keepers: int = 0) -> AsyncIterator[tuple[Runtime, Nodes]]:
+    """A fresh loom with idle entities that no process runs: a client on it, which runs nothing, and its nodes."""
+    with fresh(server) as url:
+        nodes = Nodes(url, scale)
+        try:
+            async with Runtime.open(url, cantrips=[PACED]) as runtime:
+                for n in range(keepers):
+                    await (await runtime.invoke(PACED, "1 0", name=f"keeper-{n}")).episode()
+            async with Runtime.open(url) as client:
+                yield client, nodes
+                nodes.end()
+        finally:
             nodes.end()
+
+
+@contextmanager
+def fresh(server: str) -> Iterator[str]:
+    """The URL of a fresh loom, which is dropped afterwards."""
+    url = f"{server}&schema=bench{os.getpid()}_{next(_schemas)}"
+    try:
+        yield url
     finally:
-        nodes.end()
         drop(url)
 
 
@@ -125,17 +146,6 @@ async def joined(client: Runtime, count: int) -> None:
         await anyio.sleep(0.1)
 
 
-async def keepers(client: Runtime, count: int) -> list[Entity]:
-    """Make idle long-lived entities that no process runs."""
-    made = []
-    for n in range(count):
-        entity = await client.invoke(PACED, "1 0", name=f"keeper-{n}")
-        await entity.episode()
-        made.append(entity)
-    await anyio.sleep(1.0)
-    return made
-
-
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
@@ -146,8 +156,7 @@ def _at(values: Sequence[float], percent: int) -> float:
 
 async def send(server: str, scale: Scale) -> list[Figure]:
     """Measure from a post to the record that takes it."""
-    async with cluster(server, scale) as (client, nodes):
-        await keepers(client, ENTITIES)
+    async with cluster(server, scale, ENTITIES) as (client, nodes):
         nodes.start(3)
         await joined(client, 3)
         entities = [client.entity(f"keeper-{n}") for n in range(ENTITIES)]
@@ -214,17 +223,16 @@ def _gap(client: Runtime, entity_id: str, since: float) -> float:
 
 async def schedules(server: str, scale: Scale) -> list[Figure]:
     """Measure how late schedules fire."""
-    async with cluster(server, scale) as (client, nodes):
-        await keepers(client, ENTITIES)
-        first = time.time() + scale.schedules / 150 + 10
+    async with cluster(server, scale, ENTITIES) as (client, nodes):
+        nodes.start(2)
+        await joined(client, 2)
+        first = time.time() + scale.schedules / 100 + 10
         due: dict[str, float] = {}
         for n in range(scale.schedules):
             at = first + n * scale.window / scale.schedules
             due[f"s{n}"] = at
             when = datetime.fromtimestamp(at, UTC)
             await client.schedule(f"keeper-{n % ENTITIES}", "1 0", at=when, id=f"s{n}")
-        nodes.start(2)
-        await joined(client, 2)
         await anyio.sleep(max(0.0, first - time.time()) + scale.window + 5)
         late = [
             _time(record.at) - due[(record.sender or "").removeprefix("schedule ")]
@@ -240,30 +248,74 @@ async def schedules(server: str, scale: Scale) -> list[Figure]:
     ]
 
 
+async def takeover(server: str, scale: Scale) -> list[Figure]:
+    """Measure how long the leases of a dead node stay, when its entities are idle."""
+    quick = scale._replace(beat=0.5, ttl=2.0)
+    async with cluster(server, quick) as (client, nodes):
+        nodes.start(3)
+        await joined(client, 3)
+        await anyio.sleep(2 * quick.ttl)  # a node takes nothing over before it has renewed for a whole ttl
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(sql.SQL("set search_path to {}").format(sql.Identifier(nodes.schema)))
+            began = time.monotonic()
+            connection.execute(
+                "with dead as (insert into holders (owner, until) values ('elsewhere/1/1/1/1/1', clock_timestamp()) "
+                "returning no) insert into leases (entity, holder) "
+                "select 'idle-' || n, dead.no from dead, generate_series(1, %s) as n",
+                (scale.leases,),
+            )
+            await anyio.to_thread.run_sync(_wait_for_release, connection)
+            took = time.monotonic() - began
+    return [Figure("takeover of idle entities", took, "s", 5.0)]
+
+
+def _wait_for_release(connection: psycopg.Connection) -> None:
+    while connection.execute("select 1 from leases limit 1").fetchone():
+        time.sleep(0.02)
+
+
+async def member(server: str, scale: Scale) -> list[Figure]:
+    """Compare the CPU of a member with that of a runtime alone."""
+
+    def spend(*, has_joined: bool) -> float:
+        ours, theirs = _processes.Pipe()
+        with fresh(server) as url:
+            about = (url, has_joined, ENTITIES, scale.turns, theirs)
+            process = _processes.Process(target=run_load, args=about)
+            process.start()
+            spent = float(ours.recv())
+            process.join()
+            return spent
+
+    ratios = []
+    for _ in range(scale.rounds):
+        alone = await anyio.to_thread.run_sync(lambda: spend(has_joined=False))
+        joined = await anyio.to_thread.run_sync(lambda: spend(has_joined=True))
+        ratios.append(joined / alone)
+    return [Figure("member beside alone, CPU", statistics.median(ratios), "x", 1.15)]
+
+
 async def idle(server: str, scale: Scale) -> list[Figure]:
-    """Measure what a node without work costs."""
-    async with cluster(server, scale._replace(beat=2.0, ttl=10.0)) as (client, nodes):
-        nodes.start(1)
-        await joined(client, 1)
-        ours = await anyio.to_thread.run_sync(_connections, server)
-        await anyio.sleep(3.0)
-        (process,) = nodes.running
-        assert process.pid is not None
-        before = _transactions(server), _cpu(process.pid)
-        # the client looks, too: what it asks is measured while the node is stopped
-        await anyio.sleep(scale.seconds)
-        asked, spent = _transactions(server) - before[0], _cpu(process.pid) - before[1]
-        process.kill()
-        process.join()
-        await anyio.sleep(1.0)
-        alone = _transactions(server)
-        await anyio.sleep(scale.seconds)
-        asked -= _transactions(server) - alone
-        theirs = ours - await anyio.to_thread.run_sync(_connections, server)
+    """Measure what a node without work costs, while no other process uses the server."""
+    with fresh(server) as url:
+        nodes = Nodes(url, scale._replace(beat=2.0, ttl=10.0))
+        try:
+            nodes.start(1)
+            async with Runtime.open(url) as client:
+                await joined(client, 1)
+            await anyio.sleep(3.0)
+            (process,) = nodes.running
+            assert process.pid is not None
+            before, used = _transactions(server), _cpu(process.pid)
+            await anyio.sleep(scale.seconds)
+            asked, spent = _transactions(server) - before, _cpu(process.pid) - used
+            held = _connections(server)
+        finally:
+            nodes.end()
     return [
         Figure("idle, transactions a second", asked / scale.seconds, "", 5),
         Figure("idle, of a core", spent / scale.seconds * 100, "%", 1),
-        Figure("idle, connections", theirs, "", 4),
+        Figure("idle, connections", held, "", 4),
     ]
 
 
@@ -315,9 +367,11 @@ async def scaling(server: str, scale: Scale) -> list[Figure]:
 MEASURED: Final[dict[str, Callable[[str, Scale], Awaitable[list[Figure]]]]] = {
     "send": send,
     "leave": leave,
+    "takeover": takeover,
     "schedules": schedules,
     "idle": idle,
     "scaling": scaling,
+    "member": member,
 }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import structlog
 from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
 
-__all__ = ["PACED", "run_node"]
+__all__ = ["PACED", "run_load", "run_node"]
 
 
 @gate
@@ -35,10 +37,31 @@ async def _answer(context: Invocation) -> Mapping[str, Any]:
 PACED = Cantrip(scripted(_answer, record=False), name="paced", circle=Circle([step, "done"], [max_turns(100_000)]))
 
 
-def run_node(url: str, name: str, machine: str, capacity: int, beat: float, ttl: float) -> None:
-    """Serve until a signal. With a `machine` it looks like a process of another machine."""
+def _log_nothing() -> None:
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
+
+
+def run_load(url: str, has_joined: bool, entities: int, turns: int, answer: Connection) -> None:
+    """Cast entities that take so many turns, in a runtime that is a node or none; send the CPU seconds of that."""
+    _log_nothing()
+
+    async def work() -> float:
+        node = Node("w", capacity=entities * 2) if has_joined else None
+        async with Runtime.open(url, cantrips=[PACED], node=node) as runtime:
+            await (await runtime.start(PACED, "10 0")).episode()
+            before = time.process_time()
+            casts = [await runtime.start(PACED, f"{turns} 0") for _ in range(entities)]
+            for cast in casts:
+                await cast.episode()
+            return time.process_time() - before
+
+    answer.send(anyio.run(work))
+
+
+def run_node(url: str, name: str, machine: str, capacity: int, beat: float, ttl: float) -> None:
+    """Serve until a signal. With a `machine` it looks like a process of another machine."""
+    _log_nothing()
     if machine:
         socket.gethostname = lambda: machine
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "suite": ("conformance.suite", "behavioural suites (YAML) against the public API"),
     "wire": ("conformance.wire", "recordings of providers' streams, decoded however the network cuts them"),
     "crash": ("conformance.crash.command", "processes killed at every border: what was done against what was recorded"),
+    "cluster": ("conformance.cluster.command", "nodes killed, frozen and drained while mail arrives"),
     "fuzz": ("conformance.fuzz.command", "hostile bytes for every parser of what entities and providers say"),
     "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
 }

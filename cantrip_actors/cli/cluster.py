@@ -238,20 +238,27 @@ def up(
     workers = {name: _start(name, loom, recipes or [], options) for name in (f"w{n + 1}" for n in range(nodes))}
     for name, process in workers.items():
         output.print_note(f"{name} is process {process.pid}")
-    while not stopped:
+    while workers and not stopped:
         time.sleep(0.1)
-        for name, process in workers.items():
+        for name, process in list(workers.items()):
             code = process.poll()
-            if code == 0:
-                stopped.append(0)  # it was asked to drain
+            if code == 0 and not stopped:
+                output.print_note(f"{name} was asked to drain, and has ended; it is not started again")
+                del workers[name]
             elif code is not None and not stopped:
                 output.print_note(f"{name} ended with {code}; it is started again")
                 time.sleep(AGAIN)
                 workers[name] = _start(name, loom, recipes or [], options)
-    for process in workers.values():
-        process.send_signal(signal.SIGTERM)
-    codes = [process.wait() for process in workers.values()]
-    raise typer.Exit(1 if any(codes) else 0)
+    if workers:
+        output.print_note(f"{', '.join(workers)} drain; ctrl-C again stops them at once")
+    sent = 0
+    while any(process.poll() is None for process in workers.values()):
+        if len(stopped) > sent:
+            sent = len(stopped)
+            for process in workers.values():
+                process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    raise typer.Exit(1 if any(process.returncode for process in workers.values()) else 0)
 
 
 def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:
@@ -314,11 +321,11 @@ def free(
 ) -> None:
     """Lift the quarantine of an entity, so that a node runs it again."""
 
-    async def work(runtime: Runtime) -> None:
-        await runtime.cluster.free(name)
+    async def work(runtime: Runtime) -> bool:
+        return await runtime.cluster.free(name)
 
-    _run(loom, work, as_json=False)
-    output.print_lines([f"{name} is free"])
+    was_quarantined = _run(loom, work, as_json=False)
+    output.print_lines([f"{name} is free" if was_quarantined else f"{name} is not in quarantine"])
 
 
 @cluster.command(epilog=examples("cantrip cluster drain w1"))
@@ -326,7 +333,7 @@ def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A name or an id.")],
     loom: Url = LOOM,
 ) -> None:
-    """Ask a worker to hand its entities over and to exit."""
+    """Ask a worker to hand its entities over and to exit; whatever runs it may start it again."""
 
     async def work(runtime: Runtime) -> int:
         return await runtime.cluster.drain(node)

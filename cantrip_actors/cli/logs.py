@@ -75,6 +75,7 @@ def configure_logs(*, whole: bool = False) -> None:
             _printable_values,
             console,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(LogLevel.info.value),
         logger_factory=lambda *_: structlog.PrintLogger(out),
     )
 

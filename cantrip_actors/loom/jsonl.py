@@ -34,7 +34,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -656,7 +656,7 @@ class JsonlStore(LineStore):
         except OSError as error:
             self._fail("cannot read", error)
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:  # noqa: ARG002  # one process writes
         self._check_open()
         self._checkpoints.keep(entity_id, kept)
 

@@ -7,7 +7,7 @@ times the memory, and the garbage collector would walk through them again and ag
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NoReturn
 
@@ -81,7 +81,7 @@ class MemoryStore(LineStore):
     def _bytes(self, start: int, length: int) -> bytes:
         return bytes(self._log[start : start + length])
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:  # noqa: ARG002  # one process writes
         self._checkpoints[entity_id] = kept
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:

@@ -1,15 +1,19 @@
-"""What opening tables of an earlier version for writing does: they become the present ones, and a copy is kept."""
+"""What opening tables of another version does (N-66).
+
+Tables of an earlier version become the present ones when they are opened for writing, and a copy is kept. Tables of a
+later version are used as they are, if that version has only added to them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.loom.schema import READABLE_BY, VERSION
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Migrate", "Migrated", "check_migration", "note_migration"]
+__all__ = ["Migrate", "Migrated", "check_migration", "note_migration", "usable_version"]
 
 Migrate = Literal["copy", "in_place", "refuse"]
 """Keep a copy of tables of an earlier version (the default), do without one, or refuse to open them for writing."""
@@ -23,6 +27,21 @@ class Migrated(NamedTuple):
     found: int
     version: int
     copy: str | None
+
+
+def usable_version(where: str, found: int, readable_by: int | None) -> int:
+    """Return the version to use tables of version `found` as: at most the present one.
+
+    `readable_by` is the earliest version that can use them, None where they do not say. Raises LoomError if this
+    version is earlier.
+    """
+    if found <= VERSION:
+        return found
+    if readable_by is not None and readable_by <= VERSION:
+        return VERSION
+    raise LoomError(
+        f"{where} has tables of version {found}, this version knows up to {VERSION}: use a newer cantrip-actors"
+    )
 
 
 def check_migration(migrate: Migrate, where: str, found: int) -> None:
@@ -43,6 +62,6 @@ def note_migration(where: str, found: int, copy: Path | str | None) -> Migrated:
         found=found,
         version=VERSION,
         copy=kept,
-        hint="versions of cantrip-actors before this one can open the copy only",
+        hint=f"versions of cantrip-actors that know tables up to version {READABLE_BY - 1} can open the copy only",
     )
     return Migrated(found, VERSION, kept)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from cantrip_actors.loom.lease import REMAINS, gone
-from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, decode_info, encode_info
+from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
 from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.store import Store
 from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Connection", "NodeTables"]
 
 T = TypeVar("T")
+
+FORGET = 100
+"""Every so many beats, a node forgets holders that have been dead for long and hold nothing."""
 
 SWEPT = 1000
 """Leases of dead holders that are removed in one transaction."""
@@ -40,6 +44,7 @@ class NodeTables(Store):
     _row_locked: ClassVar[str] = ""
     """What ends a query whose row nobody else may change meanwhile."""
     _has_accounts: bool = False
+    _beats: int = 0
     _has_nodes: bool = False
     """Whether the tables of nodes are known to be there."""
 
@@ -54,6 +59,10 @@ class NodeTables(Store):
     @abstractmethod
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         """Let all leases of `owner` last until `ttl` seconds from now; return until when, in seconds since 1970."""
+
+    @abstractmethod
+    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
+        """Let all leases of `owner` last until `ttl` seconds from now; return False if it has no row."""
 
     @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
@@ -81,7 +90,7 @@ class NodeTables(Store):
             if not self._has_accounts:
                 self._lock_tables(db)
                 db.execute("create table if not exists accounts (name text primary key, state text not null)")
-            db.execute("insert into accounts values (?, '') on conflict (name) do nothing", (name,))
+            db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
             state, result = change(_text(state) or None, self._now(db))
@@ -115,9 +124,10 @@ class NodeTables(Store):
         """
 
         def work(db: Connection) -> bool:
-            self._hold(db, owner, ttl)
-            db.execute(_BEAT, (owner, encode_info(info), busy, is_draining, False))
-            (asked,) = db.execute("select asked from nodes where owner = ?", (owner,)).fetchone()
+            self._beats += 1
+            if self._beats % FORGET == 0 or not self._extend(db, owner, ttl):
+                self._hold(db, owner, ttl)
+            (asked,) = db.execute(_BEAT, (owner, encode_info(info), busy, is_draining, False)).fetchone()
             return bool(asked)
 
         return self._while_renewing(work)
@@ -140,10 +150,15 @@ class NodeTables(Store):
         self._transact(lambda db: db.execute("update nodes set asked = ? where owner = ?", (True, owner)))
 
     def use_release(self, release: str) -> None:
-        """Make a release the newest one."""
+        """Make a release the newest one. Raises LoomError for one that no node has had."""
 
         def work(db: Connection) -> None:
-            db.execute(_NEW_RELEASE, (release,))
+            known = [_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()]
+            if release not in known:
+                raise LoomError(
+                    f"no node of {self._where} has had the release {release!r}; known are, the newest last: "
+                    f"{', '.join(map(repr, known)) or 'none'}"
+                )
             db.execute("update releases set no = (select max(no) + 1 from releases) where release = ?", (release,))
 
         self._transact(work)
@@ -152,13 +167,17 @@ class NodeTables(Store):
         """Return the nodes that have joined, in order of their names; dead ones stay listed for an hour."""
         if not self._knows_nodes():
             return []
-        query = (
+        nothing = ", ".join("null" for _ in self._lasts.split(", "))
+        found = self._rows(  # the releases are rows without an `info`
             f"select nodes.owner, info, busy, draining, {self._lasts} from nodes "  # noqa: S608  # our own words
-            "join holders on holders.owner = nodes.owner"
+            "join holders on holders.owner = nodes.owner "
+            f"union all select release, '', no, false, {nothing} from releases"
         )
-        releases = {_text(name): no for name, no in self._rows("select release, no from releases")}
+        releases = {_text(name): no for name, text, no, *_ in found if not text}
         rows = []
-        for owner, text, busy, is_draining, *lasts in self._rows(query):
+        for owner, text, busy, is_draining, *lasts in found:
+            if not text:
+                continue
             info, name = decode_info(text), _text(owner)
             left = self._left(*lasts)
             is_living = left > 0 and not gone(name)
@@ -173,8 +192,10 @@ class NodeTables(Store):
                 return _text(owner)
         return None
 
-    def unowned(self, limit: int) -> list[Unowned]:
+    def unowned(self, limit: int, dead: Sequence[tuple[int, Why]] | None = None) -> list[Unowned]:
         """Return root entities that have work and that no living holder runs, those at work first.
+
+        `dead` is what `dead_holders` has just returned.
 
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
         that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
@@ -185,13 +206,14 @@ class NodeTables(Store):
             for (entity,) in rows:
                 found.setdefault(_text(entity), Unowned(_text(entity), is_busy, why))
 
-        dead = list(self._dead())
+        dead = self.dead_holders() if dead is None else dead
+        free = self._rows(_FREE, limit, limit)
         for no, why in dead:
             add(self._rows(_BUSY_OF, no, limit), why, is_busy=True)
-        add(self._rows(_BUSY_FREE, limit), "free", is_busy=True)
+        add(((entity,) for entity, is_busy in free if is_busy), "free", is_busy=True)
         for no, why in dead:
             add(self._rows(_MAIL_OF, no, limit), why, is_busy=False)
-        add(self._rows(_MAIL_FREE, limit), "free", is_busy=False)
+        add(((entity,) for entity, is_busy in free if not is_busy), "free", is_busy=False)
         return list(found.values())[:limit]
 
     def work(self) -> int:
@@ -199,25 +221,27 @@ class NodeTables(Store):
         ((found,),) = self._rows(_WORK)
         return int(found)
 
-    def sweep(self) -> int:
-        """Remove leases of dead holders on entities that are not at work; return how many. Nobody misses them."""
-        numbers = [no for no, _ in self._dead()]
+    def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
+        """Remove some leases of dead holders on entities that are not at work; return how many. Nobody misses them."""
+        numbers = [no for no, _ in dead]
         if not numbers:
             return 0
         removed: int = self._transact(lambda db: sum(db.execute(_SWEEP, (no, SWEPT)).rowcount for no in numbers))
         return removed
 
-    def _dead(self) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of holders that are not living and have leases, and how that is known."""
+    def dead_holders(self) -> list[tuple[int, Why]]:
+        """Return the numbers of holders that are not living and have leases, and how that is known."""
+        found: list[tuple[int, Why]] = []
         query = (
             f"select no, owner, {self._lasts} from holders "  # noqa: S608  # our own words
             "where exists (select 1 from leases where holder = holders.no)"
         )
         for no, owner, *lasts in self._rows(query):
             if gone(_text(owner)):
-                yield no, "gone"
+                found.append((no, "gone"))
             elif not self._is_live(_text(owner), self._left(*lasts)):
-                yield no, "expired"
+                found.append((no, "expired"))
+        return found
 
     def _knows_nodes(self) -> bool:
         if not self._has_nodes:
@@ -235,19 +259,20 @@ class NodeTables(Store):
         row = db.execute("select head from takeovers where entity = ?", (tree.root,)).fetchone()
         head = (tree.head or NOTHING).decode()
         db.execute(
-            "insert into takeovers values (?, ?) on conflict (entity) do update set head = excluded.head",
+            "insert into takeovers (entity, head) values (?, ?) "
+            "on conflict (entity) do update set head = excluded.head",
             (tree.root, head),
         )
         return deaths if row is not None and _text(row[0]) == head else 0
 
 
 _NEW_RELEASE = (
-    "insert into releases select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
+    "insert into releases (release, no) select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
     "on conflict (release) do nothing"
 )
 _BEAT = (
-    "insert into nodes values (?, ?, ?, ?, ?) on conflict (owner) do update set "
-    "info = excluded.info, busy = excluded.busy, draining = excluded.draining"
+    "insert into nodes (owner, info, busy, draining, asked) values (?, ?, ?, ?, ?) on conflict (owner) do update set "
+    "info = excluded.info, busy = excluded.busy, draining = excluded.draining returning asked"
 )
 _ROOT = "join entities on entities.id = leases.entity and tree = entities.no"
 _BUSY_OF = f"select id from leases {_ROOT} where holder = ? and life = 0 order by leases.token limit ?"  # noqa: S608  # our own words
@@ -263,6 +288,7 @@ _MAIL_FREE = (
     "select id from trees join entities using (no) where control + intents > 0 and loads > 0 "
     "and not exists (select 1 from leases where entity = id) order by trees.no limit ?"
 )
+_FREE = f"select id, true from ({_BUSY_FREE}) as busy union all select id, false from ({_MAIL_FREE}) as mailed"  # noqa: S608  # likewise
 _WORK = (
     "select (select count(*) from entities where life = 0 and tree = no) + (select count(*) from trees "
     "join entities using (no) where control + intents > 0 and loads > 0 and life <> 0)"

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import orjson
 
-__all__ = ["TABLES", "NodeInfo", "NodeRow", "Unowned", "decode_info", "encode_info"]
+__all__ = ["TABLES", "NodeInfo", "NodeRow", "Unowned", "Why", "decode_info", "encode_info"]
 
 TABLES = (
     """create table if not exists nodes (
@@ -24,6 +24,10 @@ TABLES = (
     "create table if not exists takeovers (entity text primary key, head text not null)",
 )
 """What the first node makes. `takeovers` has the head of a tree when its last dead holder was replaced."""
+
+
+Why = Literal["free", "gone", "expired"]
+"""Why nobody runs an entity: it has no lease, its holder's process is gone, or its holder's lease has expired."""
 
 
 class NodeInfo(NamedTuple):
@@ -57,7 +61,7 @@ class Unowned(NamedTuple):
     entity_id: str
     is_busy: bool
     """Whether an episode is under way; else only mail waits."""
-    why: Literal["free", "gone", "expired"]
+    why: Why
     """It has no lease; its holder's process is gone; its holder was not heard of for longer than its lease lasts."""
 
 

@@ -37,8 +37,8 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
-from cantrip_actors.loom.schema import MAIL_SINCE, VERSION, statements
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
@@ -70,7 +70,9 @@ _TYPES = {
     "seq": ", seq",
     "no": ", no",
 }
-_ALSO = "create table version (version integer not null); create sequence seqs; create sequence mails;"
+_ALSO = (
+    "create table version (version integer not null, readable_by integer); create sequence seqs; create sequence mails;"
+)
 
 
 class PostgresStore(TableStore):
@@ -174,7 +176,7 @@ class PostgresStore(TableStore):
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + statements(0, _TYPES))
-                connection.execute("insert into version values (%s)", (VERSION,))
+                connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
                 check_migration(self._migrate, self._where, found)
                 copy = None if self._migrate == "in_place" else f"{self.schema}_v{found}"
@@ -182,7 +184,8 @@ class PostgresStore(TableStore):
                     self._copy_tables(connection, copy)
                 self.migrated = note_migration(self._where, found, copy)
                 connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
-                connection.execute("update version set version = %s", (VERSION,))
+                connection.execute("alter table version add column if not exists readable_by integer")
+                connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
             self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=True)
         self._version = VERSION
 
@@ -212,18 +215,16 @@ class PostgresStore(TableStore):
             connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
 
     def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
-        """Return the version of the tables, 0 where there are none. Raises LoomError for those of a later version."""
+        """Return the version to use the tables as, 0 where there are none. Raises LoomError if they cannot be used."""
         # to_regclass would not see what was committed while this transaction waited
         query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
         if connection.execute(query, (self.schema,)).fetchone() is None:
             return 0
-        row = connection.execute("select version from version").fetchone()
-        if row is None or row[0] > VERSION:
-            raise LoomError(
-                f"{self._where} has tables of version {row and row[0]}, this version knows up to {VERSION}: "
-                f"use a newer cantrip-actors"
-            )
-        return int(row[0])
+        # as JSON, because tables made before they said who can use them have no such column
+        row = connection.execute("select to_jsonb(one) from version as one").fetchone()
+        if row is None:
+            raise LoomError(f"{self._where} has a table `version` that is empty: it is not a loom, or was damaged")
+        return usable_version(self._where, int(row[0]["version"]), row[0].get("readable_by"))
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -333,7 +334,10 @@ class PostgresStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._while_renewing(lambda db: db.execute(_RENEW, (ttl, owner)))
+        self._while_renewing(lambda db: self._extend(db, owner, ttl))
+
+    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
+        return bool(db.execute(_RENEW, (ttl, owner)).rowcount)
 
     def _while_renewing(self, work: Callable[[Connection], T]) -> T:
         with self._renewing:

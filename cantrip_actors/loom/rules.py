@@ -43,6 +43,7 @@ __all__ = [
     "Tree",
     "Waiting",
     "begin",
+    "check_lease",
     "facts_of",
     "follow",
     "has_work",
@@ -228,6 +229,13 @@ def plan(
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         made.places.append(place)
     return made
+
+
+def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
+    """Raise Fenced unless one of `leases` is the valid one of the tree, or the tree has none."""
+    token = leases.get(tree.root)
+    if token != tree.token:
+        raise Fenced.out(entity_id, tree.root, token, tree.token)
 
 
 def follow(record: Record, number: int, place: Place, made: Plan) -> None:

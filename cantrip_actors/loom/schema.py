@@ -17,10 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["MAIL_SINCE", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
+__all__ = ["MAIL_SINCE", "READABLE_BY", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
 
 VERSION = 5
 """Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
+READABLE_BY = 5
+"""The earliest version that reads and writes these tables as they are, beside processes of this one (N-66).
+
+It is recorded with the version. An upgrade that only adds tables, indexes and columns with defaults leaves it; every
+statement names its columns, so what is added does not disturb an earlier version.
+"""
 MAIL_SINCE = 4
 """The first version with mail, leases that count deaths, and checkpoints."""
 TIMERS_SINCE = 5

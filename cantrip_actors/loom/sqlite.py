@@ -22,7 +22,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -31,9 +31,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import REMAINS, boot_id, now
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
 from cantrip_actors.loom.rules import Plan
-from cantrip_actors.loom.schema import VERSION, statements
+from cantrip_actors.loom.schema import READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
@@ -161,6 +161,9 @@ class SqliteStore(TableStore):
             connection.execute(f"pragma application_id = {APPLICATION}")
         if found < VERSION:
             connection.execute(f"pragma user_version = {VERSION}")
+            connection.execute("create table if not exists version (readable_by integer not null)")
+            connection.execute("delete from version")
+            connection.execute("insert into version (readable_by) values (?)", (READABLE_BY,))
         self.seal = self._open_seal(connection, self._seal_key, makes=True)
         connection.execute("commit")
         if 0 < found < VERSION:
@@ -219,18 +222,16 @@ class SqliteStore(TableStore):
         return self.path.with_name(self.path.name + suffix)
 
     def _check(self, connection: sqlite3.Connection) -> int:
-        """The version of the tables; 0 for an empty file. Raises LoomError where they are not ours to use."""
+        """The version to use the tables as; 0 for an empty file. Raises LoomError where they are not ours to use."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
         if application != APPLICATION and (tables or self.read_only):
             raise LoomError(f"{self.path} is an SQLite database, but no loom: give the path of another file")
-        if version > VERSION:
-            raise LoomError(
-                f"{self.path} has tables of version {version}, this version knows up to {VERSION}: "
-                f"use a newer cantrip-actors"
-            )
-        return int(version)
+        readable_by = None
+        if version > VERSION and self._has_table(connection, "version"):
+            (readable_by,) = connection.execute("select readable_by from version").fetchone()
+        return usable_version(str(self.path), int(version), readable_by)
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -281,8 +282,8 @@ class SqliteStore(TableStore):
             size += sum(len(line) for _, line, _ in made.timers.values())
         self._wal.wrote(size)
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
-        super()._keep_checkpoint(entity_id, kept)
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+        super()._keep_checkpoint(entity_id, kept, leases)
         with self._writing:
             self._wal.wrote(len(kept))
 
@@ -350,7 +351,10 @@ class SqliteStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
-        self._transact(lambda db: db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)))
+        self._transact(lambda db: self._extend(db, owner, ttl))
+
+    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
+        return bool(db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)).rowcount)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """The mail that waits with a number above `after`, looked up when another connection has written."""

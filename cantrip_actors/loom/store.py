@@ -48,7 +48,7 @@ from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import CantripError, LoomError
 
 __all__ = ["Durability", "Store", "Unsure"]
 
@@ -281,30 +281,52 @@ class Store(ABC):
         in the store is not `old`: then somebody else was faster. Else returns the rows of the mail. Raises KeyUsed,
         InboxFull, EntityEnded or another LoomError, without any change.
         """
-        one = old or new
-        assert one is not None, "there is a timer to put or to remove"
+        (result,) = self.replace_timers([(old, new, post)])
+        if isinstance(result, CantripError):
+            raise result
+        return result
 
-        def work(db: Any) -> list[MailRow] | None:
-            _, numbers = self._look_up(db, mails=post, entities=[one.entity_id] if one.entity_id else [])
-            if one.entity_id and self._known.place(one.entity_id) is None:
-                raise LoomError(f"timer {one.id!r} belongs to entity {one.entity_id}, which is not in this loom")
-            if not self._is_timer(db, one.id, one.entity_id, old):
-                return None
+    def replace_timers(
+        self, changes: Sequence[tuple[Timer | None, Timer | None, Sequence[Mail]]]
+    ) -> list[list[MailRow] | Refusal | None]:
+        """Make several changes as `replace_timer` does, all in one transaction; return for each its result or error.
+
+        No timer may be among them twice. One change alone may post several mails, several changes one mail each.
+        Raises LoomError where nothing can be kept.
+        """
+        which = [(one.entity_id, one.id) for one in (old or new for old, new, _ in changes) if one is not None]
+        mails = [mail for _, _, post in changes for mail in post]
+
+        def work(db: Any) -> list[list[MailRow] | Refusal | None]:
+            _, numbers = self._look_up(db, mails=mails, entities=[owner for owner, _ in which if owner])
             made = Plan()
-            mail_plan, rows = MailPlan(made, self._known, self.max_waiting, numbers), []
-            for mail in post:
-                row = mail_plan.post(mail)
-                if not isinstance(row, MailRow):
-                    raise row
-                rows.append(row)
-            plan_timers(made, self._known, [(None, new or Timer(id=one.id, due=None, entity_id=one.entity_id))])
-            posted = [mail for mail in post if (mail.entity_id, mail.key) in made.posted]
-            made.blobs = blobs_of((), [*posted, *_mails_of(() if new is None else (new,))])
-            self._write(db, made)
-            self._known.apply(made)
-            return rows
+            mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
+            found: dict[int, list[MailRow] | Refusal | None] = {}
+            for at in sorted(range(len(changes)), key=which.__getitem__):  # all writers lock rows in one order
+                found[at] = self._check_timer(db, *which[at], changes[at][0])
+            done, timers = [], []
+            for at, (_, new, post) in enumerate(changes):
+                if isinstance(found[at], list):
+                    found[at] = _plan_mails(mail_plan, post)
+                if isinstance(found[at], list):
+                    owner, id = which[at]
+                    timers.append((None, new or Timer(id=id, due=None, entity_id=owner)))
+                    done.append(new)
+            if timers:
+                plan_timers(made, self._known, timers)
+                posted = [mail for mail in mails if (mail.entity_id, mail.key) in made.posted]
+                made.blobs = blobs_of((), [*posted, *_mails_of(one for one in done if one is not None)])
+                self._write(db, made)
+                self._known.apply(made)
+            return [found[at] for at in range(len(changes))]
 
         return self._transact(work)
+
+    def _check_timer(self, db: Any, entity_id: str, id: str, old: Timer | None) -> list[MailRow] | Refusal | None:
+        """Return an empty list if a timer may be replaced, an error if its entity is unknown, else None."""
+        if entity_id and self._known.place(entity_id) is None:
+            return LoomError(f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
+        return [] if self._is_timer(db, id, entity_id, old) else None
 
     @abstractmethod
     def timers(self, entity_id: str = "") -> list[Timer]:
@@ -468,12 +490,13 @@ class Store(ABC):
     def life(self, entity_id: str) -> Life | None:
         """Return where an entity stands in its life; None for an entity that is not here."""
 
-    def keep_checkpoint(self, entity_id: str, tip: Tip, data: bytes) -> None:
+    def keep_checkpoint(self, entity_id: str, tip: Tip, data: bytes, leases: Mapping[str, int] | None = None) -> None:
         """Keep the state that an entity has after its record at `tip`, in place of the one kept before.
 
-        Raises LoomError where that cannot be written; the entity does without.
+        `leases` are the tokens of whoever runs the entity, as for `append`. Raises Fenced where somebody else runs it,
+        whose records this state does not have, and LoomError where it cannot be written; the entity does without.
         """
-        self._keep_checkpoint(entity_id, encode_checkpoint(tip, data, self.seal.state))
+        self._keep_checkpoint(entity_id, encode_checkpoint(tip, data, self.seal.state), leases)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the state that was kept last, if the log still has the record that it belongs to."""
@@ -484,8 +507,8 @@ class Store(ABC):
         return StoredCheckpoint(found[0].position, found[1])
 
     @abstractmethod
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
-        """Keep bytes for an entity."""
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+        """Keep bytes for an entity. Raises Fenced."""
 
     @abstractmethod
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
@@ -682,6 +705,17 @@ class Store(ABC):
     def _is_live(self, owner: str, left: float) -> bool:
         """Return whether a lease of that owner, who is not this one, is valid."""
         return is_alive(owner) or (left > 0 and not gone(owner))
+
+
+def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Refusal:
+    """Plan mail; return its rows, or why one is refused."""
+    rows = []
+    for mail in post:
+        row = mail_plan.post(mail)
+        if not isinstance(row, MailRow):
+            return row
+        rows.append(row)
+    return rows
 
 
 def _mails_of(timers: Iterable[Timer]) -> list[Mail]:

@@ -24,7 +24,7 @@ from cantrip_actors.loom.erasure import (
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
 from cantrip_actors.loom.node_tables import Connection, NodeTables
-from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, facts_of
+from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, check_lease, facts_of
 from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
@@ -91,7 +91,9 @@ class TableStore(NodeTables):
         if found is None and seal.mark is not None:
             records, link = seal.beginning
             db.execute(SEAL)
-            db.execute("insert into seal values (?, ?, ?, ?)", (*seal.mark, records, link.decode()))
+            db.execute(
+                "insert into seal (salt, mark, records, link) values (?, ?, ?, ?)", (*seal.mark, records, link.decode())
+            )
         return seal
 
     def _lock_head(self, db: Connection) -> Head | None:
@@ -164,9 +166,9 @@ class TableStore(NodeTables):
         with self._at_once(db):
             if made.blobs:
                 kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
-                db.executemany("insert into blobs values (?, ?, ?, ?) on conflict do nothing", kept)
+                db.executemany(_KEEP_BLOB, kept)
             if made.entities:
-                db.executemany("insert into entities values (?, ?, ?, ?, ?, ?, ?, ?, ?)", made.entities)
+                db.executemany(_ADD_ENTITY, made.entities)
             if made.records:
                 rows = [
                     (number, place.no, committed_turn(record), line.decode())
@@ -174,7 +176,7 @@ class TableStore(NodeTables):
                         made.numbers, made.places, made.records, made.lines, strict=True
                     )
                 ]
-                db.executemany("insert into records values (?, ?, ?, ?)", rows)
+                db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
             if made.lives:
                 lives = [(life.value, self._no(entity, made)) for entity, life in made.lives.items()]
                 db.executemany("update entities set life = ? where no = ?", lives)
@@ -192,7 +194,7 @@ class TableStore(NodeTables):
                     )
                     for row, line, _ in made.posted.values()
                 ]
-                db.executemany("insert into mail values (?, ?, ?, ?, ?, ?, ?, ?)", posted)
+                db.executemany(_ADD_MAIL, posted)
             if made.taken:
                 marks = [(number, no) for no, (_, number) in made.taken.items()]
                 db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
@@ -206,7 +208,8 @@ class TableStore(NodeTables):
                 for tree, head in heads.items()
             ]
             db.executemany(
-                "insert into trees values (?, ?, ?, ?, ?) on conflict (no) do update set head = excluded.head, "
+                "insert into trees (no, head, control, intents, loads) values (?, ?, ?, ?, ?) "
+                "on conflict (no) do update set head = excluded.head, "
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
                 trees,
             )
@@ -545,14 +548,20 @@ class TableStore(NodeTables):
         rows = self._rows("select life from entities where id = ?", entity_id)
         return Life(rows[0][0]) if rows else None
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes) -> None:
-        self._transact(
-            lambda db: db.execute(
-                "insert into checkpoints select no, ? from entities where id = ? "
+    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+        def work(db: Connection) -> None:
+            if leases is not None:
+                self._look_up(db, entities=[entity_id])
+                place = self._known.place(entity_id)
+                if place is not None:
+                    check_lease(entity_id, place.tree, leases)
+            db.execute(
+                "insert into checkpoints (entity, data) select no, ? from entities where id = ? "
                 "on conflict (entity) do update set data = excluded.data",
                 (kept, entity_id),
             )
-        )
+
+        self._transact(work)
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         query = "select data from checkpoints where entity = (select no from entities where id = ?)"
@@ -760,10 +769,16 @@ select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from ti
   from {given} join entities one on one.id = given.id join entities root on root.no = one.tree
   left join trees on trees.no = one.tree left join leases on leases.entity = root.id
 """
+_KEEP_BLOB = "insert into blobs (digest, kind, data, seal) values (?, ?, ?, ?) on conflict do nothing"
+_ADD_ENTITY = (
+    "insert into entities (no, id, tree, parent_entity, parent_turn, forked, name, lasting, life) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_MAIL = "insert into mail (no, entity, lane, loads, key, digest, line, taken) values (?, ?, ?, ?, ?, ?, ?, ?)"
 SCHEDULES, NOBODY = 0, -1
 """Two numbers that no entity has: schedules belong to the first, nothing to the second."""
 _SET_TIMER = (
-    "insert into timers values (?, ?, ?, ?) "
+    "insert into timers (entity, id, due, line) values (?, ?, ?, ?) "
     "on conflict (entity, id) do update set due = excluded.due, line = excluded.line"
 )
 _OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"

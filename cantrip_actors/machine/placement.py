@@ -17,7 +17,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "rank"]
+__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "order_among", "rank"]
 
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
@@ -122,6 +122,12 @@ def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
         for other in members
         if other.owner != me.owner and other.room and can_run(other, one, members)
     )
+
+
+def order_among(owners: Iterable[str], me: str, key: str) -> int:
+    """Return how many nodes come before this one for a key, where all are equal; 0 for a node that is not listed."""
+    places = {owner: blake2b(f"{owner}\0{key}".encode(), digest_size=8).digest() for owner in owners}
+    return sum(place < places[me] for place in places.values()) if me in places else 0
 
 
 def is_overloaded(me: Member, members: Sequence[Member]) -> bool:

@@ -129,15 +129,15 @@ class Cluster:
             await self._in_store(partial(self._tables.ask_to_drain, one.id))
         return len(asked)
 
-    async def free(self, entity: str) -> None:
+    async def free(self, entity: str) -> bool:
         """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
 
-        Raises LoomError for an unknown entity, Held if a process runs it.
+        Returns False, and changes nothing, if it is not in quarantine. Raises LoomError for an unknown entity.
         """
         tree = self._tree
         tree.check_open()
         root = tree.root_of(tree.store.named(entity) or entity)
-        await self._in_store(partial(self._lift, root))
+        return await self._in_store(partial(self._lift, root))
 
     @property
     def is_ready(self) -> bool:
@@ -146,14 +146,20 @@ class Cluster:
         return ours is not None and ours.is_ready
 
     async def use_release(self, release: str) -> None:
-        """Make a release the newest one: idle entities move to it with their next intents (N-60)."""
+        """Make a release the newest one: idle entities move to it with their next intents (N-60).
+
+        Raises LoomError for a release that no node has had.
+        """
         await self._in_store(partial(self._tables.use_release, release))
 
-    def _lift(self, root: str) -> None:
+    def _lift(self, root: str) -> bool:
         """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""
+        if root not in self._store.quarantined():
+            return False
         owner = this_process()
         self._store.release(self._store.claim(root, owner, TTL, lift=True))
         no_more(owner)
+        return True
 
     def _find_stranded(self) -> list[StrandedEntity]:
         tree = self._tree

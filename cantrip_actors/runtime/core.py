@@ -103,6 +103,8 @@ class Core:
         """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
         self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
         """Whether a firing, given by its id, may cast this cantrip here, as far as other nodes are concerned."""
+        self.admits_timer: Callable[[str, float], bool] = lambda *_: True
+        """Whether this process carries out a timer that is so many seconds late, and does not leave it to others."""
         self.has_room: Callable[[], bool] = lambda: True
         """Whether this node may begin another cast at all."""
         self._opened: _Opened | None = None

@@ -68,6 +68,9 @@ class Inboxes:
         self.actor = ActorRef()
         self.hints: Hints | None = None
         """Tells other processes to look, where there are any."""
+        self.on_hint: Callable[[], object] = lambda: None
+        self.heard = 0
+        """How many hints of other processes were heard."""
         self._looks = 0
         self._seen = 0
         """The number of the newest mail that was read."""
@@ -78,7 +81,7 @@ class Inboxes:
         """Return the inbox of an entity."""
         inbox = self._inboxes.get(entity_id)
         if inbox is None:
-            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self._tell)
+            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self.tell)
         return inbox
 
     def attach(self, cell: Cell) -> Inbox:
@@ -223,10 +226,11 @@ class Inboxes:
         if isinstance(row, CantripError):
             raise row
         if self._core.living.get(mail.entity_id) is None:
-            self._tell()
+            self.tell()
         return row
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tell other processes to look."""
         if self.hints is not None:
             self.hints.tell()
 
@@ -450,6 +454,8 @@ class MailActor(Actor):
 
     def _heed(self) -> None:
         """Look soon: another process says that there is something."""
+        self._inboxes.heard += 1
+        self._inboxes.on_hint()
         if not self._is_hinted:
             self._is_hinted = True
             self.ref.send(_HINT)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import anyio
 
 from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
+from cantrip_actors.loom.inbox import Refusal
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
@@ -34,7 +35,18 @@ if TYPE_CHECKING:
     from cantrip_actors.loom.node_tables import NodeTables
     from cantrip_actors.runtime.membership import Membership
 
-__all__ = ["Append", "Claim", "Forget", "Keep", "LoomActor", "Post", "Release", "ReplaceTimer", "is_outage"]
+__all__ = [
+    "Append",
+    "Claim",
+    "Forget",
+    "Keep",
+    "LoomActor",
+    "Post",
+    "Release",
+    "ReplaceTimers",
+    "TimerChange",
+    "is_outage",
+]
 
 T = TypeVar("T")
 
@@ -68,12 +80,18 @@ class Post(NamedTuple):
     shown: Mail
 
 
-class ReplaceTimer(NamedTuple):
-    """Replace a timer, and post mail with it, as `Store.replace_timer`. The reply is its result, or its error."""
+class TimerChange(NamedTuple):
+    """Put a timer in the place of another one, and post mail, as `Store.replace_timer`."""
 
     old: Timer | None
     new: Timer | None
     post: Sequence[Mail] = ()
+
+
+class ReplaceTimers(NamedTuple):
+    """Make changes of timers in one transaction, as `Store.replace_timers`. The reply is its results, or an error."""
+
+    changes: Sequence[TimerChange]
 
 
 class Keep(NamedTuple):
@@ -185,15 +203,15 @@ class LoomActor(Actor):
             if leases or may_hold:
                 no_more(self._owner)
 
-    async def handle_call(self, message: Append | Post | ReplaceTimer | Keep | Claim | Forget, caller: Caller) -> Any:
+    async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
         """Take a message into the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.append(caller)
         elif isinstance(message, Post):
             self._posts.append(caller)
-        elif isinstance(message, ReplaceTimer):
+        elif isinstance(message, ReplaceTimers):
             await self._settle()
-            return await self._replace_timer(message)
+            return await self._replace_timers(message.changes)
         elif isinstance(message, Keep):
             await self._settle()
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
@@ -261,6 +279,8 @@ class LoomActor(Actor):
         if not await self._attempt("leases could not be released", release):
             self._unreleased.update((lease.entity_id, lease) for lease in leases)
             return
+        if self._membership is not None and self._membership.is_draining:
+            self._membership.on_handed_over()
         for lease in kept:
             self._leases[lease.entity_id] = lease
             self._has_mail(lease.entity_id)
@@ -271,8 +291,9 @@ class LoomActor(Actor):
 
     def _keep(self, message: Keep) -> None:
         tip = self._store.tip(message.entity_id)
-        if tip is not None:
-            self._store.keep_checkpoint(message.entity_id, tip, message.data)
+        if tip is not None:  # a writer that has lost the lease does not know the records up to there
+            leases = self._tokens if self._store.shared else None
+            self._store.keep_checkpoint(message.entity_id, tip, message.data, leases)
 
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
@@ -373,17 +394,21 @@ class LoomActor(Actor):
         for caller, row in zip(posts, rows, strict=True):
             caller.reply(row)
 
-    async def _replace_timer(self, message: ReplaceTimer) -> list[MailRow] | CantripError | None:
+    async def _replace_timers(
+        self, changes: Sequence[TimerChange]
+    ) -> list[list[MailRow] | Refusal | None] | CantripError:
         try:
-            rows = await self._in_store(partial(self._store.replace_timer, *message))
+            results = await self._in_store(partial(self._store.replace_timers, changes))
         except CantripError as error:
             return error
-        if rows is not None:
-            new = [Pending(row.no, mail) for row, mail in zip(rows, message.post, strict=True) if row.taken is None]
-            self._deliver(new)
-            if message.new is not None:
-                self._has_timer(message.new)
-        return rows
+        new: list[Pending] = []
+        for change, rows in zip(changes, results, strict=True):
+            if isinstance(rows, list):
+                new += [Pending(row.no, mail) for row, mail in zip(rows, change.post, strict=True) if row.taken is None]
+                if change.new is not None:
+                    self._has_timer(change.new)
+        self._deliver(new)
+        return results
 
     async def _in_store(self, work: Callable[[], T]) -> T:
         if not self._store.blocking:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -84,6 +84,8 @@ class Membership:
         self.members: list[Member] = []
         """The living nodes at the last look."""
         self.unowned = UnownedCount()
+        self.on_handed_over: Callable[[], object] = lambda: None
+        """Called once entities that this node hands over are without an owner."""
         self.asked = anyio.Event()
         """Set when somebody asks this node to drain."""
         self._lock = threading.Lock()

@@ -17,11 +17,11 @@ import anyio
 import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, rank
+from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, order_among, rank
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
-from cantrip_actors.runtime.inboxes import Inboxes
+from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.placing import candidate_of, member_of
@@ -46,6 +46,7 @@ AGAIN: Final = 15
 """Looks after which an entity that could not be taken is looked at again."""
 
 _LOOK: Final = object()
+_HINT: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -59,7 +60,10 @@ class _Found(NamedTuple):
 
 
 class NodeActor(Actor):
-    """Looks every beat for entities without an owner, and takes those that fall to this node."""
+    """Looks every beat for entities without an owner, and takes those that fall to this node.
+
+    It also looks after a hint, at most every `LOOK` seconds: another node may have handed its entities over (N-64).
+    """
 
     has_tasks = True
 
@@ -73,18 +77,28 @@ class NodeActor(Actor):
         """Entities that cannot be taken here, and for how many more looks they are left out."""
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._loading: set[str] = set()
+        self._is_hinted = False
 
     async def init(self) -> None:
         """Look every beat; say once what may lose records that the loom has acknowledged (N-70)."""
         with contextlib.suppress(LoomError):  # it is said at the next start
             for risk in await self._in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
+        self._membership.on_handed_over = self._inboxes.tell
+        self._inboxes.on_hint = self._heed
         self.send_every(self._membership.node.beat, _LOOK)
         self.ref.send(_LOOK)
 
+    def _heed(self) -> None:
+        if not self._is_hinted:
+            self._is_hinted = True
+            self.send_after(min(LOOK, self._membership.node.beat), _HINT)
+
     async def handle_info(self, message: Any) -> None:
         """Look."""
-        if message is not _LOOK:
+        if message is _HINT:
+            self._is_hinted = False
+        elif message is not _LOOK:
             return
         try:
             await self._look()
@@ -172,10 +186,11 @@ class NodeActor(Actor):
         if self._membership.is_draining:
             return _Found(nodes, [], [])
         steady = self._membership.is_steady
-        if steady:
-            store.sweep()
+        dead = store.dead_holders()
+        while steady and store.sweep(dead):
+            pass
         candidates, hopeless = [], []
-        for one in store.unowned(MANY):
+        for one in store.unowned(MANY, dead):
             if (one.why == "expired" and not steady) or one.entity_id in left_out:
                 continue
             candidate = self._candidate(one)
@@ -228,12 +243,22 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     return may_cast
 
 
+def admits_timer(membership: Membership, id: str, late: float) -> bool:
+    """Return whether this node carries out a timer: at once if it is the first for it, else after one look a place.
+
+    So nodes share out what is due together, and a timer whose first node is frozen waits for a moment only.
+    """
+    owners = [one.owner for one in membership.members if not one.is_draining]
+    return late >= LOOK * order_among(owners, membership.owner, id)
+
+
 def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
     """Return the membership of a runtime that is about to join."""
     info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves))
     membership = Membership(node, info)
     core.admits = partial(admits, core, membership)
     core.admits_cast = partial(admits_cast, membership)
+    core.admits_timer = partial(admits_timer, membership)
     core.has_room = lambda: membership.busy < node.capacity
     return membership
 

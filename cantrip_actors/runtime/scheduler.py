@@ -1,9 +1,9 @@
 """The scheduler: it carries out what is due, for entities and for schedules.
 
 All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a timer that waits
-costs no task. Each firing replaces its row and posts its mail in one transaction of the store, and only if the row is
-still as it was read. So it happens once, whichever process looks. A firing that casts an entity begins it with the
-firing's key first, and then replaces the row: repeated after a crash, it finds the entity.
+costs no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that
+are due, and only if the row is still as it was read. So it happens once, whichever process looks. A firing that casts
+an entity begins it with the firing's key first, and then replaces the row: repeated after a crash, it finds the entity.
 
 A firing that cannot be carried out now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that
 name is known here, an inbox is full, or the firing before it has to end first.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import anyio
 
@@ -32,7 +32,7 @@ from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Fired
-from cantrip_actors.runtime.loom_writer import ReplaceTimer
+from cantrip_actors.runtime.loom_writer import ReplaceTimers, TimerChange, is_outage
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed
 from supervisors import Actor, ActorRef, NotRunning
@@ -54,7 +54,11 @@ SOON: Final = 0.001
 SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
 
+SELDOM: Final = 4
+"""Every so many times it looks for the timers of other processes although no hint was heard."""
+
 _LOOK: Final = object()
+_TICK: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -102,8 +106,15 @@ class Scheduler:
         """Look at everything that is due in so many seconds."""
         self._has_news, self.next = True, time_of_day() + delay
 
+    @property
+    def hints(self) -> int | None:
+        """How many hints other processes have sent; None where they send none."""
+        return None if self._inboxes.hints is None else self._inboxes.heard
+
     def note(self, timer: Timer) -> None:
-        """Take note of a timer that was set."""
+        """Take note of a timer that was set. If it is due soon, other processes are told."""
+        if timer.due is not None and timer.due <= time_of_day() + LOOK * SELDOM:
+            self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
             self.wake()
 
@@ -133,9 +144,13 @@ class Scheduler:
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> None:
         after = _after(self._looked)
         while page := await self._in_store(partial(self._core.store.timers_due, now, after=after)):
+            mailing: list[Timer] = []
             for timer in page:
                 if timer.schedule is None or timer.schedule.to == "entity":
-                    await self._try(timer, self._fire_mail, now)
+                    if self._core.admits_timer(timer.id, now - timer.position.due):
+                        mailing.append(timer)
+                    else:
+                        self._again = min(self._again, now + LOOK)
                 elif (cantrip := self._core.cantrips.offered(timer.schedule.name)) is None:
                     self._again = min(self._again, now + RETRY)
                 elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
@@ -143,6 +158,7 @@ class Scheduler:
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
                     start_soon(self._cast, timer, now)
+            await self._fire_together(mailing, now)
             after = page[-1].position
             if after < SUBMITTED and not self._core.has_room():
                 after = SUBMITTED  # what waits for room is read again when there may be some
@@ -177,25 +193,75 @@ class Scheduler:
 
     # Entities
 
+    async def _fire_together(self, timers: Sequence[Timer], now: float) -> None:
+        """Fire the timers of a page in one transaction, and one by one those that need more than one mail."""
+        firings: list[_Firing] = []
+        alone: list[Timer] = []
+        for timer in timers:
+            try:
+                firing = self._plan_mail(timer, now)
+            except CantripError:
+                firing = None
+            except _SetAside as aside:
+                self._again = min(self._again, now + RETRY, aside.until)
+                continue
+            if firing is None or len(firing.change.post) > 1 or firing.change.new == timer:
+                alone.append(timer)
+            else:
+                firings.append(firing)
+        if len(firings) > 1:
+            results = await self._replace_together([one.change for one in firings], now)
+            for firing, result in zip(firings, results, strict=True):
+                before, after = firing.change.old, firing.change.new
+                assert before is not None, "it is due"
+                if isinstance(result, CantripError):
+                    alone.append(before)
+                elif result is not None:  # else another process was faster
+                    self._note_fired(before, now, firing.fires)
+                    if after is not None and after.due is not None and after.due <= now:
+                        alone.append(after)
+        else:
+            alone += [one.change.old for one in firings if one.change.old is not None]
+        for timer in alone:
+            await self._try(timer, self._fire_mail, now)
+
+    async def _replace_together(self, changes: Sequence[TimerChange], now: float) -> Sequence[Any]:
+        """Make changes in one transaction; return their results, and the error for each if all of it failed."""
+        try:
+            return cast("Sequence[Any]", await self._call(ReplaceTimers(changes)))
+        except RuntimeClosed:
+            self._again = min(self._again, now + RETRY)
+            return [None] * len(changes)
+        except CantripError as error:
+            if is_outage(error):
+                raise
+            return [error] * len(changes)
+
     async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
         """Post the mail of an entity's timer, or of a schedule for an entity; return what became of the row."""
+        firing = self._plan_mail(timer, now)
+        self._note_fired(timer, now, firing.fires)
+        if firing.change.new == timer:
+            return timer
+        return await self._replace(timer, firing.change.new, firing.change.post)
+
+    def _plan_mail(self, timer: Timer, now: float) -> _Firing:
+        """Return what a timer of an entity, or a schedule for an entity, does now."""
         schedule = timer.schedule
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
-            self._note_fired(timer, now, timer.due)
-            return await self._replace(timer, None, [timer.mail])
+            return _Firing(TimerChange(timer, None, [timer.mail]), timer.due)
         entity_id = self._address(schedule, now)
         mail: list[Mail] = []
         what = look(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
         if what.stops_last and schedule.last is not None:
             mail += self._interrupt(entity_id, schedule.last)
             if not mail:  # the last firing still waits in the inbox, and does what this one would do
-                return await self._replace(timer, _with_last(what.becomes, schedule.last))
+                return _Firing(TimerChange(timer, _with_last(what.becomes, schedule.last)))
         if what.fires is not None:
-            self._note_fired(timer, now, what.fires)
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
             mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscoped(timer.id)}"))
-        return await self._replace(timer, what.becomes, mail)
+        return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
         """Tell how late a firing is. A submission is never late: it begins when there is room."""
@@ -268,23 +334,29 @@ class Scheduler:
 
     # Rows
 
-    async def _replace(self, old: Timer, new: Timer | None, post: list[Mail] | None = None) -> Timer | None:
+    async def _replace(self, old: Timer, new: Timer | None, post: Sequence[Mail] = ()) -> Timer | None:
         """Replace a row and post mail; return the row that is there now, which another process may have changed."""
         while True:
             try:
-                rows = await self._call(ReplaceTimer(old, new, post or []))
+                rows = await self._change(TimerChange(old, new, post))
             except InboxFull:
                 raise _SetAside(math.inf) from None
             except (KeyUsed, EntityEnded):
                 if not post:
                     raise
-                post = []  # it was posted before, or nobody takes it any more
+                post = ()  # it was posted before, or nobody takes it any more
                 continue
             if rows is not None:
                 return new
             return await self._find(old.entity_id, old.id)
 
-    async def _call(self, message: ReplaceTimer) -> Any:
+    async def _change(self, change: TimerChange) -> Any:
+        (result,) = await self._call(ReplaceTimers([change]))
+        if isinstance(result, CantripError):
+            raise result
+        return result
+
+    async def _call(self, message: ReplaceTimers) -> Any:
         try:
             found = await self._core.writer.call(message)
         except NotRunning as gone:
@@ -311,10 +383,17 @@ class Scheduler:
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
         """Replace the row of a schedule, None for none; return False if it is not `old` any more."""
-        return await self._call(ReplaceTimer(old, new)) is not None
+        return await self._change(TimerChange(old, new)) is not None
 
     async def _in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
+
+
+class _Firing(NamedTuple):
+    """What a timer does: the change of its row, and the time that it fires for."""
+
+    change: TimerChange
+    fires: float | None = None
 
 
 class _SetAside(Exception):
@@ -346,7 +425,10 @@ STOPPED: Final = "stopped, because its schedule is due again"
 
 
 class SchedulerActor(Actor):
-    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds."""
+    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds.
+
+    Where processes send hints, and none was heard, it looks at every fourth time only.
+    """
 
     has_tasks = True
 
@@ -354,16 +436,23 @@ class SchedulerActor(Actor):
         self._scheduler = scheduler
         self._looks = looks
         self._alarm: Alarm | None = None
+        self._ticks = 0
+        self._heard: int | None = None
 
     async def init(self) -> None:
         """Look at once, after a crash of this actor; else the runtime wakes it once it is open."""
         if self._looks:
-            self.send_every(LOOK, _LOOK)
+            self.send_every(LOOK, _TICK)
         self._scheduler.wake()
 
     async def handle_info(self, message: Any) -> None:
         """Look, and sleep until the next timer is due."""
-        if message is not _LOOK:
+        if message is _TICK:
+            self._ticks += 1
+            before, self._heard = self._heard, self._scheduler.hints
+            if self._heard is not None and self._heard == before and self._ticks % SELDOM:
+                return
+        elif message is not _LOOK:
             return
         try:
             await self._scheduler.look(self.tasks.start_soon)

@@ -163,7 +163,8 @@ class _Worker(subprocess.Popen[bytes]):
 
     def __init__(self, name: str, loom: str) -> None:
         options = [f"--name={name}", f"--beat={BEAT}", f"--ttl={TTL}", "--quiet"]
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", "worker", "cantrip_demos.cluster:PAYER", *options]
+        cantrip = [sys.executable, "-m", "cantrip_actors.cli.main", "--log-level=warning"]
+        command = [*cantrip, "worker", "cantrip_demos.cluster:PAYER", *options]
         super().__init__(command, env={**os.environ, "CANTRIP_LOOM": loom}, stdin=subprocess.DEVNULL)
 
     def __exit__(self, *why: object) -> None:

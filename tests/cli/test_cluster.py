@@ -149,6 +149,33 @@ def test_up_starts_workers_again_that_die_and_drains_all_at_a_signal(start: Any,
     assert living() == 0
 
 
+@pytest.mark.rule("N-79")
+def test_up_keeps_the_other_workers_when_one_is_drained_and_ends_with_the_last(start: Any, cantrip: Any) -> None:
+    invoke()
+    both = start("up", "keeper.yaml", "--nodes", "2", *QUICK)
+    wait_for(both, "w1 works on")
+    wait_until(lambda: [node["name"] for node in cantrip("cluster", "ls", "--json").json] == ["w1", "w2"])
+    assert cantrip("cluster", "drain", "w1").code == 0
+    wait_for(both, "w1 was asked to drain, and has ended")
+    assert [node["name"] for node in cantrip("cluster", "ls", "--json").json] == ["w2"]
+    assert cantrip("cluster", "drain", "w2").code == 0
+    assert both.wait(30) == 0
+
+
+@pytest.mark.rule("N-14", "N-60")
+def test_commands_say_so_where_there_is_nothing_to_do(start: Any, cantrip: Any) -> None:
+    invoke()
+    worker = start("worker", "keeper.yaml", "--name", "w1", "--release", "41", *QUICK)
+    wait_for(worker, "w1 works on")
+    assert "is not in quarantine" in cantrip("cluster", "free", "notes").out
+    said = cantrip("cluster", "release", "40")
+    assert said.code != 0
+    assert "has had the release '40'; known are, the newest last: '41'" in said.err
+    assert cantrip("cluster", "release", "41").code == 0
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+
+
 @pytest.mark.rule("N-10", "N-23", "N-26", "N-79")
 def test_the_demo_loses_and_doubles_nothing(process: Any) -> None:
     said = process("demo", "cluster")

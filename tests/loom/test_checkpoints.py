@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom import JsonlStore, Loom, SqliteStore, Tip, copy_loom, open_store, verify_loom
+from cantrip_actors.loom import Fenced, JsonlStore, Loom, SqliteStore, Tip, copy_loom, open_store, verify_loom
 from cantrip_actors.loom.checkpoints import decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.machine.project import Life
@@ -22,7 +22,7 @@ from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres
 from tests.loom.histories import AT, header, run
 from tests.loom.processes import python
-from tests.loom.test_store import KINDS, LASTING, anywhere, examples
+from tests.loom.test_store import KINDS, LASTING, SHARED, anywhere, examples
 from tests.pictures import png
 
 
@@ -140,6 +140,24 @@ def test_a_checkpoint_does_not_come_along_into_a_copy_and_nothing_of_it_is_shown
     assert seen.checkpoint("e") is None
     assert seen.is_over("e") is False
     assert len(seen.records("e", after=begun.tip("e").position)) == 0
+
+
+@pytest.mark.rule("C-06", "N-06")
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_holder_that_has_lost_its_lease_keeps_no_checkpoint(kind):
+    with anywhere(kind) as place, place.open() as store:
+        store.append([header("e", lasting=True)])
+        late = store.claim("e", "late", 60)
+        store.keep_checkpoint("e", store.tip("e"), b"early", {"e": late.token})
+        store.release(late)
+        taken = store.claim("e", "next", 60)
+        store.append([Steered("e", "by the next holder", AT)], {"e": taken.token})
+        for tokens in ({"e": late.token}, {}):
+            with pytest.raises(Fenced):
+                store.keep_checkpoint("e", store.tip("e"), b"stale", tokens)
+        assert store.checkpoint("e").data == b"early"
+        store.keep_checkpoint("e", store.tip("e"), b"new", {"e": taken.token})
+        assert store.checkpoint("e").data == b"new"
 
 
 def test_an_image_is_attached_to_the_bytes_that_the_loom_has(begun):

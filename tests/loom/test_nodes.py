@@ -97,8 +97,8 @@ def test_leases_of_dead_holders_on_idle_entities_are_removed(store: Any) -> None
     store.claim("idle", "dead", -1)
     store.claim("name:x", "dead", -1)
     begin(store, "busy", "dead", -1)
-    assert store.sweep() == 2
-    assert store.sweep() == 0
+    assert store.sweep(store.dead_holders()) == 2
+    assert store.sweep(store.dead_holders()) == 0
     assert found(store) == [("busy", True, "expired")]
 
 

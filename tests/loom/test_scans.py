@@ -60,7 +60,7 @@ def scans(place: Any) -> dict[str, int]:
 def look(store: Any) -> None:
     store.unowned(10)
     store.work()
-    store.sweep()
+    store.sweep(store.dead_holders())
     store.nodes()
 
 

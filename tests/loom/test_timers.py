@@ -381,3 +381,33 @@ def test_a_damaged_file_of_timers_names_its_line(path):
     Path(f"{path}.timers").write_bytes(b"nothing\n")
     with pytest.raises(LoomError, match=r"timers: line 1 is corrupt"):
         JsonlStore(path)
+
+
+@pytest.mark.rule("N-47")
+def test_timers_are_replaced_together_and_each_has_its_own_result(box):
+    box.post([mail("used")])
+    one, other, gone, full = (schedule(id, 10.0) for id in ("one", "other", "gone", "full"))
+    for each in (one, other, full):
+        box.replace_timer(None, each)
+    used = mail("used", sender="somebody else")
+    results = box.replace_timers(
+        [
+            (other, None, [mail("b")]),
+            (gone, None, [mail("c")]),
+            (full, None, [replace(used, body={"intent": "another one"})]),
+            (one, schedule("one", 20.0), [mail("a")]),
+        ]
+    )
+    assert [row.key for row in results[0]] == ["b"]
+    assert results[1] is None
+    assert isinstance(results[2], KeyUsed)
+    assert [row.key for row in results[3]] == ["a"]
+    assert results[0][0].no < results[3][0].no
+    assert [each.id for each in box.timers()] == ["full", "one"]
+    assert [each.mail.key for each in box.pending("e")] == ["used", "b", "a"]
+
+
+@pytest.mark.rule("N-47")
+def test_nothing_is_replaced_where_no_timer_is_as_expected(box):
+    assert box.replace_timers([(schedule(), None, [mail("a")]), (schedule("t"), None, [])]) == [None, None]
+    assert box.pending("e") == []

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.placement import Candidate, Looked, Member, State, Take, UnloadIdle, advance, rank
+from cantrip_actors.machine.placement import (
+    Candidate,
+    Looked,
+    Member,
+    State,
+    Take,
+    UnloadIdle,
+    advance,
+    order_among,
+    rank,
+)
 
 SERVES = {"c1": "desk"}
 
@@ -125,3 +135,11 @@ def test_a_node_that_is_loaded_more_than_others_unloads_idle_entities(busy: int,
 
 def test_a_node_that_is_not_listed_takes_nothing() -> None:
     assert advance(State("other"), Looked(members((10, 0)), orphans(3)))[1] == []
+
+
+@pytest.mark.rule("N-47")
+@given(st.sets(st.text(max_size=5), min_size=1, max_size=6), st.text(max_size=5))
+def test_nodes_agree_on_one_order_for_a_timer(owners: set[str], key: str) -> None:
+    places = [order_among(owners, one, key) for one in owners]
+    assert sorted(places) == list(range(len(owners)))
+    assert order_among(owners - {"x"}, "x", key) == 0

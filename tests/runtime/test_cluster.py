@@ -1,15 +1,19 @@
 """Several runtimes that have joined one loom: who runs what, when one of them dies, is full, or leaves."""
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from cantrip_actors import Cantrip, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate
 from cantrip_actors.loom import Unsure
+from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
@@ -280,6 +284,21 @@ async def test_a_lease_that_the_store_did_not_release_is_released_later(url: str
         assert await client.cluster.where("keeper") is None
 
 
+@pytest.mark.rule("N-06", "N-23")
+async def test_a_node_that_lost_an_entity_while_it_was_frozen_leaves_its_state_alone(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK], passivate_after=20) as frozen:
+        keeper = await frozen.invoke(DESK, "first", name="keeper")
+        await keeper.episode()
+        async with Runtime.open(url, cantrips=[DESK]) as other:
+            other._tree.store._transact(lambda db: db.execute("delete from leases"))  # as if its ttl were over
+            assert (await (await other.resume(keeper.id)).send("second")).result == "second"
+        await anyio.sleep(30)
+        assert not frozen.find(keeper.id).loaded
+    async with Runtime.open(url, cantrips=[DESK]) as third:
+        assert (await third.entity("keeper").send("third")).result == "third"
+        assert [turn.sequence for turn in third.loom.turns(keeper.id)] == [1, 2, 3]
+
+
 @pytest.mark.rule("N-10")
 async def test_a_load_that_is_cancelled_while_it_claims_leaves_the_entity_to_others(url: str) -> None:
     slow = answering(delay=3)
@@ -465,3 +484,60 @@ async def test_a_node_without_room_does_not_read_all_that_waits_again_and_again(
         one._tree.store.timers_due = counted  # type: ignore[method-assign]
         await anyio.sleep(10)
         assert 0 < sum(read) <= 25 * 102
+
+
+# N-47
+
+
+@pytest.mark.rule("N-43", "N-47")
+async def test_schedules_that_are_due_together_fire_once_and_soon_in_few_transactions(url: str) -> None:
+    fired: list[tuple[str, float]] = []
+
+    async def note(context: Any) -> object:
+        fired.append((context[-1].content, time_of_day()))
+        return done("ok")
+
+    desk, calls = cantrip(note, name="desk"), Counter[str]()
+    async with node(url, "w1", desk, passivate_after=1000) as one, node(url, "w2", desk, passivate_after=1000) as two:
+        for n in range(4):
+            await (await one.invoke(desk, "begin", name=f"keeper-{n}")).episode()
+        fired.clear()
+        for name, runtime in (("w1", one), ("w2", two)):
+            count_calls(runtime, calls, name)
+        due = time_of_day() + 30
+        for n in range(200):
+            at = datetime.fromtimestamp(due, UTC)
+            await one.schedule(f"keeper-{n % 4}", f"intent {n}", at=at, id=f"s{n}")
+        calls.clear()
+        await anyio.sleep(40)
+    assert sorted(what for what, _ in fired) == sorted(f"intent {n}" for n in range(200))
+    assert max(at - due for _, at in fired) <= 2
+    assert min(calls["w1"], calls["w2"]) >= 1
+    assert calls.total() <= 20
+
+
+def count_calls(runtime: Runtime, calls: Counter[str], name: str) -> None:
+    store = runtime._tree.store
+    replace_timers = store.replace_timers
+
+    def counted(changes: Any) -> Any:
+        calls[name] += 1
+        return replace_timers(changes)
+
+    store.replace_timers = counted  # type: ignore[method-assign]
+
+
+@pytest.mark.rule("N-47")
+async def test_a_timer_whose_first_node_is_frozen_is_carried_out_by_another_one(url: str) -> None:
+    async with node(url, "w1") as one, node(url, "w2") as frozen:
+        await (await one.invoke(DESK, "begin", name="keeper")).episode()
+        frozen._tree.scheduler.look = _sleep  # type: ignore[method-assign]
+        due = datetime.fromtimestamp(time_of_day() + 5, UTC)
+        for n in range(10):
+            await one.schedule("keeper", f"intent {n}", at=due, id=f"s{n}")
+        await anyio.sleep(9)
+        assert one.schedules() == []
+
+
+async def _sleep(_: Any) -> None:
+    await anyio.lowlevel.checkpoint()

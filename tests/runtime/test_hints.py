@@ -7,7 +7,7 @@ import anyio
 import psycopg
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Node, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, Node, Runtime, gate, scripted
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.runtime import inboxes
 from cantrip_actors.wards import max_turns
@@ -101,3 +101,26 @@ async def test_a_program_alone_neither_listens_nor_tells() -> None:
     async with Runtime.open(url, cantrips=[cantrip]) as runtime:
         await runtime.cast(cantrip, "go")
         assert await ask(url, LISTENERS) == []
+
+
+@pytest.mark.rule("N-30", "N-64")
+async def test_an_entity_that_is_handed_over_goes_on_at_once_and_not_at_the_next_beat() -> None:
+    async def walk(context: Any) -> Any:
+        taken = sum(message.role == "assistant" for message in context)
+        call = {"gate": "done", "args": {"answer": "there"}} if taken == 40 else {"gate": "step", "args": {}}
+        return {"tool_calls": [call], "delay": 0.05}
+
+    @gate
+    def step() -> str:
+        """Take a step."""
+        return "on"
+
+    walker = Cantrip(scripted(walk), circle=Circle([step, "done"], [max_turns(60)]), name="walker")
+    url, seldom = await with_nodes(), {"beat": RARELY / 2, "ttl": 2 * RARELY}
+    async with Runtime.open(url, cantrips=[walker], node=Node("w1", **seldom)) as leaving:
+        cast = await leaving.start(walker, "walk")
+        async with Runtime.open(url, cantrips=[walker], node=Node("w2", **seldom)) as staying:
+            await anyio.sleep(0.5)
+            assert await leaving.drain()
+            with anyio.fail_after(RARELY / 4):
+                assert (await staying.find(cast.id).episode()).result == "there"

@@ -1,0 +1,56 @@
+"""A node in a process of its own, which the campaign kills, freezes and asks to leave."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
+from cantrip_actors.wards import max_turns
+
+__all__ = ["BEAT", "TTL", "run_worker", "worker_cantrip"]
+
+BEAT: Final = 0.2
+TTL: Final = 1.0
+
+
+def worker_cantrip(ledger: str, pace: float) -> Cantrip:
+    """Return a cantrip whose gate writes a line for each intent, and never repeats what may have had its effect."""
+
+    @gate
+    def deliver(key: str) -> str:
+        """Deliver: not idempotent."""
+        with Path(ledger).open("a", encoding="utf-8") as file:
+            file.write(f"{key}\n")
+        return "delivered"
+
+    async def answer(context: Invocation) -> Mapping[str, Any]:
+        last = context[-1]
+        is_answered = last.role == "tool"
+        call = {"gate": "done", "args": {"answer": last.content}}
+        if not is_answered:
+            call = {"gate": "deliver", "args": {"key": last.content}}
+        return {"content": "", "tool_calls": [call], "delay": pace}
+
+    circle = Circle([deliver, "done"], [max_turns(20)])
+    return Cantrip(scripted(answer, record=False), name="worker", circle=circle)
+
+
+def run_worker(url: str, ledger: str, name: str, machine: str, pace: float) -> None:
+    """Serve as a node until a signal. With a `machine` it looks like a process of another machine."""
+    log = Path(f"{ledger}-{name}.log").open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+    if machine:
+        socket.gethostname = lambda: machine
+
+    async def serve() -> None:
+        node = Node(name, capacity=100, beat=BEAT, ttl=TTL, grace=5, passivate_after=1)
+        async with Runtime.open(url, cantrips=[worker_cantrip(ledger, pace)], node=node) as runtime:
+            await runtime.serve()
+
+    anyio.run(serve)

@@ -1,0 +1,79 @@
+"""docs/cluster.md: what an operator has to find there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cantrip_actors import Node
+from cantrip_actors.runtime.inboxes import LOOK
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
+
+FAULTS = {
+    "a process is killed": "beat + look",
+    "a machine is gone": "ttl + beat + look",
+    "freezes for less than its ttl": "its freeze",
+    "freezes for longer": "ttl + beat + look",
+    "event loop is blocked": "`stall`",
+    "cannot reach Postgres": "the outage, or the ttl",
+    "synchronous standby": "2 s after it takes writes",
+    "asynchronous standby": "warns",
+    "clocks differ": "",
+    "hints are lost": "look",
+    "a zone is gone": "room",
+    "a deployment": "`grace`",
+    "a sender dies and repeats": "",
+    "a query to a provider": "",
+}
+"""The faults of the table, and what it says of how long each lasts."""
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of its level."""
+    level = title.split(" ", 1)[0]
+    found = re.search(rf"^{re.escape(title)}\n(.*?)(?=^#{{2,{len(level)}}} |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"{title} is missing"
+    return found[1]
+
+
+def rows() -> list[list[str]]:
+    table = section("## What happens when something fails")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"][2:]
+
+
+@pytest.mark.rule("N-87")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_page_says_what_a_fault_means_for_entities_mail_and_effects(fault: str) -> None:
+    found = [row for row in rows() if re.search(rf"\b{re.escape(fault)}", row[0])]
+    assert len(found) == 1
+    _, entities, mail, effects, how_long = found[0]
+    assert entities
+    assert mail
+    assert effects
+    assert FAULTS[fault] in how_long
+
+
+@pytest.mark.rule("N-87")
+def test_the_times_of_the_page_are_the_defaults() -> None:
+    node = Node("w")
+    words = section("## What happens when something fails").replace("\n", " ")
+    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {LOOK:g} s" in words
+    assert f"`stall` and `grace` {node.stall:g} s" in words
+    assert node.stall == node.grace
+
+
+@pytest.mark.rule("N-87")
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("### What each kind of failover means", "node fails over|synchronous standby|asynchronous standby|backup"),
+        ("## Size a cluster", "capacity|connections|commits|ttl|bench cluster"),
+        ("## What is not promised", "both are paid|exactly once|order|Files|Streamed text|SQLite"),
+        ("## Upgrade cantrip-actors while it runs", "readable_by|drain"),
+    ],
+)
+def test_the_page_has_a_section(title: str, words: str) -> None:
+    text = section(title)
+    for word in words.split("|"):
+        assert word in text, word
