@@ -139,7 +139,7 @@ def _check_schema(schema: object) -> None:
         return
     if not isinstance(schema, Mapping):
         raise InvalidCantrip(f"options: output_schema: expected a JSON Schema as an object, got {schema!r:.80}")
-    thawed = _thawed(schema)
+    thawed = _thaw(schema)
     fault = fault_of_schema(thawed)
     if fault is None and (reference := dangling_reference(thawed)) is not None:
         fault = f"{reference!r} is nowhere in it; put what it refers to under $defs"
