@@ -56,7 +56,7 @@ def _watch_requests() -> None:
     fetch = Client.fetch
 
     async def noted_fetch(self: Client, method: str, path: str, body: bytes, headers: Any) -> bytes:
-        if method == "POST":
+        if method in ("POST", "PUT"):
             _sent.append((self.provider, path, body))
         return await fetch(self, method, path, body, headers)
 

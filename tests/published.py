@@ -5,6 +5,7 @@ packages are those of the lock; `versions` names them. They are imported when th
 """
 
 import importlib
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -75,13 +76,18 @@ def fault(provider: str, path: str, body: bytes) -> str | None:
 def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
     """Validate a request, or each of those in a batch, whose answers are no streams."""
     if path.endswith("/files"):
-        lines = [orjson.loads(line) for line in body.split(b"\r\n\r\n")[-1].splitlines() if line.startswith(b"{")]
-        for line in lines:
+        requests = [orjson.loads(line) for line in body.split(b"\r\n\r\n")[-1].splitlines() if line.startswith(b"{")]
+        for line in requests:
             assert line.keys() == {"custom_id", "method", "url", "body"}
             yield from checked(provider, line["url"], {**line["body"], "stream": True})
         return
+    if path.endswith(".jsonl"):
+        yield from lines(provider, body)
+        return
     request = orjson.loads(body)
-    if path.endswith("/messages/batches"):
+    if path.endswith(("/model-invocation-job", "/batchPredictionJobs")):
+        job(path, request)
+    elif path.endswith("/messages/batches"):
         yield adapter("anthropic.types.messages.batch_create_params", "BatchCreateParams").validate_python(
             {"requests": [{**one, "params": plain(one["params"])} for one in request["requests"]]}
         )
@@ -96,6 +102,28 @@ def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
         yield from checked(provider, path, {**request, "stream": True})
     else:
         yield from checked(provider, path, request)
+
+
+def job(path: str, request: dict[str, Any]) -> None:
+    """Validate a job of a cloud; of Vertex's no type is published."""
+    if path.endswith("/model-invocation-job"):
+        amazon("bedrock", "CreateModelInvocationJob", request)
+    else:
+        assert request.keys() == {"displayName", "model", "inputConfig", "outputConfig"}
+
+
+def lines(provider: str, body: bytes) -> Iterator[Any]:
+    """Validate the lines of a file of requests in the bucket of a cloud."""
+    for line in map(orjson.loads, body.splitlines()):
+        if "modelInput" in line:
+            assert line.keys() == {"recordId", "modelInput"}
+            yield from checked(provider, "/converse-stream", line["modelInput"])
+        elif "custom_id" in line:
+            yield from checked(provider, ":streamRawPredict", {"stream": True, "model": "m", **line["request"]})
+        else:
+            labels = line["request"].pop("labels")
+            assert all(re.fullmatch(r"[a-z0-9_-]{1,63}", one) for label in labels.items() for one in label)
+            yield from google(line["request"])
 
 
 def plain(request: dict[str, Any]) -> dict[str, Any]:

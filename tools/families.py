@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cantrip_actors.crystal.batch_endpoints import ENDPOINTS
+from cantrip_actors.crystal.batch_families import ENDPOINTS
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.policy.background import BACKGROUND
@@ -38,7 +38,8 @@ requests against the types that the provider publishes.
 What a family has no field for is left out, and every answer says so: `metadata["left_out"]` of its `Response`, which
 the loom keeps with the utterance. What a *model* refuses is learnt from its refusal for an hour: the nearest value
 that it takes (`metadata["adjusted"]` has what was wanted and what was sent), or nothing (`left_out`). A value that no
-model takes raises `ProviderError`. The rules are R-01 to R-08 and R-26 of [rules.md](rules.md).
+model takes raises `ProviderError`. Of an entity, `turn.left_out` and `turn.adjusted` say the same for each turn. The
+rules are R-01 to R-08 and R-26 of [rules.md](rules.md).
 """
 
 READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -109,14 +110,16 @@ def families() -> list[Family]:
 
 def clouds() -> list[Family]:
     """Return the families that other families are elsewhere: they have a part of the page, and no column of a table."""
-    project = {"project": "my-project", "location": "global", "api_key": "k"}
-    resource = {"endpoint": "https://my-resource.openai.azure.com", "api_key": "k"}
+    gemini = vertex("gemini-3-pro-preview", project="my-project", location="global", api_key="k")
+    claude = vertex("claude-sonnet-4-5@20250929", project="my-project", location="global", api_key="k")
+    endpoint = "https://my-resource.openai.azure.com"
+    classic = azure("my-gpt", endpoint=endpoint, api_version="2024-10-21", api_key="k")
     google_key, azure_key = "your Google Cloud credentials", "`AZURE_OPENAI_API_KEY`, or your login"
     return [
-        Family("vertex, with Gemini", vertex("gemini-3-pro-preview", **project), google_key),
-        Family("vertex, with Claude", vertex("claude-sonnet-4-5@20250929", **project), google_key),
-        Family("azure", azure("my-gpt", **resource), azure_key),
-        Family("azure, classic", azure("my-gpt", api_version="2024-10-21", **resource), azure_key),
+        Family("vertex, with Gemini", gemini, google_key),
+        Family("vertex, with Claude", claude, google_key),
+        Family("azure", azure("my-gpt", endpoint=endpoint, api_key="k"), azure_key),
+        Family("azure, classic", classic, azure_key),
     ]
 
 

@@ -41,6 +41,10 @@ class Access(ABC):
         Raises CrystalError where there are no credentials, ProviderError where they cannot be fetched now.
         """
 
+    def is_alone_at(self, url: str) -> bool:  # noqa: ARG002
+        """Return whether a key of the provider proves nothing at this address, and only this access does."""
+        return False
+
     @abstractmethod
     def forget(self) -> None:
         """Fetch the credentials anew for the next request: the provider refused them before they expired."""

@@ -6,6 +6,7 @@ batch was handed in, its list of batches tells: OpenAI shows what was in each, t
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,15 +18,21 @@ import orjson
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.families.anthropic import Anthropic
-from cantrip_actors.crystal.families.chat import Chat
-from cantrip_actors.crystal.families.google import Google
-from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.provider import Family, ProviderCrystal
+from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import listed, mapping
-from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.errors import ProviderError
 
-__all__ = ["WHOLE", "Answers", "BatchEndpoint", "Listed", "endpoint_of"]
+__all__ = [
+    "MARK",
+    "PAGES",
+    "WHOLE",
+    "Answers",
+    "AnthropicBatches",
+    "BatchEndpoint",
+    "GoogleBatches",
+    "Listed",
+    "OpenAIBatches",
+]
 
 Answers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
@@ -62,6 +69,10 @@ class BatchEndpoint(ABC):
     def __init__(self, crystal: ProviderCrystal) -> None:
         self.crystal = crystal
         self.provider = crystal.family.provider
+
+    def id_of(self, key: str, attempt: int) -> str:
+        """Return the id of an attempt at a query in its batch: the same after a crash."""
+        return f"{hashlib.sha256(key.encode()).hexdigest()[:40]}-{attempt}"
 
     @abstractmethod
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
@@ -296,24 +307,3 @@ class GoogleBatches(BatchEndpoint):
 def _is_over(operation: Mapping[str, Any]) -> bool:
     state = str(mapping(operation.get("metadata")).get("state"))
     return bool(operation.get("done")) or state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
-
-
-ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
-    Anthropic: AnthropicBatches,
-    Responses: OpenAIBatches,
-    Chat: OpenAIBatches,
-    Google: GoogleBatches,
-}
-"""The families whose providers take batches without a bucket of their cloud."""
-
-
-def endpoint_of(crystal: object) -> BatchEndpoint:
-    """Return the batch interface of a crystal's provider. Raises InvalidCantrip if it has none."""
-    if isinstance(crystal, ProviderCrystal):
-        endpoint = ENDPOINTS.get(type(crystal.family))
-        if endpoint is not None:
-            return endpoint(crystal)
-    name = getattr(crystal, "name", type(crystal).__name__)
-    raise InvalidCantrip(
-        f"batch: expected a crystal of anthropic, openai, openai-chat or google (batch:anthropic:MODEL), got {name}"
-    )

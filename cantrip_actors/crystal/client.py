@@ -63,6 +63,8 @@ _NO_ACCESS: Final = frozenset({401, 403})
 _HIDDEN: Final = "[key]"
 _SAYS_SO: Final = re.compile(r"auth|key|token|secret|cookie|password|credential", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token)\s+", re.IGNORECASE)
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _SHORTEST: Final = 5
 """Characters: what is shorter is no key, and would be found everywhere."""
 
@@ -150,6 +152,12 @@ def _moved(response: httpx.Response) -> str | None:
     is_safe = moved.scheme == asked.scheme or (moved.scheme, asked.scheme) == ("https", "http")
     is_same_port = moved.port == asked.port or moved.scheme != asked.scheme
     return str(moved) if moved.host == asked.host and is_safe and is_same_port and moved != asked else None
+
+
+def _in_xml(text: str) -> Mapping[str, Any] | None:
+    """Return the error that a bucket tells of, None for another page."""
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    return None if code is None or message is None else {"error": {"message": f"{message[1]} ({code[1]})"}}
 
 
 def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -295,7 +303,12 @@ class Client:
         return self._client is not None or bool(self._open)
 
     def url(self, path: str) -> str:
-        """Return the address of a path. A query of the base address comes after it, with the path's own (R-12)."""
+        """Return the address of a path. A query of the base address comes after it, with the path's own (R-12).
+
+        A whole address, as that of a bucket, stays as it is.
+        """
+        if path.startswith(("https://", "http://")):
+            return path
         base, _, query = self.base_url.partition("?")
         path, _, more = path.partition("?")
         queries = "&".join(one for one in (query, more) if one)
@@ -308,18 +321,22 @@ class Client:
         """The response to a request; where its credentials were refused, that to the same with new ones."""
         async with self._ready() as client:
             async with self._sent(client, method, url, body, own) as response:
-                if self._key() or self._access is None or response.status_code not in _NO_ACCESS:
+                if self._access is None or self._keyed(url) or response.status_code not in _NO_ACCESS:
                     yield response
                     return
             self._access.forget()
             async with self._sent(client, method, url, body, own) as response:
                 yield response
 
+    def _keyed(self, url: str) -> str | None:
+        """Return the key of a request to this address; None if another access is meant for it."""
+        return None if self._access is not None and self._access.is_alone_at(url) else self._key()
+
     @asynccontextmanager
     async def _sent(
         self, client: httpx.AsyncClient, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
-        key = self._key()
+        key = self._keyed(url)
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
         headers = {
@@ -391,7 +408,7 @@ class Client:
         except orjson.JSONDecodeError:
             told = text
             if text.lstrip().startswith("<"):
-                told = f"a page with status {response.status_code} instead of an answer"
+                told = _in_xml(text) or f"a page with status {response.status_code} instead of an answer"
         return failure(self.provider, response.status_code, told, response.headers, time.time())
 
     def _stalled(self, decoder: Decoder) -> ProviderError:

@@ -54,13 +54,14 @@ def bedrock(
             return credentials
         return extra("bedrock", "botocore.session").Session(profile=profile).get_credentials()
 
+    top = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     if settings.get("base_url") is None:
-        top = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
         own = f"https://bedrock-runtime.{region}.{top}"
         settings["base_url"] = _environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
-    return make_crystal(
-        Bedrock, model, settings, access=SignedAccess(region, find), cache=cache_points(cache, "bedrock")
-    )
+    control = _environment("AWS_ENDPOINT_URL_BEDROCK") or f"https://bedrock.{region}.{top}"
+    s3 = _environment("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{top}"
+    access = SignedAccess(region, find, control=control.rstrip("/"), s3=s3.rstrip("/"))
+    return make_crystal(Bedrock, model, settings, access=access, cache=cache_points(cache, "bedrock"))
 
 
 def vertex(

@@ -410,6 +410,7 @@ class ProviderCrystal:
         self.context_window = context_window or family.known.window
         self.limits = limits
         self.breaker = breaker
+        self.access = access
         self._prices = prices
         self._address = render_url(base_url or family.base_url)
         given, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])

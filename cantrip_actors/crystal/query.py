@@ -75,6 +75,9 @@ __all__ = [
 INSISTENCE: Final = 3
 """How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
 
+FAREWELL: Final = 5.0
+"""Seconds that a cancelled caller waits for the provider to end the work on its query."""
+
 TOLD: Final = 4000
 """Characters of an answer that failed which the next attempt is told."""
 
@@ -149,6 +152,12 @@ class PostingCrystal(ABC):
         Raises ProviderError if the provider refused the query.
         """
 
+    async def abandon(self, handle: Any) -> None:  # noqa: B027  # a crystal that cannot do so has nothing to write
+        """End the work on a query whose entity was interrupted or stopped; by default it goes on, and is not collected.
+
+        Raises ProviderError if the provider could not be told.
+        """
+
     async def invoke(
         self,
         messages: Sequence[Message],
@@ -159,6 +168,14 @@ class PostingCrystal(ABC):
         """Return one answer, and wait for it with a task (CRYSTAL-1)."""
         query = Query(Invocation(messages, tools, tool_choice), options or {}, key=f"{random.getrandbits(128):032x}")
         handle = await self.post(query)
+        try:
+            return await self._wait(handle, query)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(FAREWELL, shield=True):
+                await attempt(lambda: self.abandon(handle))
+            raise
+
+    async def _wait(self, handle: Any, query: Query) -> Response:
         while True:
             look = await self.look([handle])
             if look.ready[0]:
@@ -318,7 +335,8 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
     """One attempt."""
     if isinstance(crystal, PostingCrystal) and query.key:
         if query.handle is None:
-            return Response(handle=await crystal.post(query))
+            handle = await attempt(lambda: crystal.post(query))
+            return _checked(crystal, query, handle if isinstance(handle, Failure) else Response(handle=handle))
         return _checked(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
     if query.handle is not None:
         collect: Any = getattr(crystal, "collect", None)

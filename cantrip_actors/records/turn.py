@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cantrip_actors.records.records import Decided, Observation
@@ -43,6 +43,9 @@ class Turn:
 
     `server_calls` are those that the provider made of its own tools, and `citations` the sources that the text names.
 
+    `left_out` names the settings of the call that its crystal was not sent. `adjusted` has, by their names, those that
+    it was sent with another value: `{"asked": …, "sent": …}`.
+
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
 
@@ -71,6 +74,8 @@ class Turn:
     server_calls: tuple[ServerCall, ...] = ()
     citations: tuple[Citation, ...] = ()
     made: tuple[Image, ...] = ()
+    left_out: tuple[str, ...] = ()
+    adjusted: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def observations(self) -> tuple[Observation, ...]:

@@ -38,10 +38,11 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.user_code import Failure, attempt, text_of
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
-__all__ = ["STATUS", "CrystalActor", "CrystalRequest", "Draw", "FallbackActor", "Watched"]
+__all__ = ["STATUS", "Abandoned", "CrystalActor", "CrystalRequest", "Draw", "FallbackActor", "Watched"]
 
 
 class CrystalRequest(NamedTuple):
@@ -64,6 +65,12 @@ class Watched:
         self.ready = OneShotEvent()
         self.is_left = False
         """Whether the entity does not wait any more."""
+
+
+class Abandoned(NamedTuple):
+    """A posted query whose entity was interrupted or stopped."""
+
+    handle: Any
 
 
 class _Status(NamedTuple):
@@ -180,8 +187,12 @@ class CrystalActor(Actor):
         self.tasks.start_soon(self._wait_for, message, failed, caller)
         return NO_REPLY
 
-    async def handle_cast(self, message: Watched) -> None:
-        """Watch a posted query."""
+    async def handle_cast(self, message: Watched | Abandoned) -> None:
+        """Watch a posted query, or have the work on it ended."""
+        if isinstance(message, Abandoned):
+            if self._posting is not None:
+                self.tasks.start_soon(self._abandon, self._posting, message.handle)
+            return
         self._watched.append(message)
         self._news.set()
 
@@ -194,10 +205,11 @@ class CrystalActor(Actor):
             if not watched:
                 await self._news.wait()
                 continue
-            try:
-                look = await posting.look([one.handle for one in watched])
-            except ProviderError as error:
-                _log.warning("posted queries cannot be looked at", crystal=self._name, why=str(error))
+            handles = [one.handle for one in watched]
+            look = await attempt(partial(posting.look, handles))
+            if isinstance(look, Failure):
+                why = text_of(look.exception)
+                _log.warning("posted queries cannot be looked at", crystal=self._name, why=why)
                 look = Look([False] * len(watched), PATIENCE)
             for one, is_ready in zip(watched, look.ready, strict=True):
                 if is_ready:
@@ -206,6 +218,12 @@ class CrystalActor(Actor):
                 with anyio.move_on_after(max(BREATH, look.seconds)):
                     await self._news.wait()
                 await anyio.sleep(BREATH)  # many entities begin to wait together
+
+    async def _abandon(self, posting: PostingCrystal, handle: Any) -> None:
+        failed = await attempt(partial(posting.abandon, handle))
+        if isinstance(failed, Failure):
+            why = text_of(failed.exception)
+            _log.warning("the work on a posted query cannot be ended", crystal=self._name, why=why)
 
     async def handle_info(self, message: Any) -> None:
         """Start the waiting queries whose time has come."""

@@ -68,6 +68,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Caller, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import WORKING, bound_variables
+from cantrip_actors.runtime.crystal_actor import Abandoned
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
@@ -383,8 +384,12 @@ class EntityActor(Actor):
                 self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
+        posted = self._state.turn.posted
         records, action = advance(self._plan, self._state, self._transient, moment, event)
-        return await self._carry(Step([*before, *records] if before else records, action), moment)
+        follows = await self._carry(Step([*before, *records] if before else records, action), moment)
+        if posted is not None and isinstance(event, (Interrupt, Stopped)):
+            self._cell.crystal.uses.asks.cast(Abandoned(posted))
+        return follows
 
     def _moment(self) -> Moment:
         return self._services.moment(self._cell.ledger.budget())

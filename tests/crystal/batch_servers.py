@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime
 from email.parser import BytesParser
 from email.policy import HTTP
+from urllib.parse import unquote
 
 import httpx
 import orjson
@@ -263,6 +264,143 @@ class GoogleServer(Provider):
         }
         return {"metadata": {"key": own}, "response": response}
 
+
+class VertexServer(Provider):
+    """Vertex AI, with a bucket. A job writes its answers into a folder of its own."""
+
+    name = "vertex"
+    base = "/v1/projects/p/locations/l"
+    maker = "google"
+
+    def route(self, method, path, options, headers, body):
+        assert headers["authorization"] == "Bearer secret-key"
+        if path.startswith("/upload/storage/v1/b/my-bucket/o"):
+            self.files[unquote(options["name"])] = body
+            return b"{}"
+        if path == "/storage/v1/b/my-bucket/o":
+            prefix = unquote(options["prefix"])
+            return orjson.dumps({"items": [{"name": name} for name in self.files if name.startswith(prefix)]})
+        if path.startswith("/storage/v1/b/my-bucket/o/"):
+            return self.object(unquote(path.removeprefix("/storage/v1/b/my-bucket/o/")))
+        if method == "POST" and path.endswith("/batchPredictionJobs"):
+            job = orjson.loads(body)
+            if not job["model"].startswith(f"publishers/{self.maker}/models/"):
+                raise Refused(404, f"no model {job['model']}")
+            (uri,) = job["inputConfig"]["gcsSource"]["uris"]
+            lines = [orjson.loads(line) for line in self.object(uri.removeprefix("gs://my-bucket/")).splitlines()]
+            name = f"projects/7/locations/l/batchPredictionJobs/{len(self.batches)}"
+            return orjson.dumps(self.told(self.take(name, list(map(self.asked, lines)), job=job, lines=lines)))
+        if path.endswith("/batchPredictionJobs"):
+            assert unquote(options["filter"]) == 'displayName="cantrip-actors"'
+            return orjson.dumps({"batchPredictionJobs": [self.told(name) for name in self.batches]})
+        return orjson.dumps(self.told(f"projects/7/locations/l/batchPredictionJobs/{path.rpartition('/')[2]}"))
+
+    def object(self, name):
+        if name not in self.files:
+            raise Refused(404, f"no object {name}")
+        return self.files[name]
+
+    def asked(self, line):
+        if "stream" in line["request"] or "model" in line["request"]:
+            raise Refused(400, "a line is malformed")
+        return line["request"]["labels"]["cantrip-request"], line["request"]
+
+    def told(self, name):
+        batch = self.batch(name)
+        told = {**batch["job"], "name": name, "createTime": when(batch["created"]), "state": "JOB_STATE_RUNNING"}
+        if batch["over"]:
+            prefix = batch["job"]["outputConfig"]["gcsDestination"]["outputUriPrefix"]
+            folder = f"{prefix}/prediction-model-2026"
+            told |= {"state": "JOB_STATE_SUCCEEDED", "outputInfo": {"gcsOutputDirectory": folder}}
+            answers = dict(batch["answers"])
+            lines = [self.line(line, answers[self.asked(line)[0]]) for line in reversed(batch["lines"])]
+            file = f"{folder.removeprefix('gs://my-bucket/')}/predictions.jsonl"
+            self.files[file] = b"\n".join(orjson.dumps(line) for line in lines if line is not None)
+        return told
+
+    def line(self, line, answer):
+        if answer is None:
+            return None
+        if isinstance(answer, int):
+            error = {"code": answer, "message": "temperature is not supported"}
+            words = {400: "Bad Request", 529: "Service Unavailable"}[answer]
+            return {**line, "status": f"{words}: {orjson.dumps({'error': error}).decode()}", "response": {}}
+        return {**line, "status": "", "response": self.response(answer), "processed_time": "2026-11-25T08:00:00Z"}
+
+    def response(self, answer):
+        return GoogleServer().line("", answer)["response"]
+
+
+class VertexClaudeServer(VertexServer):
+    maker = "anthropic"
+
+    def asked(self, line):
+        if "stream" in line["request"] or "model" in line["request"] or "anthropic_version" not in line["request"]:
+            raise Refused(400, "a line is malformed")
+        return line["custom_id"], line["request"]
+
+    def response(self, answer):
+        return AnthropicServer().result("", answer)["result"]["message"]
+
+
+class BedrockServer(VertexServer):
+    """Bedrock, with S3."""
+
+    name = "bedrock"
+    base = ""
+
+    def route(self, method, path, options, headers, body):
+        service = "s3" if path.startswith("/my-bucket/") else "bedrock"
+        assert f"/{service}/aws4_request" in headers["authorization"]
+        assert ("x-amz-content-sha256" in headers) == (service == "s3")
+        if service == "s3":
+            name = unquote(path.removeprefix("/my-bucket/"))
+            if method == "PUT":
+                self.files[name] = body
+                return b""
+            return self.object(name)
+        if method == "POST":
+            job = orjson.loads(body)
+            uri = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"]
+            lines = [orjson.loads(line) for line in self.object(uri.removeprefix("s3://my-bucket/")).splitlines()]
+            arn = f"arn:aws:bedrock:eu-north-1:123456789012:model-invocation-job/job{len(self.batches)}"
+            self.take(arn, list(map(self.asked, lines)), job=job, lines=lines)
+            return orjson.dumps({"jobArn": arn})
+        if path == "/model-invocation-jobs":
+            datetime.fromisoformat(unquote(options["submitTimeAfter"]))
+            return orjson.dumps({"invocationJobSummaries": [self.told(name) for name in self.batches]})
+        return orjson.dumps(self.told(unquote(path.removeprefix("/model-invocation-job/"))))
+
+    def asked(self, line):
+        if not re.fullmatch(r"[A-Za-z0-9]{11}", line["recordId"]):
+            raise Refused(400, "recordId: malformed")
+        return line["recordId"], line["modelInput"]
+
+    def told(self, name):
+        batch = self.batch(name)
+        told = {**batch["job"], "jobArn": name, "submitTime": when(batch["created"]), "status": "InProgress"}
+        if batch["over"]:
+            told["status"] = "Completed"
+            folder = batch["job"]["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://my-bucket/")
+            file = batch["job"]["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
+            answers = dict(batch["answers"])
+            lines = [self.line(line, answers[line["recordId"]]) for line in reversed(batch["lines"])]
+            written = b"\n".join(orjson.dumps(line) for line in lines if line is not None)
+            self.files[f"{folder}{name.rpartition('/')[2]}/{file}.out"] = written
+        return told
+
+    def line(self, line, answer):
+        if answer is None:
+            return None
+        if isinstance(answer, int):
+            return {**line, "error": {"errorCode": answer, "errorMessage": "temperature is not supported"}}
+        message = {"role": "assistant", "content": [{"text": answer}]}
+        usage = {"inputTokens": 1000, "outputTokens": 100, "totalTokens": 1100}
+        return {**line, "modelOutput": {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}}
+
+
+BUCKETS = (VertexServer, VertexClaudeServer, BedrockServer)
+"""Those whose requests and answers are files in a bucket."""
 
 SERVERS = (AnthropicServer, OpenAIServer, GoogleServer)
 

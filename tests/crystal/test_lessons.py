@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import CrystalError, ProviderError
+from cantrip_actors import Call, Cantrip, Circle, CrystalError, ProviderError, Runtime
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
@@ -16,8 +16,10 @@ from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import Query, anthropic, ask, google, openai
+from cantrip_actors.loom.export.thread import turn_fields
 from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.messages import Invocation, Message, ToolDefinition
+from cantrip_actors.wards import max_turns
 from tests.crystal.streams import Said, framed
 
 GO = [Message("user", "go")]
@@ -112,7 +114,7 @@ class TestLessons:
     @pytest.mark.parametrize(("make", "model"), [(anthropic, "claude-sonnet-4-5"), (google, "gemini-2.5-pro")])
     async def test_a_level_that_nobody_has_is_an_error_where_it_would_be_a_budget(self, make: Any, model: str) -> None:
         async with FaultyServer([]) as server:
-            with pytest.raises(CrystalError, match='effort: expected one of "none", .*, got \'banana\''):
+            with pytest.raises(CrystalError, match=r"effort: expected one of .*, got 'banana'"):
                 await make(model, base_url=server.url, api_key="k").invoke(GO, options={"effort": "banana"})
             assert server.requests == []
 
@@ -120,7 +122,8 @@ class TestLessons:
     async def test_a_level_that_nobody_has_is_a_mistake_and_no_lesson(self) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             level = body["reasoning"]["effort"]
-            return f"Invalid value: '{level}'. Supported values are: 'low'. (reasoning.effort)" if level != "low" else None
+            told = f"Invalid value: '{level}'. Supported values are: 'low'. (reasoning.effort)"
+            return told if level != "low" else None
 
         async with FaultyServer(server_of("openai", refuses)) as server:
             crystal = openai("gpt-5", base_url=server.url, api_key="k")
@@ -185,6 +188,16 @@ class TestLessons:
             assert response.metadata["left_out"] == ("temperature",)
             assert "temperature" not in server.requests[0].json
             assert "left_out" not in (await crystal.invoke(GO, options={"temperature": 0.2})).metadata
+
+    async def test_a_turn_and_its_export_say_what_was_left_out_and_adjusted(self) -> None:
+        async with FaultyServer(server_of("anthropic", lambda _: None)) as server, Runtime.open("memory:") as runtime:
+            crystal = anthropic("claude-opus-4-6", base_url=server.url, api_key="k")
+            call = Call(temperature=0.2, seed=7, options={"effort": "minimal"})
+            cantrip = Cantrip(crystal, call, Circle(gates=["done"], wards=[max_turns(2)]))
+            (turn,) = (await runtime.cast(cantrip, "go")).thread
+        line = turn_fields(turn)
+        assert set(turn.left_out) == {"temperature", "seed"} == set(line["left_out"])
+        assert turn.adjusted == {"effort": {"asked": "minimal", "sent": "low"}} == line["adjusted"]
 
     async def test_after_an_hour_it_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with FaultyServer(

@@ -7,14 +7,37 @@ import anyio
 import httpx
 import orjson
 import pytest
+from botocore.credentials import Credentials
 
 from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, Runtime, scripted
 from cantrip_actors.crystal.testing import FaultyServer
-from cantrip_actors.crystals import anthropic, background, batched, fallback, google, limited, openai
+from cantrip_actors.crystals import (
+    Look,
+    PostingCrystal,
+    anthropic,
+    background,
+    batched,
+    bedrock,
+    fallback,
+    google,
+    limited,
+    openai,
+    vertex,
+)
 from cantrip_actors.records.records import QueryPosted, Utterance
-from cantrip_actors.terms.messages import Message
+from cantrip_actors.terms.messages import Message, Response
 from cantrip_actors.wards import max_turns
-from tests.crystal.batch_servers import SERVERS, AnthropicServer, GoogleServer, OpenAIServer, text_in
+from tests.crystal.batch_servers import (
+    BUCKETS,
+    SERVERS,
+    AnthropicServer,
+    BedrockServer,
+    GoogleServer,
+    OpenAIServer,
+    VertexClaudeServer,
+    VertexServer,
+    text_in,
+)
 from tests.loom.processes import python
 from tests.runtime.kills import Kill, attempt
 from tests.runtime.test_waiting import tasks as tasks_alive
@@ -24,8 +47,46 @@ pytestmark = pytest.mark.rule("R-24")
 WHILE = 200.0
 """Seconds: a batch is looked at each minute. Hours would be the same, but for the clock's many ticks."""
 HOUR = 3600.0
-MAKES = {AnthropicServer: anthropic, OpenAIServer: openai, GoogleServer: google}
-MODELS = {AnthropicServer: "claude-sonnet-4-5", OpenAIServer: "gpt-5", GoogleServer: "gemini-2.5-flash"}
+MODELS = {
+    AnthropicServer: "claude-sonnet-4-5",
+    OpenAIServer: "gpt-5",
+    GoogleServer: "gemini-2.5-flash",
+    VertexServer: "gemini-2.5-flash",
+    VertexClaudeServer: "claude-sonnet-4-5@20250929",
+    BedrockServer: "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
+}
+WITH_BUCKETS = (*SERVERS, *BUCKETS)
+
+
+def vertex_at(model, *, base_url=None, **settings):
+    return vertex(model, project="p", location="l", base_url=base_url, **settings)
+
+
+def bedrock_at(model, *, api_key, base_url=None, **settings):
+    for name in ("AWS_ENDPOINT_URL_BEDROCK", "AWS_ENDPOINT_URL_S3") if base_url else ():
+        os.environ[name] = base_url
+    crystal = bedrock(
+        model, region="eu-north-1", credentials=Credentials("AKID", api_key), base_url=base_url, **settings
+    )
+    crystal.access._renew()  # a thread would take real time, for which a virtual clock does not wait
+    return crystal
+
+
+MAKES = {
+    AnthropicServer: anthropic,
+    OpenAIServer: openai,
+    GoogleServer: google,
+    VertexServer: vertex_at,
+    VertexClaudeServer: vertex_at,
+    BedrockServer: bedrock_at,
+}
+
+
+@pytest.fixture(autouse=True)
+def buckets(monkeypatch):
+    monkeypatch.setenv("VERTEX_BATCH_BUCKET", "gs://my-bucket/cases")
+    monkeypatch.setenv("BEDROCK_BATCH_BUCKET", "s3://my-bucket/some cases/")
+    monkeypatch.setenv("BEDROCK_BATCH_ROLE", "arn:aws:iam::123456789012:role/batch")
 
 
 def crystal_at(server, **settings):
@@ -55,7 +116,7 @@ async def end_after(server, seconds, times=1):
         server.end()
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", WITH_BUCKETS)
 async def test_queries_of_many_entities_go_in_one_batch_and_each_gets_its_answer(kind):
     server = kind(lambda body: f"answer to {text_in(body)}")
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
@@ -65,7 +126,7 @@ async def test_queries_of_many_entities_go_in_one_batch_and_each_gets_its_answer
     assert (len(server.batches), len(server.paid)) == (1, 3)
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", WITH_BUCKETS)
 async def test_an_answer_of_a_batch_costs_half(kind):
     server = kind()
     crystal = crystal_at(server)
@@ -119,7 +180,7 @@ async def test_a_full_group_is_handed_in_at_once():
         assert [len(batch["requests"]) for batch in server.batches.values()] == [2, 2, 1]
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", WITH_BUCKETS)
 async def test_a_runtime_that_closes_while_a_batch_runs_collects_it_when_it_opens_again(kind, tmp_path):
     server = kind(text_in)
     url = f"sqlite:{tmp_path / 'loom.db'}"
@@ -173,7 +234,7 @@ anyio.run(main)
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", [*SERVERS, BedrockServer])
 async def test_a_process_that_is_killed_while_its_batch_is_accepted_pays_once(kind, tmp_path):
     server = kind(text_in)
     running = []
@@ -194,10 +255,10 @@ async def test_a_process_that_is_killed_while_its_batch_is_accepted_pays_once(ki
     assert (told.strip(), len(server.paid)) == ("case 7", 1)
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", WITH_BUCKETS)
 async def test_a_batch_whose_acceptance_was_lost_is_found_in_the_list(kind):
     server = kind()
-    server.lose = lambda method, path: method == "POST" and "atch" in path and len(server.batches) == 1
+    server.lose = lambda method, path: method == "POST" and len(server.batches) == 1
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, HOUR, 3)
         episodes = await run_cases(runtime, cantrip_of(batched(crystal_at(server))))
@@ -217,7 +278,7 @@ async def test_a_batch_of_another_program_is_waited_for_and_the_query_is_then_ha
     assert len(server.paid) == 2
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", WITH_BUCKETS)
 @pytest.mark.parametrize("first", [None, 529])
 async def test_what_a_provider_did_not_work_on_goes_into_another_batch(kind, first):
     answers = [first, "fine"]
@@ -226,7 +287,31 @@ async def test_what_a_provider_did_not_work_on_goes_into_another_batch(kind, fir
         tasks.start_soon(end_after, server, HOUR, 3)
         episode = await runtime.cast(cantrip_of(batched(crystal_at(server))), "case 1")
     assert episode.result == "fine"
-    assert server.paid == [server.paid[0], server.paid[0][:-1] + "1"]
+    assert len(set(server.paid)) == 2  # each attempt has an id of its own
+
+
+@pytest.mark.parametrize("status", ["Failed", "Stopped"])
+async def test_a_job_of_bedrock_that_failed_as_a_whole_ends_its_casts_with_what_it_says(status):
+    server = BedrockServer()
+    server.line = lambda line, answer: None
+    told = server.told
+    server.told = lambda name: {**told(name), "status": status, "message": "fewer records (1) than the minimum of 100"}
+    problem = "the batch was cancelled" if status == "Stopped" else "the minimum of 100"
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(CrystalError, match=problem):
+            await runtime.cast(cantrip_of(batched(crystal_at(server))), "case 1")
+    assert len(server.paid) == 1
+
+
+@pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
+async def test_a_job_of_vertex_that_failed_as_a_whole_ends_its_casts_with_what_it_says(state):
+    server = VertexServer(lambda body: None)
+    told = server.told
+    server.told = lambda name: {**told(name), "state": state, "error": {"code": 3, "message": "no such model"}}
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(CrystalError, match=r"no such model|was cancelled"):
+            await runtime.cast(cantrip_of(batched(crystal_at(server))), "case 1")
+    assert len(server.paid) == 1
 
 
 async def test_a_query_that_no_batch_comes_to_fails_after_four():
@@ -238,7 +323,7 @@ async def test_a_query_that_no_batch_comes_to_fails_after_four():
     assert len(server.paid) == 4
 
 
-@pytest.mark.parametrize("kind", [AnthropicServer, OpenAIServer])
+@pytest.mark.parametrize("kind", [AnthropicServer, OpenAIServer, VertexClaudeServer, BedrockServer])
 async def test_a_refused_parameter_is_left_out_of_the_next_batch(kind):
     server = kind(lambda body: 400 if "temperature" in orjson.dumps(body).decode() else "fine")
     crystal = crystal_at(server)
@@ -319,6 +404,11 @@ def test_the_name_of_a_batched_crystal_is_a_name(monkeypatch):
         (lambda: batched("openrouter:some/model"), "batch: expected a crystal of anthropic"),
         (lambda: batched("batch:openai:gpt-5"), "batch: expected a crystal of anthropic"),
         (lambda: batched(scripted(["x"])), "batch: expected a crystal of anthropic"),
+        (lambda: batched("openai:gpt-5", bucket="gs://b"), "bucket: expected none"),
+        (lambda: batched("openai:gpt-5", role="arn:x"), "role: expected none"),
+        (lambda: batched(vertex("gemini-2.5-pro", project="p"), bucket="s3://b"), 'expected bucket="gs://my-bucket'),
+        (lambda: batched(bedrock("m", region="r"), bucket="s3://"), 'expected bucket="s3://my-bucket'),
+        (lambda: batched(bedrock("m", region="r"), role="admin"), "expected role="),
         (lambda: batched("openai:gpt-5", every=-1), "every: expected seconds >= 0"),
         (lambda: batched("openai:gpt-5", at_most=0), "at_most: expected a number"),
         (lambda: limited("batch:openai:gpt-5", concurrency=2), "answers hours later"),
@@ -331,6 +421,38 @@ def test_what_cannot_be_batched_is_refused_where_it_is_made(make, problem):
         make()
 
 
+class Broken(PostingCrystal):
+    """A crystal of a user whose methods raise what they should not."""
+
+    def __init__(self, broken):
+        self.broken = broken
+
+    async def post(self, query):
+        if self.broken == "post":
+            raise ZeroDivisionError("a bug")
+        return "handle"
+
+    async def look(self, handles):
+        if self.broken == "look":
+            self.broken = ""
+            raise ZeroDivisionError("a bug")
+        return Look([True] * len(handles), 1.0)
+
+    async def collect(self, handle, query):
+        return Response("fine")
+
+
+async def test_a_bug_in_posting_a_query_ends_the_cast_with_an_error():
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(CrystalError, match="crystal raised ZeroDivisionError: a bug"):
+            await runtime.cast(cantrip_of(Broken("post")), "case 1")
+
+
+async def test_a_bug_in_looking_at_queries_only_delays_their_answers():
+    async with Runtime.open("memory:") as runtime:
+        assert (await runtime.cast(cantrip_of(Broken("look")), "case 1")).result == "fine"
+
+
 class TestBackground:
     """Responses in the background."""
 
@@ -340,11 +462,16 @@ class TestBackground:
             self.made = []
             self.status = "queued"
             self.refuses = None
+            self.cancelled = []
+            self.answers_cancel = 200
 
         @property
         def transport(self):
             def handle(request):
                 path = request.url.path
+                if path.endswith("/cancel"):
+                    self.cancelled.append(path.split("/")[-2])
+                    return httpx.Response(self.answers_cancel, json={"status": "cancelled"})
                 if request.method == "POST":
                     body = orjson.loads(request.content)
                     assert (body["background"], body["store"]) == (True, True)
@@ -376,8 +503,37 @@ class TestBackground:
         server.status = "completed"
         async with Runtime.open(url, recover="resume") as runtime:
             episode = await runtime.cast(cantrip_of(background(server.crystal())), "case 1", key="k")
-        assert (episode.result, len(server.made)) == ("fine", 1)
+        assert (episode.result, len(server.made), server.cancelled) == ("fine", 1, [])
         assert episode.usage.cost == pytest.approx((1000 * 1.25 + 100 * 10) / 1e6)
+
+    @pytest.mark.parametrize("answers_cancel", [200, 500])
+    async def test_a_response_of_an_interrupted_entity_is_cancelled_at_the_provider(self, answers_cancel):
+        server = self.Server()
+        server.answers_cancel = answers_cancel
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(cantrip_of(background(server.crystal())), "case 1")
+            await anyio.sleep(WHILE)
+            await entity.interrupt(now=True)
+            await anyio.sleep(1)
+            assert server.cancelled == ["resp_1"]
+            server.status = "completed"
+            assert (await entity.send("case 2")).result == "fine"
+        assert (server.cancelled, len(server.made)) == (["resp_1"], 2)
+
+    async def test_a_response_of_a_stopped_entity_is_cancelled_at_the_provider(self):
+        server = self.Server()
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.start(cantrip_of(background(server.crystal())), "case 1")
+            await anyio.sleep(WHILE)
+            await entity.stop()
+            await anyio.sleep(1)
+            assert server.cancelled == ["resp_1"]
+
+    async def test_a_response_that_is_awaited_without_a_runtime_is_cancelled_with_its_caller(self):
+        server = self.Server()
+        with anyio.move_on_after(WHILE):
+            await background(server.crystal()).invoke([Message("user", "case 1")])
+        assert server.cancelled == ["resp_1"]
 
     async def test_a_response_that_failed_at_the_provider_is_begun_again(self):
         server = self.Server()

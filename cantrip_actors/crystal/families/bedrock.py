@@ -438,9 +438,14 @@ class Bedrock(Anthropic):
 
 
 class SignedAccess(Access):
-    """Access by a signature (SigV4) with the credentials that `find`, which may block, returns; None is an error."""
+    """Access by a signature (SigV4) with the credentials that `find`, which may block, returns; None is an error.
 
-    def __init__(self, region: str, find: Callable[[], Any]) -> None:
+    `control` is the address of the interface for jobs, `s3` that of the region's buckets.
+    """
+
+    def __init__(self, region: str, find: Callable[[], Any], *, control: str = "", s3: str = "") -> None:
+        self.control = control
+        self.s3 = s3
         self._region = region
         self._find = find
         self._credentials: Any = None
@@ -453,10 +458,18 @@ class SignedAccess(Access):
             await in_thread(self._renew)
         return self._sign(method, url, body)
 
+    def is_alone_at(self, url: str) -> bool:
+        """Return whether an address is that of a bucket: a bearer key of Bedrock is none of S3."""
+        is_job = self.s3 == self.control and url.startswith(f"{self.control}/model")  # one address for all of AWS
+        return bool(self.s3) and url.startswith(f"{self.s3}/") and not is_job
+
     def _sign(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
         auth, request = extra("bedrock", "botocore.auth"), extra("bedrock", "botocore.awsrequest")
         signed = request.AWSRequest(method, url, {"content-type": "application/json"}, body)
-        auth.SigV4Auth(self._frozen, "bedrock", self._region).add_auth(signed)
+        if self.is_alone_at(url):
+            auth.S3SigV4Auth(self._frozen, "s3", self._region).add_auth(signed)
+        else:
+            auth.SigV4Auth(self._frozen, "bedrock", self._region).add_auth(signed)
         return {name.lower(): str(value) for name, value in signed.headers.items()}
 
     def _renew(self) -> None:

@@ -144,6 +144,12 @@ class Background(CrystalWrapper, PostingCrystal):
         self._watched.pop(handle["response"], None)
         return replace(response, usage=attempt.spent + response.usage)
 
+    async def abandon(self, handle: Any) -> None:
+        """Cancel a response: what it has thought so far is paid for. Raises ProviderError."""
+        response = handle["response"]
+        self._watched.pop(response, None)
+        await self._inner.fetch("POST", f"{self._inner.family.path}/{response}/cancel", b"{}")
+
     def __repr__(self) -> str:
         return f"<crystal {self.name}>"
 

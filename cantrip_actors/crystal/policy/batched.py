@@ -14,7 +14,6 @@ times in all. What it refuses teaches the crystal as usual, and goes without tha
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,8 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed, endpoint_of
+from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed
+from cantrip_actors.crystal.batch_families import endpoint_of
 from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
@@ -153,7 +153,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         self, query: Query, attempt: Attempt, request: Request | None = None, *, is_new: bool = False
     ) -> Any:
         """Return the handle of a query; hand it in if it was not. `is_new` if it is known that it was not."""
-        own = f"{hashlib.sha256(query.key.encode()).hexdigest()[:40]}-{attempt.number}"
+        own = self._endpoint.id_of(query.key, attempt.number)
         if not is_new:
             known = self._handles.get(own)
             if known is not None:
@@ -259,17 +259,28 @@ class Batched(CrystalWrapper, PostingCrystal):
         return f"<crystal {self.name}>"
 
 
-def batched(crystal: Crystal | str, *, every: float = 60.0, at_most: int = 1000) -> Batched:
+def batched(
+    crystal: Crystal | str,
+    *,
+    every: float = 60.0,
+    at_most: int = 1000,
+    bucket: str | None = None,
+    role: str | None = None,
+) -> Batched:
     """`crystal` in batches: its queries are answered at half price, within a day.
 
     A batch is handed in `every` so many seconds after its first query, or as soon as it has `at_most` queries. Use the
     one object that this returns wherever queries may share a batch. Limits, breakers and fallbacks of the crystal do
     not hold for its batches.
 
+    Vertex and Bedrock read and write files of a `bucket`, "gs://…" or "s3://…" with a folder, that of
+    `VERTEX_BATCH_BUCKET` or `BEDROCK_BATCH_BUCKET` if left out; Bedrock does so in the `role` with this ARN, that of
+    `BEDROCK_BATCH_ROLE` if left out.
+
     Raises InvalidCantrip for a crystal whose provider takes no batches, and for numbers that cannot be.
     """
     inner = resolve(crystal)
-    endpoint = endpoint_of(inner)
+    endpoint = endpoint_of(inner, bucket=bucket, role=role)
     assert isinstance(inner, ProviderCrystal), "only these have an endpoint"
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < inf:
         raise InvalidCantrip(f"batch: every: expected seconds >= 0, got {every!r}")

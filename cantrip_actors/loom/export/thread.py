@@ -44,6 +44,8 @@ def turn_fields(turn: Turn) -> dict[str, Any]:
         **({"images": [_image(image) for image in turn.made]} if turn.made else {}),
         **decided,
         **_served(turn),
+        **({"left_out": list(turn.left_out)} if turn.left_out else {}),
+        **({"adjusted": dict(turn.adjusted)} if turn.adjusted else {}),
         "metadata": {
             "tokens_prompt": m.tokens_prompt,
             "tokens_completion": m.tokens_completion,

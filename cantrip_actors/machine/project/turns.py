@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -191,7 +191,19 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], can
         made=said.images if said is not None and not continues else (),
         server_calls=server_calls_in(said.metadata) if said is not None and not continues else (),
         citations=citations_in(said.metadata) if said is not None and not continues else (),
+        left_out=_left_out(said) if said is not None and not continues else (),
+        adjusted=_adjusted(said) if said is not None and not continues else {},
     )
+
+
+def _left_out(said: Utterance) -> tuple[str, ...]:
+    names = said.metadata.get("left_out")
+    return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
+
+
+def _adjusted(said: Utterance) -> Mapping[str, Mapping[str, str]]:
+    changes = said.metadata.get("adjusted")
+    return changes if isinstance(changes, Mapping) and all(isinstance(one, Mapping) for one in changes.values()) else {}
 
 
 def _written(said: Utterance | None, usage: Usage) -> int:

@@ -3,13 +3,17 @@
 from datetime import UTC, datetime, timedelta
 
 import anyio
+import httpx
 import orjson
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
 from cantrip_actors.crystal import resolve
+from cantrip_actors.crystal.bucket_batches import BedrockBatches
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import bedrock
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
@@ -130,6 +134,46 @@ class TestSigning:
             with pytest.raises(CrystalError, match="AWS_BEARER_TOKEN_BEDROCK"):
                 await bedrock(CLAUDE, base_url=server.url).invoke(GO)
         assert not server.requests
+
+
+@pytest.mark.rule("R-24")
+class TestBuckets:
+    """Files of batches are signed for S3, also with a bearer key, which is none of S3."""
+
+    @pytest.mark.parametrize("settings", [{}, {"api_key": "bedrock-api-key-0123"}])
+    async def test_a_file_of_a_bucket_is_signed_as_botocore_signs_for_s3(self, settings):
+        keys, seen = Credentials("AKID", "a-secret-key", "a-token"), []
+
+        def handle(request):
+            seen.append(request)
+            return httpx.Response(200, json={"jobArn": "arn:job"})
+
+        client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+        crystal = bedrock(CLAUDE, credentials=keys, client=client, **settings)
+        crystal.access._renew()
+        role = "arn:aws:iam::123456789012:role/batch"
+        endpoint = BedrockBatches(crystal, "s3://my-bucket/a folder", role)
+        assert await endpoint.submit({"A": b"{}"}, {}) == "arn:job"
+        put, made = seen
+        assert put.url.host == "s3.eu-north-1.amazonaws.com"
+        assert put.url.raw_path.startswith(b"/my-bucket/a%20folder/cantrip-actors-")
+        names = ("content-type", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token")
+        again = AWSRequest("PUT", str(put.url), {name: put.headers[name] for name in names}, put.content)
+        again.context["timestamp"] = put.headers["x-amz-date"]
+        auth = S3SigV4Auth(keys, "s3", REGION)
+        signature = auth.signature(auth.string_to_sign(again, auth.canonical_request(again)), again)
+        assert put.headers["authorization"].endswith(f"Signature={signature}")
+        assert put.headers["x-amz-security-token"] == "a-token"
+        assert made.url.host == "bedrock.eu-north-1.amazonaws.com"
+        assert made.headers["authorization"].startswith("Bearer" if settings else "AWS4-HMAC-SHA256")
+
+    async def test_what_a_bucket_refuses_is_told_in_its_words(self):
+        told = "<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(403, text=told)))
+        crystal = bedrock(CLAUDE, credentials=Credentials("AKID", "a-secret-key"), client=client)
+        crystal.access._renew()
+        with pytest.raises(ProviderError, match=r"Access Denied \(AccessDenied\)"):
+            await BedrockBatches(crystal, "s3://my-bucket", "arn:aws:iam::1:role/b").read("a")
 
 
 class TestMaking:

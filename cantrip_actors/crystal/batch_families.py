@@ -1,0 +1,52 @@
+"""Which families have which batch interface, and what is needed to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cantrip_actors.crystal.batch_endpoints import AnthropicBatches, BatchEndpoint, GoogleBatches, OpenAIBatches
+from cantrip_actors.crystal.bucket_batches import BedrockBatches, VertexBatches
+from cantrip_actors.crystal.families.anthropic import Anthropic
+from cantrip_actors.crystal.families.bedrock import Bedrock
+from cantrip_actors.crystal.families.chat import Chat
+from cantrip_actors.crystal.families.google import Google
+from cantrip_actors.crystal.families.responses import Responses
+from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini
+from cantrip_actors.crystal.provider import Family, ProviderCrystal
+from cantrip_actors.terms.errors import InvalidCantrip
+
+__all__ = ["ENDPOINTS", "endpoint_of"]
+
+ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
+    Anthropic: AnthropicBatches,
+    Responses: OpenAIBatches,
+    Chat: OpenAIBatches,
+    Google: GoogleBatches,
+    VertexGemini: VertexBatches,
+    VertexClaude: VertexBatches,
+    Bedrock: BedrockBatches,
+}
+"""The families whose providers take batches."""
+
+
+def endpoint_of(crystal: object, *, bucket: str | None = None, role: str | None = None) -> BatchEndpoint:
+    """Return the batch interface of a crystal's provider.
+
+    Raises InvalidCantrip if it has none, if it lacks its bucket or role, and if it has no use for one that is given.
+    """
+    name = getattr(crystal, "name", type(crystal).__name__)
+    if isinstance(crystal, ProviderCrystal):
+        endpoint = ENDPOINTS.get(type(crystal.family))
+        if endpoint is BedrockBatches:
+            return BedrockBatches(crystal, bucket, role)
+        if role is not None:
+            raise InvalidCantrip(f"batch: {name}: role: expected none: only Bedrock acts in a role")
+        if endpoint is VertexBatches:
+            return VertexBatches(crystal, bucket)
+        if bucket is not None:
+            raise InvalidCantrip(f"batch: {name}: bucket: expected none: only Vertex and Bedrock use one")
+        if endpoint is not None:
+            return endpoint(crystal)
+    known = "anthropic, openai, openai-chat, google, vertex or bedrock"
+    raise InvalidCantrip(f"batch: expected a crystal of {known} (batch:anthropic:MODEL), got {name}")

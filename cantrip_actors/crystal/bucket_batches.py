@@ -1,0 +1,324 @@
+"""The batch interfaces of Vertex AI and Amazon Bedrock, whose requests and answers are files in a bucket (R-24).
+
+A file of requests is put into the bucket, and a job is made that reads it and writes the answers beside it. What was in
+a job, its file of requests tells: so a job that was accepted just before a crash is found again in the list of jobs.
+The files stay where they are: a rule of the bucket may delete them after some days.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from string import ascii_uppercase, digits
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+
+import orjson
+
+from cantrip_actors.crystal.batch_endpoints import MARK, PAGES, WHOLE, Answers, BatchEndpoint, Listed
+from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.families.bedrock import SignedAccess
+from cantrip_actors.crystal.families.vertex import VertexClaude
+from cantrip_actors.crystal.provider import ProviderCrystal
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+
+__all__ = ["BedrockBatches", "BucketBatches", "VertexBatches"]
+
+LABEL: Final = "cantrip-request"
+"""The label of a request to Gemini that has its id: Vertex repeats requests in its answers, and has no other id."""
+
+STORAGE: Final = "https://storage.googleapis.com"
+ID: Final = digits + ascii_uppercase
+
+
+class BucketBatches(BatchEndpoint):
+    """A batch interface that reads a file of a bucket and writes others."""
+
+    scheme: ClassVar[str]
+    """What the address of a bucket begins with."""
+    variable: ClassVar[str]
+    """The variable of the environment that may have the bucket."""
+
+    def __init__(self, crystal: ProviderCrystal, bucket: str | None) -> None:
+        super().__init__(crystal)
+        address = bucket or os.environ.get(self.variable) or ""
+        scheme, _, rest = address.partition("://")
+        self.bucket, _, self._folder = rest.strip("/").partition("/")
+        if scheme != self.scheme or not self.bucket:
+            expected = f'bucket="{self.scheme}://my-bucket/folder", or {self.variable} in the environment'
+            got = repr(address) if address else "none"
+            raise InvalidCantrip(f"batch: {crystal.name}: expected {expected}, got {got}: it holds the requests")
+
+    @abstractmethod
+    async def read(self, name: str) -> bytes:
+        """Return an object of the bucket. Raises ProviderError."""
+
+    @abstractmethod
+    async def write(self, name: str, data: bytes) -> None:
+        """Put an object into the bucket. Raises ProviderError."""
+
+    @abstractmethod
+    def line(self, own: str, body: bytes) -> bytes:
+        """Return a request as a line of the file."""
+
+    @abstractmethod
+    def id_in(self, line: Mapping[str, Any]) -> str:
+        """Return the id of the request that a line is of."""
+
+    def address(self, name: str) -> str:
+        """Return the address of an object of the bucket."""
+        return f"{self.scheme}://{self.bucket}/{name}"
+
+    def _new_file(self) -> str:
+        return "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
+
+    async def _ids(self, address: object) -> frozenset[str]:
+        """Return the ids in a file of requests. One that is gone, or lies in another bucket, was none of ours."""
+        mine, name = self.address(""), str(address)
+        if not name.startswith(mine):
+            return frozenset()
+        try:
+            return frozenset(map(self.id_in, self._lines(await self.read(name.removeprefix(mine)))))
+        except ProviderError as error:
+            if error.status == 404:
+                return frozenset()
+            raise
+
+
+class VertexBatches(BucketBatches):
+    """Vertex AI's batch prediction jobs, for Gemini and Claude, over Cloud Storage."""
+
+    most = 100_000
+    largest = 200_000_000
+    scheme = "gs"
+    variable = "VERTEX_BATCH_BUCKET"
+
+    def __init__(self, crystal: ProviderCrystal, bucket: str | None) -> None:
+        super().__init__(crystal, bucket)
+        self._storage = os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE
+        self._is_claude = isinstance(crystal.family, VertexClaude)
+
+    async def read(self, name: str) -> bytes:
+        """Return an object of the bucket."""
+        where = f"{self._storage}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}?alt=media"
+        return await self.crystal.fetch("GET", where)
+
+    async def write(self, name: str, data: bytes) -> None:
+        """Put an object into the bucket."""
+        where = f"{self._storage}/upload/storage/v1/b/{self.bucket}/o?uploadType=media&name={quote(name, safe='')}"
+        await self.crystal.fetch("POST", where, data, {"content-type": "application/jsonl"})
+
+    def line(self, own: str, body: bytes) -> bytes:
+        """Claude's lines have an id, Gemini's a label."""
+        if self._is_claude:
+            return b'{"custom_id":%b,"request":%b}' % (json_bytes(own), body)
+        labels = b'"labels":{"%b":%b}' % (LABEL.encode(), json_bytes(own))
+        return b'{"request":{%b,%b}' % (labels, body[1:])
+
+    def id_in(self, line: Mapping[str, Any]) -> str:
+        """Return the id, or what the label says."""
+        return str(line.get("custom_id") or mapping(mapping(line.get("request")).get("labels")).get(LABEL))
+
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
+        """Upload a file, and make a job of it. A file without a job costs nothing."""
+        file = self._new_file()
+        await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
+        output = self.address(file.removesuffix(".jsonl"))
+        maker = "anthropic" if self._is_claude else "google"
+        job = {
+            "displayName": MARK,
+            "model": f"publishers/{maker}/models/{self.crystal.family.model}",
+            "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [self.address(file)]}},
+            "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": output}},
+        }
+        return str((await self._post("/batchPredictionJobs", json_bytes(job)))["name"]).rpartition("/")[2]
+
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether nothing comes any more, whatever became of it."""
+        state = str((await self._get(f"/batchPredictionJobs/{batch}")).get("state"))
+        return state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+
+    async def answers(self, batch: str) -> Answers:
+        """Return what is in the files that the job wrote."""
+        job = await self._get(f"/batchPredictionJobs/{batch}")
+        found: dict[str, bytes | ProviderError | None] = {}
+        folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.address(""))
+        if folder:
+            async for name in self._names(f"{folder.rstrip('/')}/"):
+                if name.endswith(".jsonl"):
+                    found |= {self.id_in(line): self._answer(line) for line in self._lines(await self.read(name))}
+        state = str(job.get("state"))
+        if state.endswith("CANCELLED"):
+            found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+        elif state.endswith("FAILED"):
+            found[WHOLE] = self._failure(None, {"error": job.get("error") or "the batch failed"})
+        return found
+
+    async def _names(self, prefix: str) -> Any:
+        token = ""
+        for _ in range(PAGES):
+            where = f"{self._storage}/storage/v1/b/{self.bucket}/o?prefix={quote(prefix, safe='')}{token}"
+            page = await self._get(where)
+            for one in listed(page.get("items")):
+                yield str(one.get("name"))
+            if not page.get("nextPageToken"):
+                return
+            token = f"&pageToken={page['nextPageToken']}"
+
+    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+        status, response = line.get("status"), line.get("response")
+        if isinstance(status, str) and status:
+            return self._failure(None, _told(status))
+        return json_bytes(response) if response else None
+
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the jobs that were made by this project."""
+        found: list[Listed] = []
+        token = ""
+        for _ in range(PAGES):
+            wanted = quote(f'displayName="{MARK}"', safe="")
+            page = await self._get(f"/batchPredictionJobs?filter={wanted}&pageSize=100{token}")
+            for one in listed(page.get("batchPredictionJobs")):
+                created = datetime.fromisoformat(str(one["createTime"])).timestamp()
+                uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
+                if created >= since and one.get("displayName") == MARK:
+                    found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._ids(uris[0])))
+            if not page.get("nextPageToken"):
+                break
+            token = f"&pageToken={page['nextPageToken']}"
+        return found
+
+
+class BedrockBatches(BucketBatches):
+    """Amazon Bedrock's model invocation jobs, with the requests of Converse, over S3."""
+
+    most = 50_000
+    largest = 200_000_000
+    scheme = "s3"
+    variable = "BEDROCK_BATCH_BUCKET"
+
+    def __init__(self, crystal: ProviderCrystal, bucket: str | None, role: str | None) -> None:
+        super().__init__(crystal, bucket)
+        self._role = role or os.environ.get("BEDROCK_BATCH_ROLE")
+        if not self._role or not self._role.startswith("arn:"):
+            expected = 'role="arn:aws:iam::…:role/…", or BEDROCK_BATCH_ROLE in the environment'
+            raise InvalidCantrip(
+                f"batch: {crystal.name}: expected {expected}, got {self._role!r}: the role that may use the bucket"
+            )
+        assert isinstance(crystal.access, SignedAccess), "a crystal of Bedrock signs"
+        self._access = crystal.access
+
+    def id_of(self, key: str, attempt: int) -> str:
+        """Return the id: Bedrock's have eleven letters and digits."""
+        number = int.from_bytes(hashlib.sha256(f"{key}-{attempt}".encode()).digest())
+        return "".join(ID[number // len(ID) ** place % len(ID)] for place in range(11))
+
+    def _object_url(self, name: str) -> str:
+        return f"{self._access.s3}/{self.bucket}/{quote(name)}"
+
+    async def read(self, name: str) -> bytes:
+        """Return an object of the bucket."""
+        return await self.crystal.fetch("GET", self._object_url(name))
+
+    async def write(self, name: str, data: bytes) -> None:
+        """Put an object into the bucket."""
+        await self.crystal.fetch("PUT", self._object_url(name), data)
+
+    def line(self, own: str, body: bytes) -> bytes:
+        """Return a record."""
+        return b'{"recordId":%b,"modelInput":%b}' % (json_bytes(own), body)
+
+    def id_in(self, line: Mapping[str, Any]) -> str:
+        """Return the id of a record."""
+        return str(line.get("recordId"))
+
+    async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
+        """Upload a file, and make a job of it. A file without a job costs nothing."""
+        file = self._new_file()
+        await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
+        name = file.rpartition("/")[2].removesuffix(".jsonl")
+        job = {
+            "jobName": name,
+            "clientRequestToken": name,
+            "roleArn": self._role,
+            "modelId": self.crystal.family.model,
+            "modelInvocationType": "Converse",
+            "inputDataConfig": {
+                "s3InputDataConfig": {"s3InputFormat": "JSONL", "s3Uri": self.address(file)},
+            },
+            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": self.address(f"{file.removesuffix('.jsonl')}/")}},
+        }
+        return str((await self._post(f"{self._access.control}/model-invocation-job", json_bytes(job)))["jobArn"])
+
+    async def _job(self, batch: str) -> dict[str, Any]:
+        return await self._get(f"{self._access.control}/model-invocation-job/{quote(batch, safe='')}")
+
+    async def has_ended(self, batch: str) -> bool:
+        """Return whether nothing comes any more, whatever became of it."""
+        status = (await self._job(batch)).get("status")
+        return status in ("Completed", "PartiallyCompleted", "Failed", "Stopped", "Expired")
+
+    async def answers(self, batch: str) -> Answers:
+        """Return what is in the file that the job wrote; a job that wrote none has worked on nothing."""
+        job = await self._job(batch)
+        status, said = job.get("status"), str(job.get("message") or "the batch failed")
+        if status == "Failed":
+            return {WHOLE: self._failure(400, {"error": {"message": said}})}
+        file = _named_in(job).rpartition("/")[2]
+        output = str(mapping(mapping(job.get("outputDataConfig")).get("s3OutputDataConfig")).get("s3Uri"))
+        folder = output.removeprefix(self.address("")).rstrip("/")
+        found: dict[str, bytes | ProviderError | None] = {}
+        try:
+            written = await self.read(f"{folder}/{batch.rpartition('/')[2]}/{file}.out")
+        except ProviderError as error:
+            if error.status != 404:
+                raise
+        else:
+            found |= {self.id_in(line): self._answer(line) for line in self._lines(written)}
+        if status == "Stopped":
+            found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+        return found
+
+    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+        error, made = mapping(line.get("error")), line.get("modelOutput")
+        if error.get("expired"):
+            return None
+        if error:
+            status = error.get("errorCode")
+            known = status if isinstance(status, int) and status >= 400 else None
+            return self._failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
+        return json_bytes(made) if made else None
+
+    async def listed(self, since: float) -> list[Listed]:
+        """Return the jobs that were made by this project."""
+        found: list[Listed] = []
+        after = quote(datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), safe="")
+        token = ""
+        for _ in range(PAGES):
+            wanted = f"maxResults=100&nameContains={MARK}{token}&submitTimeAfter={after}"
+            page = await self._get(f"{self._access.control}/model-invocation-jobs?{wanted}")
+            for one in listed(page.get("invocationJobSummaries")):
+                created = datetime.fromisoformat(str(one["submitTime"])).timestamp()
+                found.append(Listed(str(one["jobArn"]), created, await self._ids(_named_in(one))))
+            if not page.get("nextToken"):
+                break
+            token = f"&nextToken={quote(str(page['nextToken']), safe='')}"
+        return found
+
+
+def _named_in(job: Mapping[str, Any]) -> str:
+    return str(mapping(mapping(job.get("inputDataConfig")).get("s3InputDataConfig")).get("s3Uri") or "")
+
+
+def _told(status: str) -> Any:
+    """Return the error in the status of a line of Vertex, which is words with an object behind them."""
+    words, brace, rest = status.partition("{")
+    try:
+        return orjson.loads(brace + rest) if brace else {"error": {"message": words}}
+    except orjson.JSONDecodeError:
+        return {"error": {"message": status}}
