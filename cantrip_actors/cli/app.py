@@ -28,6 +28,7 @@ from cantrip_actors.cli import (
     requests,
     schedules,
     serve,
+    system,
     top,
 )
 from cantrip_actors.cli.command import (
@@ -76,6 +77,7 @@ app.add_typer(demos.app, name="demo")
 app.add_typer(entities.app)
 app.add_typer(requests.app)
 app.add_typer(crashes.app)
+app.add_typer(system.app)
 loom.app.add_typer(loom_export.app)
 loom.app.add_typer(loom_data.app)
 app.add_typer(loom.app, name="loom")

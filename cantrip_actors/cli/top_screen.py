@@ -20,7 +20,7 @@ __all__ = ["SORTS", "View", "screen", "selected_rows", "whole"]
 SORTS: Final = ("age", "state", "turns", "tokens", "cost")
 STYLES: Final = {"active": "cyan", "waiting": "magenta", "idle": "dim", "terminated": "green", "failed": "red"}
 SIGNS: Final = {"active": "●", "waiting": "?", "idle": "○", "terminated": "✓", "failed": "✗", "crashed": "✗"}
-KEYS: Final = "↑↓ Enter turns  i interrupt  t steer  a/d decide  k stop  s sort  f filter  p pause  q quit"
+KEYS: Final = "Enter  i interrupt  t steer  a/d decide  k stop  s sort  f find  p pause  q quit"
 OFFLINE_KEYS: Final = "↑↓ Enter turns  s sort  f filter  p pause  q quit"
 BREAKERS: Final = {0: "", 1: "half open", 2: "open"}
 
@@ -111,9 +111,10 @@ def _header(overview: Overview, view: View) -> Iterable[Text]:
         f"{totals['turns_per_minute']} turns/min  {tokens(totals['tokens_per_minute'])}/min  "
         f"${totals['cost_today']:.4f} today"
     )
-    if live is not None:
-        second.append(f"  {live['restarts']:g} restarts  lag {live['lag'] * 1e3:.1f} ms  backlog {live['backlog']:g}")
     yield second
+    if live is not None:
+        told = f"{live['restarts']:g} restarts  {live['crashes']:g} crashes  event loop {live['lag'] * 1e3:.1f} ms late"
+        yield Text(f"{told}  loom backlog {live['backlog']:g}")
 
 
 def _live(overview: Overview, height: int) -> Iterable[Text]:

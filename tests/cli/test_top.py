@@ -1,5 +1,6 @@
 """`cantrip top`: on terminals of two sizes, without one, on a loom and on a service; and the terminal afterwards."""
 
+import json
 import os
 import pty
 import select
@@ -19,12 +20,15 @@ import pyte
 import pytest
 from anyio import to_thread
 from rich.cells import cell_len
+from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, open_loom, scripted
+from cantrip_actors.cli.app import app
 from cantrip_actors.cli.top import LoomSource, ServiceSource
 from cantrip_actors.cli.top_screen import View, screen
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.overview import Overview
+from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, echo, served
 from tests.observe.test_metrics import look
@@ -266,3 +270,47 @@ async def test_an_overview_reads_only_what_is_new() -> None:
     (row,) = told["entities"]
     assert (row["turns"], row["name"], row["state"], row["tokens"]) == (2, "mine", "terminated", usage.total_tokens)
     assert told["totals"]["turns_per_minute"] == 2
+
+
+def test_a_screen_of_eighty_columns_has_all_keys_and_all_figures_of_a_service(loom: Path) -> None:
+    with open_loom(f"sqlite:{loom}", read_only=True) as opened:
+        overview = Overview(opened).look()
+    overview["live"] = {"restarts": 2, "crashes": 1, "backlog": 7, "lag": 0.001, "actors": {}, "crystals": {}}
+    lines = [line.plain for line in screen(overview, View("http://127.0.0.1:8000", can_act=True), 80, 24)]
+    assert lines[-1].endswith("q quit")
+    assert "2 restarts  1 crashes  event loop 1.0 ms late  loom backlog 7" in lines
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("LOG-05")
+async def test_the_command_line_prints_the_tree_and_the_crash_reports_of_a_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, crashes = GatesActor.handle_call, iter([True])
+
+    async def crash_once(self: Any, message: Any, caller: Any) -> Any:
+        if "nap" in str(message) and next(crashes, False):
+            raise RuntimeError("the bed broke")
+        return await whole(self, message, caller)
+
+    async def command(*arguments: str) -> str:
+        made = [*arguments, "--url", on.url, "--token", ADMIN]
+        ended = await to_thread.run_sync(lambda: CliRunner().invoke(app, made))
+        assert ended.exit_code == 0, ended.output
+        return ended.output
+
+    monkeypatch.setattr(GatesActor, "handle_call", crash_once)
+    telemetry = Telemetry(otel=False)
+    async with served([echo()], options={"telemetry": telemetry}, telemetry=telemetry) as on:
+        begun = await on.post("entities", {"cantrip": "echo", "intent": "nap 0.01", "name": "bob"}, 201)
+        while not (await on.get(f"entities/{begun['entity_id']}"))["episode"]:
+            await anyio.sleep(0.02)
+        tree = await command("system")
+        assert tree.splitlines()[:2] == ["root  Supervisor", "  runtime  Supervisor"]
+        (circle,) = [line.strip() for line in tree.splitlines() if line.strip().startswith("circle")]
+        assert circle == "circle  GatesActor  1 restart  crash: RuntimeError: the bed broke"
+        rows, known = json.loads(await command("system", "--json")), (await on.get("system"))["items"]
+        assert [(row["path"], row["restarts"]) for row in rows] == [(row["path"], row["restarts"]) for row in known]
+        assert "the bed broke" in await command("crashes")
+        report = next(one for one in telemetry.crashes if one["actor"] == "circle")
+        assert "RuntimeError: the bed broke" in await command("crashes", report["id"])
