@@ -77,7 +77,7 @@ class Child:
         "spec",
     )
 
-    # What few have
+    # Rarely used attributes
     retry: Retry | None = None  # it has ended and will be restarted
     restarts: int = 0
     attempt: int = 0  # restarts since it last ran long enough

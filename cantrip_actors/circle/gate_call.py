@@ -1,7 +1,7 @@
 """Run one gate and return its observation (D-011, CIRCLE-3, CIRCLE-4, CIRCLE-5).
 
-Whatever happens behind a gate is an observation: its result as JSON, what it raised as `TypeName: message`, its time
-limit as an error that says so. `user_code/attempt.py` is the boundary, and says what passes through.
+Every outcome of a gate is an observation: its result as JSON, an exception as `TypeName: message`, a timeout as an
+error that says so. `user_code/attempt.py` is the boundary, and documents which exceptions pass through.
 
 This file does not decide whether a gate may be called or with which arguments (`terms/circle.py`, `terms/gate.py`),
 writes no record (the loom does) and does not run `done` or `call_agent`, which have no function.
@@ -29,22 +29,22 @@ from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 __all__ = ["GateError", "InputNeeded", "Report", "explain", "report_failure", "run_gate"]
 
 Report = Callable[[str, str, BaseException], None]
-"""Logs an exception of user code, with its traceback: what happened, the name of the gate, the exception."""
+"""Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""
 
 THREADS: Final = 256
-"""Blocking gates at once in one event loop. They wait for disks and networks, so it is memory that bounds them."""
+"""Concurrent blocking gates in one event loop. They wait for disks and networks, so memory is what limits them."""
 
 LONGEST: Final = 10_000
-"""Characters of an error's message that reach the crystal: enough to steer by."""
+"""Characters of an error's message that reach the crystal."""
 
 SHORT: Final = 100_000
-"""Characters of a result that no bound on values can concern."""
+"""Characters of a result up to which no bound on values can be exceeded."""
 
 _threads: Final = Threads("cantrip_actors.circle threads", THREADS)
 
 
 class GateError(Exception):
-    """Raise it in a gate to say what went wrong in your own words: the observation is its message, without a type."""
+    """Raise it in a gate to explain a failure in your own words: the observation is its message, without a type."""
 
 
 class InputNeeded(Exception):  # nothing is wrong
@@ -67,7 +67,9 @@ async def run_gate(
     Raises only the cancellation of the entity.
     """
     function = gate.function
-    assert function is not None, f"{gate.name} is carried out by the runtime"  # a bug of ours, no observation
+    assert function is not None, (
+        f"{gate.name} is carried out by the runtime"
+    )  # a bug of this library, not an observation
     if site is not None:
         args = {**args, **{name: part(site) for name, part in gate.site}}
     result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
@@ -84,7 +86,7 @@ async def run_gate(
 
 
 def report_failure(report: Report | None, what: str, gate: str, failure: BaseException) -> None:
-    """Report what user code raised, unless it is a GateError, or a group of them."""
+    """Report an exception of user code, unless it is a GateError or a group of them."""
     if report is not None and not all(isinstance(leaf, GateError) for leaf in leaves(failure)):
         report(what, gate, failure)
 
@@ -122,7 +124,7 @@ def _explain_value(gate: Gate, problem: NotPlain) -> str:
 
 
 def explain(failure: BaseException) -> str:
-    """Return what the entity reads of a failure: a line for each error of a group, without traceback or host path."""
+    """Return a failure as the entity reads it: a line for each error of a group, without traceback or host path."""
     lines = list(dict.fromkeys(_line(leaf) for leaf in leaves(failure)))
     text = "\n".join(lines)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
@@ -131,7 +133,7 @@ def explain(failure: BaseException) -> str:
 def _line(failure: BaseException) -> str:
     name = type(failure).__name__
     if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
-        # its text has the whole path of the host; the entity knows which file it asked for
+        # its text has the whole path on the host; the entity knows which file it asked for
         return f"{name}: {failure.strerror}: {_last_part(failure.filename)!r}"
     text = text_of(failure)
     if isinstance(failure, GateError) and text:

@@ -1,4 +1,4 @@
-"""End what sandboxes of a dead process left: processes that still run, and folders.
+"""End the leftovers of a dead process's sandboxes: running processes and folders.
 
 Sandboxed processes end with their host by the kernel's own means (`--die-with-parent`, PR_SET_PDEATHSIG). Those have
 gaps: a host that dies while bubblewrap starts leaves one half of it waiting for the other for ever, and the signal
@@ -53,7 +53,7 @@ def record_session(folder: Path, leader: int) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """End the processes of the sandboxes in a folder that belongs to nobody any more, and remove it."""
+    """End the processes of the sandboxes in a folder whose owner is dead, and remove the folder."""
     if sys.platform == "linux":
         _end_all(folder, set(_sessions(folder)))
     remove(folder)
@@ -66,15 +66,15 @@ def end_session(session: int) -> None:
 
 def _end_all(folder: Path | None, sessions: set[int]) -> None:
     ends = time.monotonic() + DYING
-    while _kill(_left(folder, sessions)) and time.monotonic() < ends:
+    while _kill(_remaining(folder, sessions)) and time.monotonic() < ends:
         time.sleep(0.001)
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, however deep it is, and where its owner has taken himself the right to change it.
+    """Remove a folder of any depth, also if its owner has removed its own right to change it.
 
-    By the system's own programs: they follow no link, and need no path longer than paths can be. Who has just been
-    killed may for a moment still write, so it is tried more than once. Never raises: what is left is swept later.
+    It uses the system's own programs, which follow no link and support any depth. A killed process may still write for
+    a moment, so removal is tried more than once. Never raises: the rest is swept later.
     """
     commands = [["/bin/rm", "-rf"]] if os.getuid() == 0 else [["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]]
     for _ in range(20):
@@ -90,7 +90,7 @@ _STATE, _SESSION, _START = 0, 3, 19
 
 
 def _sessions(folder: Path) -> Iterator[int]:
-    """Yield the sessions of a folder's sandboxes, except those whose number another process has by now."""
+    """Yield the sessions of a folder's sandboxes, except those whose number another process has now."""
     for file in folder.glob(f"*/{SESSION}"):
         with contextlib.suppress(OSError, ValueError):
             session, start, system = file.read_text(encoding="ascii").split()
@@ -102,7 +102,7 @@ def _sessions(folder: Path) -> Iterator[int]:
 
 
 def _system() -> str:
-    """Return what process ids are relative to: the boot of the machine and the namespace."""
+    """Return the scope of process ids: the boot of the machine and the namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
 
@@ -112,7 +112,7 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def _left(folder: Path | None, sessions: set[int]) -> Iterator[int]:
+def _remaining(folder: Path | None, sessions: set[int]) -> Iterator[int]:
     """Yield descriptors of the processes that belong to sandboxes in a folder, or to one of these sessions."""
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)

@@ -41,11 +41,11 @@ class LiveSandbox(ABC):
 
     @abstractmethod
     def _continue(self, answer: Answer) -> Stepped:
-        """The same after a gate."""
+        """Continue after a gate, until the next call or the end. Raises LimitExceeded."""
 
     @abstractmethod
     def _undo(self) -> None:
-        """End the program, and become what the sandbox was before the turn."""
+        """End the program, and restore the sandbox from before the turn."""
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
@@ -79,7 +79,7 @@ class LiveSandbox(ABC):
             self._undo()
             return problem.ended(self.limits, self._take_output())
         except BaseException:
-            self._undo()  # the sandbox outlives what went wrong in this turn
+            self._undo()  # the sandbox survives the failure of this turn
             raise
         self._pending = step if isinstance(step, Suspended) else None
         return step
@@ -104,7 +104,7 @@ class LiveSandbox(ABC):
         return Suspended(name, args, object(), self._take_output())
 
     def _print(self, text: str) -> bool:
-        """Keep what is printed as far as it may be kept. Returns whether all of it could be."""
+        """Store printed text up to the limit. Return whether all of it was stored."""
         room = self.limits.output - self._printed
         self._printed += len(text)
         if room >= 0:
@@ -114,7 +114,7 @@ class LiveSandbox(ABC):
         return len(text) <= room
 
     def _take_output(self) -> str:
-        """Return what was printed since the last call."""
+        """Return the text printed since the last call."""
         text = "".join(self._output)
         self._output.clear()
         return text

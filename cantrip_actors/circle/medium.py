@@ -2,14 +2,15 @@
 
 A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
 continues from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The
-gate runs in the event loop like any other, for as long as it likes, while the program is a value (`Suspended.state`).
+gate runs in the event loop like any other, without a limit by the sandbox, while the program is a value
+(`Suspended.state`).
 
 A step blocks, for as long as the program computes: call it in a thread. It is bounded: a program that exceeds a limit
 ends as `Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of
 the program is `Raised`, and what it had done before stays done.
 
-Sandboxes give nothing of the host: no environment, no files, no network, no clock that was not handed in. The gates are
-all there is, and what a program hands to a gate is untrusted data, checked against the gate's schema like a tool call.
+Sandboxes expose nothing of the host: no environment, no files, no network, no clock that was not passed in. A program
+reaches only its gates, and its arguments are untrusted data, checked against the gate's schema like a tool call.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ __all__ = [
 
 
 CLOSED: Final = "done was called before: no gate can be called any more"
-"""What a program catches that calls a gate after `done` (D-003)."""
+"""The error that a program catches if it calls a gate after `done` (D-003)."""
 
 PATIENCE: Final = 10
-"""Times as long as the first time a program may take that is run again."""
+"""How many times as long as at first a program may take when it is run again."""
 
 Limit = Literal["seconds", "memory", "gate_calls", "recursion", "disk", "interrupted", "crash"]
-"""What a program can exceed: a field of `Limits`, or what the engine and the runtime set."""
+"""A limit that a program can exceed: a field of `Limits`, or one that the engine or the runtime sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one turn of a program may use. `seconds` counts computing only, not the time that gates take."""
+    """The limits of one turn of a program. `seconds` counts computing only, not the time that gates take."""
 
     seconds: float = 5.0
     memory: int = 64 * 1024 * 1024
     """Bytes."""
     output: int = 64 * 1024
-    """Characters of printed output that are kept; what is more is cut, and says so."""
+    """Characters of printed output that are kept; longer output is cut, with a note."""
     gate_calls: int = 100
 
     patience: int = 1
@@ -73,13 +74,13 @@ class Limits:
         return self.patience * self.seconds
 
     def again(self) -> Limits:
-        """For a program that is run again and has come to its end before: the machine may be busier than it was."""
+        """Return the limits for a program that ended before and is run again: the machine may be busier now."""
         return replace(self, patience=PATIENCE)
 
     @classmethod
     @lru_cache(maxsize=64)
     def under(cls, wards: Wards) -> Limits:
-        """What `wards` leave of the usual limits: the smaller one of each (D-009)."""
+        """Return the usual limits under `wards`: the smaller one of each (D-009)."""
         usual = cls()
         return cls(
             seconds=min(usual.seconds, wards.max_compute or usual.seconds),
@@ -89,7 +90,7 @@ class Limits:
         )
 
     def exceeded(self, limit: Limit) -> str:
-        """The limit in words, as `Exceeded.limit` has it."""
+        """Return the text of a limit, as in `Exceeded.limit`."""
         return _WORDS[limit].format(self, mebibytes=self.memory / 2**20)
 
 
@@ -106,10 +107,10 @@ _WORDS: Final[dict[Limit, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The program calls a gate and waits. `state` is what `answer` needs, opaque to everybody else.
+    """The program calls a gate and waits. `state` is for `answer`, and opaque otherwise.
 
     `args` are those given by name; positional ones have been given their names by the gate's definition. `output` is
-    what was printed since the step began. `image`, where the medium can, is the whole suspended program as bytes.
+    the text printed since the step began. `image`, if the medium can make one, is the whole suspended program as bytes.
     """
 
     gate: str
@@ -121,7 +122,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program came to its end. `value` is that of its last expression, as JSON; None where there is none."""
+    """The program ended normally. `value` is the value of its last expression, as JSON, or None."""
 
     value: Any
     output: str = ""
@@ -150,13 +151,13 @@ Stepped = Suspended | Finished | Raised | Exceeded
 
 
 class LimitExceeded(Exception):
-    """Raised inside a step where the program exceeds a limit; the step undoes the turn and returns Exceeded."""
+    """Raised inside a step if the program exceeds a limit; the step undoes the turn and returns Exceeded."""
 
     def __init__(self, limit: Limit, text: str | None = None) -> None:
         super().__init__(limit)
         self.limit = limit
         self.text = text
-        """What the entity reads, if it is not the text of `Limits.exceeded`."""
+        """The text for the entity, if it is not that of `Limits.exceeded`."""
 
     def ended(self, limits: Limits, output: str) -> Exceeded:
         """Return how the step ended."""
@@ -183,19 +184,19 @@ class Sandbox(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End the step that runs in another thread, as soon as can be: it comes back as Exceeded."""
+        """End the step that runs in another thread as soon as possible: it returns Exceeded."""
         ...
 
     def dump(self) -> bytes | None:
-        """The sandbox between two turns, as bytes; None where the medium cannot and has to replay its code."""
+        """Return the sandbox between two turns as bytes; None if the medium cannot, so that its code is replayed."""
         ...
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` was made of. Raises ValueError for another engine's image, and for a suspended one."""
+        """Restore the sandbox from a `dump`. Raises ValueError for another engine's bytes, or a suspended program's."""
         ...
 
     def resume(self, image: bytes) -> Suspended:
-        """The suspended program that `Suspended.image` was made of, ready for `answer`; for media that can.
+        """Return the suspended program of a `Suspended.image`, ready for `answer`, if the medium can.
 
         `load` the sandbox of the turn before first: it is what a limit rolls back to, and the image does not hold it
         (each gate call would store it again). Raises ValueError for another engine's image, and for one of `dump`.
@@ -203,7 +204,7 @@ class Sandbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back. Never raises."""
+        """Release all resources. Never raises."""
         ...
 
 
@@ -212,19 +213,19 @@ class Medium(Protocol):
 
     name: str
     engine: str
-    """The engine and its version, which an image belongs to."""
+    """The engine and its version, to which snapshots are bound."""
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """What the entity is told: the language and its limits, and the gates as functions with their signatures."""
+        """Return the text for the entity: the language, its limits, and the gates as functions with signatures."""
         ...
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> Sandbox:
-        """A new, empty sandbox in which `gates` are plain functions. May block."""
+        """Return a new, empty sandbox in which `gates` are plain functions. May block."""
         ...
 
 
 class _Offer(NamedTuple):
-    """A medium that is imported when a circle asks for it, and no sooner: what it needs may not be installed."""
+    """A medium that is imported on first use, because its dependencies may not be installed."""
 
     path: str
     """Its module in this package, and its class."""

@@ -1,12 +1,12 @@
-"""What a gate returned, as a JSON value: the form in which the crystal reads it and the loom keeps it (D-005).
+"""Convert a gate's result to a JSON value: the form that the crystal reads and the loom stores (D-005).
 
-Nothing is lost on the way and nothing is guessed. What JSON cannot say is said in its nearest form (NaN as "NaN", a
-date as ISO 8601, a set as a sorted list, bytes as text or base64); what has no such form raises `NotPlain`, which says
-where in the result it lies. The value made here shares nothing with the gate's: a list that the gate still changes
-does not change the loom. An image is said by its handle, and `pictured` gives the images along with the value.
+Nothing is lost and nothing is guessed. A value without a JSON form is converted to its nearest one (NaN to "NaN", a
+date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in the
+result it is. The result shares nothing with the gate's value: a list that the gate changes later does not change the
+loom. An image becomes its handle, and `pictured` also returns the images.
 
-This file is pure, and it runs code of the user's all the same (a property, a serializer, a generator). Whoever calls it
-stands at a boundary (`gates.py`).
+This file is pure, but it runs user code (a property, a serializer, a generator), so its callers are boundaries
+(`gate_call.py`).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
-"""The whole numbers that every JSON reader of the project knows as such."""
+"""The integers that every JSON reader of the project reads as integers."""
 
 
 def plain(value: object) -> Any:
-    """`value` as JSON: str, int, float, bool, None, lists and dicts of those, and nothing else.
+    """Return `value` as JSON: only str, int, float, bool, None, and lists and dicts of those.
 
-    Raises NotPlain, TooLarge among them; and whatever the value's own code raises.
+    Raises NotPlain, including TooLarge, and the exceptions of the value's own code.
     """
     return Conversion(is_result=True).visit(value)
 
 
 def is_plain(value: object) -> bool:
-    """Whether `value` is JSON as it is, tuples taken for lists: a look at large data, and no copy of it."""
+    """Return whether `value` is JSON already, with tuples as lists; large data is not copied."""
     level: Iterable[Any] = (value,)
     for _ in range(DEEPEST):
         parts: dict[int, Any] = {}
@@ -80,14 +80,14 @@ def is_plain(value: object) -> bool:
 
 
 class Pictured(NamedTuple):
-    """A value as JSON, and the images whose handles stand in it."""
+    """A value as JSON, and the images whose handles are in it."""
 
     value: Any
     images: tuple[File, ...]
 
 
 def pictured(value: object) -> Any:
-    """As `plain`; a `Pictured` where there are images in the value. Each is there once."""
+    """Like `plain`, but return a `Pictured` if the value has images, each of them once."""
     walk = Conversion(is_result=True)
     made = walk.visit(value)
     return Pictured(made, tuple(walk.images)) if walk.images else made
@@ -114,9 +114,9 @@ def _bytes(value: bytes | bytearray | memoryview) -> Any:
 
 
 class Conversion(Meter):
-    """The conversion of one value, or of several that the bounds hold for together.
+    """The conversion of one value, or of several values that share the bounds.
 
-    It knows how much it has made, and what lies above the present value (a cycle leads back there).
+    It tracks how much it has made, and the containers of the current value, to find cycles.
     """
 
     __slots__ = ("_above", "_where", "images")
@@ -169,7 +169,7 @@ class Conversion(Meter):
         return self._other(value, depth)
 
     def _other(self, value: Any, depth: int) -> Any:
-        """Values with fields, and what pydantic can write: dates, paths, UUIDs, decimals, network addresses."""
+        """Convert values with fields, and those that pydantic can write: dates, paths, UUIDs, decimals, addresses."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
         if isinstance(value, os.PathLike):

@@ -1,9 +1,9 @@
-"""Folders for what sandboxes need on disk, which do not outlive their process.
+"""Temporary folders of sandboxes, which do not outlive their process.
 
-Each process has one folder, and in it one for each sandbox. It holds a lock on it for as long as it lives, which the
-kernel takes back however it ends; so a folder of ours without a lock belongs to nobody, and the first folder of a later
-process of the same user is preceded by a sweep (`leftovers.py`). (Programs that tidy up temporary folders leave locked
-ones alone, too.) In an orderly end the folder goes with the process; where processes run in it, a watcher removes it.
+Each process has one folder, with one inside for each sandbox. It holds a lock on the folder while it lives, which the
+kernel releases however the process ends. So an unlocked folder has no owner, and a later process of the same user
+sweeps such folders before it makes its first one (`leftovers.py`). (Programs that clean temporary folders skip locked
+ones, too.) An orderly end removes the folder; if processes run in it, a watcher removes it.
 
 POSIX only: elsewhere nothing here needs a folder.
 """
@@ -46,7 +46,7 @@ _own = _Own()
 def folder(purpose: str) -> Path:
     """Return a new, empty folder, mode 0711, that is removed when this process has ended, by whatever end.
 
-    Give it back with `remove`. Blocks: the first one sweeps what others have left. Raises OSError.
+    Release it with `remove`. Blocks: the first call sweeps the folders of dead processes. Raises OSError.
     """
     with _own.changing:
         if _own.process != os.getpid():  # a forked process has its own
@@ -63,7 +63,7 @@ def folder(purpose: str) -> Path:
 
 
 def watch() -> None:
-    """Have the processes in these folders end with this one, however it ends. Blocks for milliseconds."""
+    """Make the processes in these folders end with this process, however it ends. Blocks for milliseconds."""
     with _own.changing:
         if _own.process == os.getpid() and _own.path is not None and not _own.is_watched:
             leftovers.watch(_own.path)
@@ -99,7 +99,7 @@ def _lock_on(path: Path) -> int | None:
 
 
 def _sweep(where: Path) -> None:
-    """Remove what dead processes of this user have left."""
+    """Remove the folders of this user's dead processes."""
     for path in where.glob(f"{PREFIX}????????"):
         lock = _lock_on(path)
         if lock is not None:

@@ -1,8 +1,8 @@
 """Run a gate with the steps around it: one wrapper inside the other, and out again (F-41, F-43).
 
-What a step raises does not crash the entity: before the gate it refuses the call, so that a broken check lets nothing
-through; after it the entity reads that its call ran and that the check did not. An error stays an error, whatever a
-later step returns. The gate itself runs once or not at all. `terms/wrapping.py` says how wrappers are put around gates.
+An exception of a step does not crash the entity: before the gate it refuses the call, so that a broken check fails
+closed; after it the entity reads that its call ran and that the check failed. An error stays an error, whatever a later
+step returns. The gate itself runs once or not at all. `terms/wrapping.py` says how wrappers are put around gates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["run_wrapped"]
 async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation | Inquired:
     """Run the part of a wrapped call that `run` names: the checks before it, the gate, or the steps after it.
 
-    `report` is called with what a step or the gate raised. Raises as `run_gate` does.
+    `report` is called with the exceptions of a step or the gate. Raises as `run_gate` does.
     """
     if run.checks:
         return await _check(run.gate.wrappers, site, report)
@@ -81,7 +81,7 @@ async def _answer(site: GateCall, report: Report | None, step: Callable[..., Any
 
 
 def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | None:
-    """Why a step before the gate refuses the call; None if it lets it through."""
+    """Return why a step before the gate refuses the call; None if it allows the call."""
     if answer is None:
         return None
     if isinstance(answer, Refused):
@@ -90,7 +90,7 @@ def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | Non
 
 
 def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, answer: Any) -> Observation:
-    """The observation after a step after the gate."""
+    """Return the observation as changed by the answer of a step after the gate."""
     if answer is None:
         return seen
     if isinstance(answer, str):
@@ -108,7 +108,7 @@ def _problem(answer: Any, expected: str) -> str:
 
 
 def _add_remark(seen: Observation, remark: str) -> Observation:
-    """The observation with a remark: below a text, beside any other result."""
+    """Return the observation with a remark: appended to a text, next to any other result."""
     if isinstance(seen.result, str):
         return replace(seen, result=f"{seen.result}\n[{remark}]")
     if isinstance(seen.result, dict) and set(seen.result) == {"result", "remarks"}:

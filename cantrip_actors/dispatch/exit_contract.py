@@ -3,7 +3,7 @@
     the record is                                     and `done` is
     ------------------------------------------------  -------------------------------------------------------------
     completed, blocked, failed or rejected            accepted: its status says why it stops
-    anything else, refused fewer than `cap` times     refused: an error observation, and the loop goes on
+    anything else, refused fewer than `cap` times     refused: an error observation, and the loop continues
     anything else, refused `cap` times already        accepted as blocked, with the blocker "exit contract unmet"
 
 Refusals are counted in the log since the last start: a restart or a fold gives no new ones, and the loop always ends

@@ -6,7 +6,8 @@ file adds the rules of dispatches:
 
 - Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
-- With `seal_key` the links, and so who approved what, are made with a key (X-21): nobody without it can write a line.
+- With `seal_key` the links, and with them the approvals, are made with a key (X-21), without which no line can be
+  written.
 - There is no operation that edits or removes an entry. `Dispatcher.forget` deletes the file of a dispatch that is over.
 
 `create_soon`, `append_soon` and `read_soon` do the same in a thread, for tasks: disks and other processes take time. A

@@ -179,7 +179,7 @@ def _request(
 def _result_of_decision(
     plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, decided: Decided
 ) -> Record:
-    """Return the observation of a call that a person has answered or denied, or about which nobody decided in time."""
+    """Return the observation of a call that a person has answered or denied, or that was not decided in time."""
     if decided.decision == "answer":
         return finish(plan, state, live, moment, Observation(call.gate, None, decided.answer, False, call.id))
     note = f": {decided.note}" if decided.note else ""

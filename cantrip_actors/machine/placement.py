@@ -6,7 +6,7 @@ more likely those with more room first. The first one takes it; if it is still w
 second one may, and so on. When two take the same entity, the lease decides, and the other one does nothing (N-09).
 
 That one rule spreads the entities of a dead node (N-11), keeps to capacities (N-16), prefers nodes with room (N-17),
-needs no coordinator, and leaves what nobody serves where it is (N-61).
+needs no coordinator, and leaves an entity that no node serves where it is (N-61).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ a cron line whose minute or hour begins with `*` counts real hours instead, so i
 
 - A time that is due fires, unless the last firing is still at work: then `overlap` says whether this time is skipped,
   waits until the last firing has ended, or stops it.
-- Where later times have passed as well, nobody looked for a while, and `catch_up` says which of them are made up for:
+- If later times have passed as well, no runtime looked for a while, and `catch_up` says which of them are made up for:
   one, the first `MOST` of them one after the other, or none but those of the last `GRACE` seconds.
 
 Each firing has a key, made of the id of the schedule and of its time. So whoever looks, a time fires once.

@@ -1,6 +1,6 @@
 """Files that only their owner may read: 0600, their folders 0700, whatever the umask (X-20).
 
-A file that exists with a wider mode is narrowed, and the log says so. What belongs to another user is left alone: its
+A file that exists with a wider mode is narrowed, and the log says so. A file of another user is left alone: its
 owner has decided who may read it.
 """
 
@@ -49,7 +49,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file with mode 0600 where there is none. Raises OSError."""
+    """Make an empty file with mode 0600 unless the file exists. Raises OSError."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
 

@@ -257,7 +257,7 @@ def from_json(kind: type, value: Any) -> Any:
 
 
 def image_of(facts: Mapping[str, Any]) -> File:
-    """Return the image or the file with these facts. Raises ValueError for a digest that is none."""
+    """Return the image or the file with these facts. Raises ValueError for an invalid digest."""
     get = facts.get
     digest, url, file_id = get("digest", ""), get("url"), get("file_id")
     if url is None and file_id is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):

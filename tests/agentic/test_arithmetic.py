@@ -1,4 +1,4 @@
-"""The Arithmetic domain, role by role: what it accepts, how it routes, what it computes, what it rejects."""
+"""The Arithmetic domain, role by role: accepted tasks, routing, computation, rejections."""
 
 import inspect
 

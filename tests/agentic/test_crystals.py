@@ -1,4 +1,4 @@
-"""Crystals that play roles: what they are told, what they may answer, whose retries are whose, and what they cost."""
+"""Crystals that play roles: their input, their valid answers, the two kinds of retries, and their cost."""
 
 import json
 
@@ -21,7 +21,7 @@ PLAN = {"task": MUL.model_dump(), "worker_id": "worker_mul"}
 
 
 def model(**instead):
-    """A crystal that plays all roles as it should, but for those that are told otherwise."""
+    """A crystal that plays all roles correctly, except those with an override."""
 
     def play(context):
         told, given = context[0].content, json.loads(context[1].content)

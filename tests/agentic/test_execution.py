@@ -178,7 +178,7 @@ class TestPaths:
 
 
 class Odd(Exception):
-    """An error that nobody here has heard of."""
+    """An error that the package does not know."""
 
 
 class TestErrors:
@@ -279,7 +279,7 @@ class TestErrors:
             ended = await anext(events)
             events.close()
         assert (ended.reason, ended.detail) == ("failed", "Odd: no")
-        assert len(players["worker"].given) == 1  # nobody restarted it
+        assert len(players["worker"].given) == 1  # it was not restarted
 
     async def test_an_error_comes_out_also_where_the_runtime_is_its_own(self):
         dispatcher, _ = cast_of(worker=Odd("no"))
@@ -507,7 +507,7 @@ class TestRecovery:
     @pytest.mark.rule("A-36", "A-45")
     @pytest.mark.parametrize("kill", range(1, 5))
     async def test_a_run_resumes_from_the_loom_and_repeats_nothing(self, kill, tmp_path):
-        """The process dies during call number `kill` of an agent; the next one goes on."""
+        """The process dies during call number `kill` of an agent; the next process resumes the run."""
         calls, tools = [], Counted()
 
         def mortal(dies):

@@ -1,4 +1,4 @@
-"""The types of the core: what fits, what does not, and that nobody can change what came out."""
+"""The types of the core: valid values, invalid values, and immutable responses."""
 
 import copy
 import json

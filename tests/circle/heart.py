@@ -1,7 +1,7 @@
 """How late a program makes the event loop, beyond how late the machine makes everybody.
 
 One heart beats in the loop, another in a process of its own, which has no part in what the loop does: if both are late,
-the machine is busy, and nobody is to blame.
+the machine is busy, and the test is not at fault.
 """
 
 import subprocess

@@ -6,7 +6,7 @@ __all__ = ["error"]
 
 
 def error(box: Sandbox, code: str) -> str:
-    """What the entity is told of the exception that leaves its program; its gates answer meanwhile."""
+    """Return the error text of the exception that leaves a program; its gates answer meanwhile."""
     step = box.begin(code)
     while isinstance(step, Suspended):
         step = box.answer(step, Answer(["milk"]))

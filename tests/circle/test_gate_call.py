@@ -1,4 +1,4 @@
-"""Gates at work: what happens behind a gate is the observation, and only the entity's own end passes through."""
+"""Gate calls: every outcome of a gate is an observation; only the entity's own end passes through."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What an entity gets wrong in JavaScript, and what it is told: what models write that know Node.js and browsers."""
+"""Mistakes of entities in JavaScript, and their error texts: models write for Node.js and browsers."""
 
 import pytest
 

@@ -75,7 +75,7 @@ def opened(limits: Limits = LIMITS) -> Sandbox:
 
 
 def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
-    """How it ends, gates answered, and everything that anybody could have seen of it."""
+    """Return how a program with answered gates ends, and everything that is visible of it."""
     step = sandbox.begin(code)
     seen = [repr(step)]
     while isinstance(step, Suspended):

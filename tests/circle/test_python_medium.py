@@ -1,4 +1,4 @@
-"""What is Python's own about the Python medium: awaiting gates, names, errors, limits, its type check, its offer."""
+"""Features of the Python medium only: awaited gates, names, errors, limits, the type check, the capability text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entity gets wrong in Python, and what it is told; and what looks like a value and is none."""
+"""Mistakes of entities in Python, and their error texts; and objects that only resemble values."""
 
 import pytest
 

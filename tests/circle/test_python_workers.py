@@ -62,7 +62,7 @@ def test_a_step_waiting_for_a_worker_can_be_interrupted_alone():
     thread = spinning(waiting, given_up)
     time.sleep(0.1)
     waiting.interrupt()
-    assert ended == []  # nobody else's worker was ended for it
+    assert ended == []  # no other worker was ended for it
     for one in busy:
         one.interrupt()
     for one in [*threads, thread]:

@@ -73,7 +73,7 @@ def opened(jail: JailName, limits: Limits) -> ShellSandbox:
 
 
 def attempt(sandbox: ShellSandbox, code: str) -> tuple[Stepped, str]:
-    """How it ends, and everything that anybody could have seen of it."""
+    """Return how a program ends, and everything that is visible of it."""
     step = sandbox.begin(code)
     seen = [repr(step)]
     while isinstance(step, Suspended):

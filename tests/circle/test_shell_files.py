@@ -76,7 +76,7 @@ def test_a_limit_brings_the_files_back(box: ShellSandbox, change: str) -> None:
     exceeds(box, f"x=2; {change}; cd /")
     assert printed(box, LOOK) == before
     assert printed(box, "echo $x") == "1\n"
-    exceeds(box, change)  # what has been brought back can be brought back again
+    exceeds(box, change)  # restored files can be restored again
     assert printed(box, LOOK) == before
 
 
@@ -149,7 +149,7 @@ def test_an_image_has_variables_functions_options_directory_and_files(shell: She
     other.load(image)
     assert printed(other, ASK) == printed(box, ASK)
     assert printed(other, 'echo "[$y]"; ls file 2>/dev/null || :') == "[]\n"
-    exceeds(other, "x=9; rm -rf *")  # what is loaded is what a limit comes back to
+    exceeds(other, "x=9; rm -rf *")  # a limit rolls back to the loaded state
     assert printed(other, LOOK) == printed(box, LOOK)
     box.close()
     other.close()

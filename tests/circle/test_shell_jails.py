@@ -55,7 +55,7 @@ def lose_the_first_thread(work):
     time.sleep(0.2)
     ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 """
-"""Python that goes on in another thread after its first one, which the kernel lists, has ended."""
+"""Return Python that continues in another thread after its first thread, which the kernel lists, has ended."""
 
 LEAVES = {
     "a job": "sleep 300 &",

@@ -1,4 +1,4 @@
-"""What an entity gets wrong in a shell, and what it is told: lines that are its own, words that say what to do.
+"""Mistakes of entities in a shell, and their error texts, which name the entity's own lines and say what to do.
 
 Everything here is what models do write: misspelt commands and options, a gate under xargs, `done` without an answer,
 `set -x`, traps, and scripts that clean up after themselves.
@@ -37,7 +37,7 @@ def box(request):
 
 
 def ran(box, code):
-    """What a program prints, and its error, which is "" where there is none. Its calls are answered with "ok"."""
+    """Return the output of a program, and its error or "". Its calls are answered with "ok"."""
     step = box.begin(code)
     printed = step.output
     while isinstance(step, Suspended):

@@ -56,7 +56,7 @@ def test_an_unread_answer_does_not_reach_the_next_program(box):
 
 
 def await_file(box, name):
-    """A program goes on while its call in the background waits, up to where it makes that file."""
+    """A program continues while its call in the background waits, until it makes that file."""
     ends = time.monotonic() + 10
     while not (box._files.home / name).exists() and time.monotonic() < ends:
         time.sleep(0.01)
@@ -143,7 +143,7 @@ def test_a_program_that_ends_in_the_middle_of_a_word_is_no_harm_to_the_next(box)
 
 
 @pytest.mark.rule("CIRCLE-9")
-@pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)  # in the other jail nobody can tell
+@pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)  # it cannot be observed in the other jail
 def test_open_files_survive_the_end_of_such_a_program(box):
     ran(box, "echo kept >notes; exec 9<notes")
     ran(box, "echo $(")

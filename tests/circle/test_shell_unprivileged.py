@@ -65,7 +65,7 @@ def as_nobody(python: str, *arguments: str, where: str = "/nonexistent") -> subp
 
 @cache
 def python_of_nobody() -> str:
-    """A Python of this version that nobody in particular can run, with these packages."""
+    """Return a Python of this version, with these packages, that an unprivileged user can run."""
     if os.getuid() != 0:
         pytest.skip("this host is not root, so the tests of shells say it themselves")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

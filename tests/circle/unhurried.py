@@ -1,4 +1,4 @@
-"""What comes before and after the programs that are tried: it may take its time on a machine that is busy."""
+"""The steps before and after a tested program, which may be slow on a busy machine."""
 
 from cantrip_actors.circle.medium import Sandbox, Stepped
 

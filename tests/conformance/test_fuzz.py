@@ -143,7 +143,7 @@ def test_edits_reach_every_part_of_a_seed() -> None:
 
 
 class TestFound:
-    """What it found, mended."""
+    """A fixed finding."""
 
     def test_a_python_worker_that_answers_nonsense_ends_the_program(self) -> None:
         error = RuntimeError("monty worker protocol error: invalid payload from worker")

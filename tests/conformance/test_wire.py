@@ -1,4 +1,4 @@
-"""The recordings' referee: what it passes and what it does not."""
+"""The referee of recordings: events that pass and events that do not."""
 
 import json
 

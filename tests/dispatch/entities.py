@@ -36,7 +36,7 @@ FINISH = (progress(), proof(1), proof(2), complete(), DONE)
 
 
 def in_order(*responses: dict[str, Any]) -> Any:
-    """A policy that says what is next by what was said, so that nobody's crash loses a line."""
+    """A policy that derives the next utterance from the context, so that no crash loses a line."""
 
     def policy(context: Any) -> dict[str, Any]:
         return responses[sum(message.role == "assistant" for message in context)]

@@ -1,4 +1,4 @@
-"""Contracts: what is refused, all at once; what is frozen; what the hash covers."""
+"""Contracts: all refusals at once, the frozen fields, the fields that the hash covers."""
 
 import pickle
 

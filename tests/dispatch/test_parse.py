@@ -1,4 +1,4 @@
-"""Contracts from Markdown and YAML: what they mean, and every mistake with its line."""
+"""Contracts from Markdown and YAML: their meaning, and every mistake with its line."""
 
 import re
 from pathlib import Path

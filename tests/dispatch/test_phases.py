@@ -193,7 +193,7 @@ PHASES = st.sampled_from([*CRITERIA, "polish"])
     ),
 )
 def test_a_loop_never_runs_in_circles(depth, tried):
-    """Whatever is tried: phases are left in their order and once each, and who waits is blocked."""
+    """Under any events, phases are left in order and once each, and a waiting dispatch is blocked."""
     record = active(depth=depth)
     for event, by in tried:
         if event == "go on" and record.phases.phase is not None and record.status == "active":

@@ -1,4 +1,4 @@
-"""Whatever anybody tries to write, in whichever capacity: what is legal is in the log, and nothing else is."""
+"""Whatever is written in any capacity, the log has exactly the legal records."""
 
 import itertools
 

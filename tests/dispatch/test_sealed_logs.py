@@ -1,4 +1,4 @@
-"""Dispatch logs that are sealed with a key: nobody without it approves, edits, cuts or swaps anything unnoticed."""
+"""Dispatch logs that are sealed with a key: approvals, edits, cuts and swaps without it are noticed."""
 
 import shutil
 

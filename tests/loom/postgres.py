@@ -37,5 +37,5 @@ def restart() -> None:
 
 
 def fresh() -> str:
-    """The URL of a loom that nobody has used."""
+    """Return the URL of an unused loom."""
     return f"{server()}&schema=loom_{uuid.uuid4().hex}"

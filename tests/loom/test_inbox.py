@@ -221,7 +221,9 @@ def test_room_is_checked_before_mail_is_posted_with_a_record(box):
         box.check_room(mail("c"))
     for accepted in (mail("a"), mail("s", kind="steer"), mail("c", "f"), mail("c", "nobody")):
         box.check_room(accepted)
-    box.append([Steered("f", "I told e", AT)], post=[(0, mail("c"))])  # what was checked before is not refused now
+    box.append(
+        [Steered("f", "I told e", AT)], post=[(0, mail("c"))]
+    )  # a record that was checked before is not refused now
     assert keys(box) == ["a", "b", "c"]
     assert box.count_mail("e") == (0, 3, 3)
 

@@ -134,7 +134,7 @@ def test_a_torn_line_that_cannot_be_kept_is_left_where_it_is(path):
     with pytest.raises(LoomError, match=r"cannot cut the torn last line off .* No space left"):
         JsonlStore(path, disk=Faulty(FULL).disk)
     assert path.read_bytes() == whole + b'{"kind":'
-    JsonlStore(path).close()  # the lock was let go
+    JsonlStore(path).close()  # the lock was released
 
 
 def test_a_reader_leaves_a_torn_line_alone(path):

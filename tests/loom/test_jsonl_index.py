@@ -57,7 +57,7 @@ def test_a_loom_reads_the_same_with_and_without_an_index(history, data):
         with place.open() as store:
             for batch in history.batches[before:]:
                 store.append(batch)
-            store._keep_index = lambda: None  # killed: what came since is not in it
+            store._keep_index = lambda: None  # killed: later lines are not in the index
         with place.open() as store:
             assert_holds(store, history)
             with_it = told(store)

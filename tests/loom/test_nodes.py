@@ -1,4 +1,4 @@
-"""The tables of nodes in both SQL stores: who has joined, and what no living holder runs."""
+"""The tables of nodes in both SQL stores: joined nodes, and entities without a living owner."""
 
 from collections.abc import Iterator
 from pathlib import Path

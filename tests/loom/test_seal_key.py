@@ -1,4 +1,4 @@
-"""A loom that is sealed with a key: whoever can write its file and has no key cannot change its history unnoticed."""
+"""A loom that is sealed with a key: a change of its history without the key is noticed."""
 
 import shutil
 import sqlite3
@@ -44,7 +44,7 @@ OTHER = run("other", "t4")
 
 
 class Sealed:
-    """A sealed loom, and the hand of somebody who can write it and has no key."""
+    """A sealed loom, and an attacker who can write it but has no key."""
 
     def __init__(self, kind, folder):
         self.kind = kind

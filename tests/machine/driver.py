@@ -297,7 +297,7 @@ class Drive:
                 assert step.action == action
 
     def event_for(self, action: Ask | Remember | Run | Compute | Answer | Spawn) -> Event:
-        """What comes of an action. A program does what `replies` say it does."""
+        """Return the event of an action. A program behaves as `replies` say."""
         if isinstance(action, Compute | Answer):
             return self.replies.pop(0)
         if isinstance(action, Ask | Collect):
@@ -330,7 +330,7 @@ class Drive:
         return Inquired(INQUIRIES[asked], {"type": "object"}, {"asked": asked + 1})
 
     def run_gate(self, action: Run) -> Observation:
-        """Run a gate's function as a circle would: what it raises is an observation.
+        """Run a gate's function as a circle would: an exception becomes an observation.
 
         Of what is wrapped only the first step before is asked, and it refuses by a Refused.
         """
@@ -369,7 +369,7 @@ class Drive:
         self.check_fold()
 
     def restart(self) -> Action | None:
-        """Forget all but the records, as a crash does; what it does first, which is no transition."""
+        """Forget everything except the records, as a crash does; return the first step, which is not a transition."""
         self.loop, step = Loop.again(self.plan, self.records, next(self.ticks), next(self.ticks))
         if step is None:
             return None

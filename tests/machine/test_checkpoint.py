@@ -1,4 +1,4 @@
-"""Checkpoints: a state as bytes is the same state, and damaged bytes are none."""
+"""Checkpoints: a decoded state equals the encoded one, and damaged bytes are ignored."""
 
 from typing import Any
 

@@ -414,7 +414,7 @@ def test_replaying_the_log_up_to_any_turn_gives_the_context_that_the_entity_had(
 
 
 def fork_of(lineage: list[Any], script: Script, entity_id: str) -> Drive:
-    """A fork that goes on from the last turn of `lineage`."""
+    """Return a fork that continues from the last turn of `lineage`."""
     return live(script, lineage=lineage, entity_id=entity_id, parent_turn=lineage[-1].turn_id, forked=True)
 
 

@@ -360,7 +360,7 @@ class TestSnapshots:
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
     def test_after_a_crash_the_log_says_the_same(self) -> None:
-        """Cut at every record: what is asked for is what the records up to there refer to."""
+        """Cut at every record: the requested snapshots are those that the records up to there refer to."""
         run = drive(
             CODE,
             Computed(1, snapshot=snapshot("turn")),

@@ -117,7 +117,7 @@ def plan_of(*, folding: Folding | None = None, turns: int = 8, lasting: bool = F
 
 
 def by_script(script: list[Response]) -> Policy:
-    """The n-th utterance is the script's n-th, whoever asks: what a model that is asked the same again would say."""
+    """Return the script's n-th utterance for the n-th query, as a model would answer the same query again."""
 
     def policy(query: Ask) -> Response:
         said = [m for m in query.messages if m.role == "assistant"]
@@ -147,7 +147,7 @@ scripts = st.lists(utterances, max_size=5)
 
 
 def shape(log: list[Record]) -> list[Any]:
-    """What was said and observed, without ids, times, and the words for what nobody knows."""
+    """Return utterances and observations, without ids, times, and the texts for unknown outcomes."""
     return [
         (turn.sequence, turn.utterance, turn.terminated, turn.truncated, [seen.gate for seen in turn.gate_calls])
         for turn in turns_of(log)

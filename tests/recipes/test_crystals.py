@@ -1,4 +1,4 @@
-"""Crystals as recipes write them: what they become, and what is said of each mistake."""
+"""Crystals as recipes write them: the objects that they become, and the message for each mistake."""
 
 from pathlib import Path
 from textwrap import dedent, indent
@@ -28,7 +28,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def mistakes(recipe):
-    """What is said of a wrong one, as (line, text)."""
+    """Return the mistakes of a wrong recipe, as (line, text)."""
 
     def load(crystal: str, rest: str = REST):
         with pytest.raises(InvalidRecipe) as refused:

@@ -1,4 +1,4 @@
-"""Recipes: what they become, and what is said of each mistake that a person makes in one."""
+"""Recipes: the cantrips that they become, and the message for each mistake."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -32,7 +32,7 @@ def recipe(tmp_path, monkeypatch):
 
 @pytest.fixture
 def mistakes(recipe, tmp_path):
-    """Writes a wrong recipe; what is said of it, as (line, text)."""
+    """Write a wrong recipe and return its mistakes, as (line, text)."""
 
     def load(text: str, name: str = "recipe.yaml") -> list[tuple[int | None, str]]:
         with pytest.raises(InvalidRecipe) as refused:
@@ -142,7 +142,7 @@ class TestWhatARecipeBecomes:
 
 
 class TestMistakes:
-    """Each is told with its line, and with what would be right."""
+    """Each mistake is reported with its line and the right form."""
 
     @pytest.mark.parametrize(
         ("text", "line", "said"),

@@ -110,7 +110,7 @@ class TestTurns:
 
 
 class TestGoingOn:
-    """A fork goes on from the records of a thread (LOOM-4, reading 7)."""
+    """A fork continues from the records of a thread (LOOM-4, reading 7)."""
 
     @pytest.mark.rule("LOOM-4", "INTENT-2", "INTENT-3")
     def test_the_path_comes_first_then_the_new_intent(self) -> None:

@@ -1,4 +1,4 @@
-"""Secrets that nobody told the runtime about: known by their shape, or by the name beside them (X-31, X-32)."""
+"""Unregistered secrets, recognised by their shape or by the name next to them (X-31, X-32)."""
 
 import base64
 import os

@@ -35,7 +35,7 @@ from supervisors.testing import Boom, Leave, Script
 
 
 class Later(Actor):
-    """Answers when it is told to."""
+    """Answers on request."""
 
     async def init(self):
         self.callers = []

@@ -1,6 +1,6 @@
 """A Hypothesis state machine over a live system, on both backends: whatever is done in whatever order,
 
-- no mail is lost: what was cast is handled once, was the poison that crashed its actor, or became a dead letter;
+- no mail is lost: each cast is handled once, was the poison that crashed its actor, or became a dead letter;
 - no caller is stuck: each call ends, with its reply or a named error;
 - the supervisors' books equal what runs;
 - no task is left behind.

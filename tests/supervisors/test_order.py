@@ -77,7 +77,7 @@ async def test_the_exits_that_a_supervisor_did_not_get_to_are_nothing_to_the_nex
 
 @pytest.mark.rule("S-40")
 async def test_a_request_sent_before_an_exit_is_handled_before_it(new_system):
-    """As in OTP, whose mailbox has one order: the child is dead when its turn comes, and that needs no restart."""
+    """As in OTP, whose mailbox has one order: the child has ended when the request is handled, and is not restarted."""
     script = Script("a")
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor([script.spec()], max_restarts=0)))
@@ -294,5 +294,5 @@ async def test_a_supervisor_whose_own_init_fails_late_leaves_no_child_behind(new
         with pytest.raises(StartFailed):
             await system.start(ChildSpec("s", lambda: Fails(*specs)))
         assert recorder.take()[:2] == ["+a", "+b"]
-    # leaving the system found nobody to wait for
+    # leaving the system found no actor to wait for
     assert {event.ref.id for event in recorder.of(Exited)} >= {"a", "b"}

@@ -119,7 +119,7 @@ def test_a_known_trace(backend):
 
 
 def test_a_trace_ends_where_the_outcome_is_uncertain():
-    """Five attempts are more than anybody waits for: a step that ends a child then has no answer."""
+    """Five attempts take longer than the wait: a step that ends a child then has no answer."""
     stubborn = {"restart": "permanent", "shutdown": 5, "on_stop": "ignore"}
     tree = {
         "strategy": "one_for_all",

@@ -156,7 +156,7 @@ async def test_an_ended_actor_is_not_kept_alive_by_its_idle_timer():
     def group(log):
         return lambda: Supervisor([spec("counter", lambda: Counter(log))], hibernate_after=10.0)
 
-    async with ActorSystem(reports=None) as system:  # and nobody keeps its events
+    async with ActorSystem(reports=None) as system:  # and its events are not kept
         ref = await system.start(spec("group", group(log), restart="temporary"))
         del log
         assert await ref.child("counter").call("total") == 0

@@ -1,4 +1,4 @@
-"""Who is restarted, and with whom."""
+"""Which children are restarted, and together with which others."""
 
 import itertools
 

@@ -294,7 +294,7 @@ async def test_start_and_stop_are_linear(made):
             await system.root.terminate_child("s")
             return (time.process_time() - before) / n
 
-    gc.disable()  # what it costs to walk through everything that other tests have made is not what is asked here
+    gc.disable()  # the cost of collecting the garbage of other tests is not measured here
     try:
         await cost(200)
         small = min([await cost(500) for _ in range(3)])

@@ -1,4 +1,4 @@
-"""The cantrip: what is refused when it is made, which error comes first, and how a child's is carved from it."""
+"""Cantrips: refusals when one is made, the order of errors, and how a child's cantrip is derived."""
 
 import subprocess
 import sys

@@ -214,7 +214,7 @@ class TestDefinition:
 
 
 class TestCheck:
-    """What a call may pass, and what the entity is told when it passes something else."""
+    """Valid arguments of a call, and the error texts for invalid ones."""
 
     def test_defaults_are_filled_in(self):
         assert bound(search, query="x") == {"query": "x", "limit": 5, "kind": "note"}

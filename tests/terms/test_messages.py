@@ -1,4 +1,4 @@
-"""Messages, responses and usage: what is accepted at the door, and what they are inside."""
+"""Messages, responses and usage: accepted shapes, and the values that are made of them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is wrong with arguments, in the words of who wrote them."""
+"""Descriptions of invalid arguments, in terms of JSON."""
 
 import pytest
 

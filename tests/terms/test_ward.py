@@ -104,9 +104,7 @@ class TestMeet:
     @given(resolved, resolved, resolved)
     def test_a_stricter_set_stays_stricter_under_the_same_wards(self, a: Wards, b: Wards, c: Wards) -> None:
         assert at_least_as_strict(a & b & c, b & c)
-        b = replace(
-            b, max_depth=b.depth
-        )  # where nobody says how deep, one level is usual, and two can be had by a ward
+        b = replace(b, max_depth=b.depth)  # without a ward the depth is one level; a ward can allow two
         assert at_least_as_strict((a & b).down(c), b.down(c))
 
     @given(st.lists(single), st.randoms())

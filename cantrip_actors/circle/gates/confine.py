@@ -1,17 +1,17 @@
-"""Paths inside one folder: how the file gates stay below their root, whatever they are asked for.
+"""Paths inside one folder: the file gates stay below their root for any path.
 
-Two steps. `place` decides: it resolves the path with every symlink in it, also one that leads nowhere, and refuses what
-does not end up below the root. `Place.open` acts: it walks from the root to the resolved place by directory handles and
-follows no symlink at all; since the resolved path has none, meeting one means that somebody swapped a folder for a link
-in between, and that is refused as well. So there is no moment between the check and the use.
+There are two steps. `place` decides: it resolves the path with every symlink in it, also a dangling one, and refuses a
+path that does not end below the root. `Place.open` acts: it walks from the root to the resolved place by directory
+handles and follows no symlink at all. Since the resolved path has none, meeting one means that a folder was swapped for
+a link in between, and that is refused as well. So there is no gap between check and use.
 
 On the way, each folder and the file at the end are compared, as open handles, with what belongs to the runtime itself
 (`own_files/claims.py`): looms, dispatches, recipes and keys are refused, also through a hard link or a mount (X-11).
 
-Refusals say what is expected and repeat the path as it was asked for. They never say where the root lies on the host.
+Refusals say what is expected and repeat the path as it was given. They never show the path of the root on the host.
 
-What this is not: a guard against hard links or mounts that lead out to other files. Who can make those inside the root
-is already outside.
+It does not guard against hard links or mounts that lead to other files: a process that can make those inside the root
+already has access outside it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from cantrip_actors.own_files.claims import Own
 __all__ = ["Place", "mode_of", "place", "refusal"]
 
 LONGEST: Final = 4096
-"""Characters of a path: what Linux takes."""
+"""Characters of a path, as on Linux."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a pipe or a terminal must not make it wait
+_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a pipe or a terminal must not block
 
 
 def place(root: str | os.PathLike[str], path: str) -> Place:
-    """Where `path` leads below `root`: relative to the root, or absolute and inside it.
+    """Return the place that `path` leads to below `root`; `path` is relative to the root, or absolute and inside it.
 
-    Raises GateError where it leads elsewhere or is no path.
+    Raises GateError if it leads elsewhere or is not a path.
     """
     shown = _short(path)
     if "\0" in path:
@@ -67,7 +67,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
 
 
 def refusal(error: OSError, path: str, near: str = "") -> GateError:
-    """What the entity is told of an operating system's refusal about `path`."""
+    """Return the error that the entity reads about an operating system's refusal of `path`."""
     shown = _short(path)
     match error.errno:
         case errno.ENOENT:
@@ -98,18 +98,18 @@ class Place:
     root: Path
     parts: tuple[str, ...]
     asked: str
-    """The path as it was asked for, for messages."""
+    """The path as it was given, for messages."""
     own: Own = field(default_factory=Own.now, compare=False, repr=False)
-    """What belongs to the runtime and is refused."""
+    """The files of the runtime, which are refused."""
 
     @property
     def name(self) -> str:
-        """The path from the root, as the entity may name it; "." for the root itself."""
+        """The path from the root, as the entity may use it; "." for the root itself."""
         return "/".join(self.parts) or "."
 
     @contextmanager
     def folder(self, *, above: bool = False, make: bool = False) -> Iterator[int]:
-        """A handle of the folder here, or (`above`) of the one that holds this place; made where `make` says so.
+        """Yield a handle of the folder here, or with `above` of the one that contains this place; `make` creates it.
 
         Raises GateError where there is none.
         """
@@ -153,13 +153,13 @@ class Place:
             )
 
     def check_target(self, folder: int) -> None:
-        """Raise GateError if what is here, or would be, in its open folder belongs to the runtime."""
+        """Raise GateError if the file that is, or would be, here in its open folder belongs to the runtime."""
         name = self.parts[-1]
         self._refuse_own(self.own.has_name(folder, name))
         if stat.S_ISREG(mode_of(name, folder)):
             try:
                 handle = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
-            except OSError as error:  # nobody can say what it is
+            except OSError as error:  # the file cannot be inspected
                 raise refusal(error, self.asked) from error
             try:
                 self._refuse_own(self.own.has_file(handle))
@@ -167,7 +167,7 @@ class Place:
                 os.close(handle)
 
     def open(self) -> int:
-        """A handle of the regular file here, to read.
+        """Return a handle of the regular file here, for reading.
 
         Raises GateError where there is none.
         """
@@ -191,7 +191,7 @@ class Place:
 
 
 def mode_of(name: str, folder: int) -> int:
-    """Return the mode of what has that name in a folder, without following a link; 0 if it cannot be had."""
+    """Return the mode of the file with that name in a folder, without following a link; 0 if it is unknown."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
@@ -199,7 +199,7 @@ def mode_of(name: str, folder: int) -> int:
 
 
 def _near(folder: int, name: str) -> str:
-    """The end of a "no such file": the names there that look like it."""
+    """Return the end of a "no such file" error: similar names in the folder."""
     import difflib
 
     try:

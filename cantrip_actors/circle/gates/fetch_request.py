@@ -1,11 +1,12 @@
-"""What the `fetch` gate does: the text (or the picture) behind a URL, and nothing inside the network of the host.
+"""The body of the `fetch` gate: get the text (or the picture) of a URL, but nothing in the network of the host.
 
-A name is resolved here, every address it has is checked, and the connection goes to a checked address, with the name in
-the Host header and in TLS. So there is no second resolution that could answer otherwise (DNS rebinding), and spellings
-such as `http://2130706433/` or `[::ffff:127.0.0.1]` are judged by the address they come to. Each redirect is a new URL
-and judged like the first.
+A name is resolved here, all of its addresses are checked, and the connection goes to a checked address, with the name
+in the Host header and in TLS. So there is no second resolution that could answer differently (DNS rebinding), and
+spellings such as `http://2130706433/` or `[::ffff:127.0.0.1]` are judged by the address that they denote. Each redirect
+is a new URL and judged like the first.
 
-It only reads: GET, no request body, no cookies kept, no proxies of the environment (a proxy would resolve by itself).
+It only reads: GET, no request body, no stored cookies, no proxies of the environment (a proxy would resolve names
+itself).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def request(
 
 
 class _Most(NamedTuple):
-    """What is taken: bytes of a text, and whether pictures are."""
+    """The limits of a response: bytes of a text, and whether pictures are accepted."""
 
     text: int
     images: bool
@@ -61,7 +62,7 @@ class _Most(NamedTuple):
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Read once: parsing the certificates takes tens of milliseconds."""
+    """Return the TLS context; cached, because parsing the certificates takes tens of milliseconds."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -106,7 +107,7 @@ def _shorten(url: object) -> str:
 
 
 async def _public_addresses(url: httpx.URL) -> list[str | None]:
-    """The addresses of the URL's host; refused where one of them is not on the public internet."""
+    """Return the addresses of the URL's host. Raises GateError if one of them is not on the public internet."""
     host = url.raw_host.decode("ascii")
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
@@ -124,8 +125,8 @@ async def _public_addresses(url: httpx.URL) -> list[str | None]:
 def is_public(address: str) -> bool:
     """Return whether a literal address is on the public internet, by the IANA registries.
 
-    An address that carries another (IPv4-mapped, NAT64) is judged by the one it carries. Raises nothing: what is no
-    address is not public.
+    An address that contains another (IPv4-mapped, NAT64) is judged by the one it contains. Never raises: a text that is
+    not an address is not public.
     """
     try:
         ip = ipaddress.ip_address(address)
@@ -154,7 +155,7 @@ def is_public(address: str) -> bool:
 async def _get(
     client: httpx.AsyncClient, url: httpx.URL, addresses: list[str | None], most: _Most
 ) -> str | Image | httpx.URL:
-    """One request, to the first of `addresses` that can be reached: the text, or where it redirects to."""
+    """Make one request, to the first reachable one of `addresses`; return the text, or the target of a redirect."""
     unreached = "no address"
     for address in addresses:
         request = _request(client, url, address)
@@ -175,7 +176,7 @@ async def _get(
 
 
 def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
-    """The request, to `address` where one is given: the name stays in the Host header and in TLS."""
+    """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
     headers = {"accept-encoding": "gzip"}
     if address is None:
         return client.build_request("GET", url, headers=headers)
@@ -216,13 +217,13 @@ async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
 
 
 async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
-    """Up to `most` bytes of the body, unpacked, and whether that is all of it.
+    """Return up to `most` bytes of the unpacked body, and whether that is all of it.
 
-    Unpacked here and not by httpx, because a small body can unpack to a huge one. And the stream is never left half way
-    by `break` or an exception of ours: of httpx's nested generators only the outermost would be closed. A cancellation
-    goes through all of them.
+    It is unpacked here and not by httpx, because a small body can unpack to a huge one. The stream is never left early
+    by `break` or an exception of this function, because only the outermost of httpx's nested generators would be
+    closed. A cancellation passes through all of them.
     """
-    if response.is_stream_consumed:  # a client that was handed in may answer from memory
+    if response.is_stream_consumed:  # a given client may answer from memory
         return response.content[:most], len(response.content) <= most
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
@@ -248,5 +249,5 @@ async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[by
 def _decode(data: bytes, charset: str | None) -> str:
     try:
         return data.decode(charset or "utf-8", "replace")
-    except LookupError:  # a charset that nobody knows
+    except LookupError:  # an unknown charset
         return data.decode("utf-8", "replace")

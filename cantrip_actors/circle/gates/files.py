@@ -1,12 +1,12 @@
 """The file gates: `read`, `write`, `list` and `search` below one folder (SPEC 4.4, CIRCLE-10).
 
-The folder is a dependency: `read.with_(root="notes")`; without it no circle can be made of them. With
-`read.with_(root=…, images=True)` a picture is read as one; otherwise it is a binary file, and refused. Where a path may
-lead is `confine.py`'s business; this file reads and writes there. All of it blocks, so it runs in worker threads.
+The folder is a dependency, `read.with_(root="notes")`, and a circle requires it. With `read.with_(root=…, images=True)`
+pictures can be read; otherwise they are refused as binary files. `confine.py` decides where a path may lead; this file
+reads and writes there. All of it blocks, so it runs in worker threads.
 
-Results are bounded, because they become part of a context that somebody pays for on every turn; a result that was cut
-says so in a last line in brackets, and how to get the rest. Order is by name, everywhere: two runs on the same folder
-see the same. A line ends with a newline and with nothing else, so that `search` and `read` count the same lines.
+Results are bounded, because they become part of a context that is paid for on every turn; a truncated result ends with
+a line in brackets that says how to get the rest. Order is always by name, so two runs on the same folder see the same.
+Only a newline ends a line, so that `search` and `read` count the same lines.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from cantrip_actors.terms.image_header import media_type_of
 __all__ = ["list_files", "read", "search", "write"]
 
 CHARACTERS: Final = 50_000
-"""Of one result: about 12,000 tokens."""
+"""Characters of one result: about 12,000 tokens."""
 
 ENTRIES: Final = 1_000
-"""Of one listing."""
+"""Entries of one listing."""
 
 LINE: Final = 300
 """Characters of a matching line that are shown."""
 
 LONGEST_LINE: Final = 10_000
-"""Characters of a line that are searched: what is longer was made by a machine."""
+"""Characters of a line that are searched: longer lines are generated."""
 
 LARGEST: Final = 8_000_000
 """Bytes of a file that is searched."""
@@ -55,13 +55,13 @@ VOLUME: Final = 64_000_000
 """Characters that one regular expression is tried on."""
 
 SECONDS: Final = 10.0
-"""For a search."""
+"""Seconds for a search."""
 
 DEEPEST: Final = 64
-"""Folders within folders, when walking: each one holds a handle open."""
+"""The depth of nested folders in a walk: each level holds a handle open."""
 
 PASSED: Final = 64_000_000
-"""Characters of a file that `read` passes over before what it shows."""
+"""Characters of a file that `read` skips before the part that it shows."""
 
 _PEEK: Final = 8192
 
@@ -105,7 +105,7 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
-    """The lines asked for, as far as they fit, and the note how to go on (empty where that was all)."""
+    """Return the requested lines, as far as they fit, and the note how to continue (empty if that was all)."""
     passed = _Passed(file)
     for number in range(1, offset):
         if not passed.skip_line():
@@ -132,7 +132,7 @@ def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple
 
 
 class _Passed:
-    """What is read of a file and not shown. A file may be larger than its disk: a hole takes none (X-06)."""
+    """The skipped part of a file. A file may be larger than its disk, because holes take no space (X-06)."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -149,7 +149,7 @@ class _Passed:
         return piece
 
     def skip_line(self) -> bool:
-        """Pass one line, however long, without keeping it; whether there was one."""
+        """Skip one line of any length without storing it; return whether there was one."""
         seen = False
         while piece := self._read(_PEEK, line=True):
             seen = True
@@ -158,13 +158,13 @@ class _Passed:
         return seen
 
     def skip(self, characters: int) -> None:
-        """Pass characters of a line."""
+        """Skip characters of a line."""
         while characters and (piece := self._read(min(characters, _PEEK))):
             characters -= len(piece)
 
 
 def _readable(text: str) -> tuple[str, int]:
-    """The text with a sign for each byte that is no UTF-8 (`surrogateescape` holds their places), and how many."""
+    """Return the text with a replacement for each byte that is not UTF-8, and the number of such bytes."""
     if text.isascii():
         return text, 0
     shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -195,7 +195,7 @@ def write(
 
 
 def _mode(folder: int, where: Place) -> int | None:
-    """The permissions of the file that is to be replaced; None where there is none."""
+    """Return the permissions of the file to be replaced; None if there is no such file."""
     try:
         found = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _mode(folder: int, where: Place) -> int | None:
 
 
 def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
-    """All of it or nothing: whoever reads meanwhile, and whatever is killed, the file is the old one or the new one."""
+    """Replace a file atomically: readers see the old or the new file, also after a kill."""
     draft = f".{secrets.token_hex(8)}.draft"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -245,14 +245,14 @@ def list_files(
 
 
 def _walk(folder: int, where: Place, depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Everything in a folder, by name, each folder before what lies in it.
+    """Yield all entries of a folder, by name, each folder before its own entries.
 
-    Links are named and never followed, folders of the runtime are named and never entered.
+    Links are listed and never followed; folders of the runtime are listed and never entered.
     """
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except OSError:  # gone or closed to us since it was opened: it has nothing to show
+    except OSError:  # removed or closed to us meanwhile: there is nothing to list
         return
     for name, is_folder in found:
         parts = (*where.parts, name)
@@ -289,7 +289,7 @@ def search(
 
 
 class _Hunt:
-    """One search: the texts of a place one after the other, and what has to be said about those left out."""
+    """One search over the texts of a place, and the notes about files that were left out."""
 
     def __init__(self, where: Place, ends: float) -> None:
         self.where, self.ends = where, ends
@@ -328,7 +328,7 @@ class _Hunt:
         return [(names[index], number, line) for index, number, line in found]
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """Each text file of the place, by name. What is binary, huge or unreadable is left out."""
+        """Yield each text file of the place, by name. Binary, huge and unreadable files are left out."""
         large = 0
         for one in self._files():
             if time.monotonic() > self.ends:

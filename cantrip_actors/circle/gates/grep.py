@@ -1,4 +1,4 @@
-"""Regular expressions from strangers, in a process of their own.
+"""Untrusted regular expressions, in a process of their own.
 
 Python's `re` can take exponential time for a line of thirty characters, and while it does, it holds the interpreter's
 lock: no thread, no timeout and no other entity gets a turn. So the pattern of an entity runs in a child process, which
@@ -20,15 +20,15 @@ __all__ = ["TooSlow", "matching_lines"]
 
 
 class TooSlow(Exception):
-    """The time for a search was over before the pattern was through."""
+    """The time for a search was over before the search was complete."""
 
 
 def matching_lines(
     pattern: str, texts: Sequence[str], *, ignore_case: bool, limit: int, seconds: float
 ) -> list[tuple[int, int, str]]:
-    """The first `limit` lines that the pattern is found in, as (index of the text, line number from 1, line).
+    """Return the first `limit` matching lines, as (index of the text, line number from 1, line).
 
-    Raises ValueError where the pattern is no regular expression, TooSlow after `seconds`.
+    Raises ValueError for an invalid regular expression, TooSlow after `seconds`.
     """
     work = json.dumps([pattern, ignore_case, limit, texts]).encode()
     command = [sys.executable, "-I", "-S", __file__]

@@ -1,10 +1,10 @@
-"""The compiled JavaScript engine on disk, so that it is compiled once a machine and not once a process.
+"""The compiled JavaScript engine on disk, so that it is compiled once per machine and not once per process.
 
-What is kept is machine code, and whoever can change it can run anything as us. So it is only read from a folder and a
-file that are this user's, that nobody else may write to, and that are no links; and from there into memory, where it is
-held against its digest, before the engine sees it. wasmtime refuses what another version of itself has written, or for
-another processor. Wherever any of that does not hold, or there is no place to keep it, the engine is compiled: there is
-no error here, and nothing to set up. `XDG_CACHE_HOME` says where, else `~/.cache`; the folder can be removed any time.
+The file is machine code: a process that can change it can run anything as this user. So it is read only if folder and
+file belong to this user, are not writable by others and are not links; and its digest is checked in memory before the
+engine gets it. wasmtime refuses code of another version of itself or for another processor. If any check fails, or
+there is no place to store the file, the engine is compiled: there is no error, and nothing to set up. The folder is in
+`XDG_CACHE_HOME`, else in `~/.cache`, and can be removed any time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DIGEST: Final = 32
 
 
 def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Module:
-    """The module, from the folder where it can be had there, and kept there where it cannot.
+    """Return the module, from the folder if it is there, else compiled and stored there.
 
-    `settings` is whatever else the machine code depends on, as text. Blocks: compiling takes about a second.
+    `settings` is a text of everything else that the machine code depends on. Blocks: compiling takes about a second.
     """
     path = place(wasm, settings)
     if path is not None:
@@ -52,20 +52,20 @@ def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Mo
 
 
 def place(wasm: bytes, settings: str) -> Path | None:
-    """Where the machine code of a module is kept; None where there is no place for it."""
-    if sys.platform == "win32":  # no owners and modes to go by
+    """Return the path for the machine code of a module; None if there is no place for it."""
+    if sys.platform == "win32":  # a system without owners and modes
         return None
     try:
         base = os.environ.get("XDG_CACHE_HOME")
         folder = (Path(base) if base else Path.home() / ".cache") / "cantrip-actors" / "engines"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # a user without a home
         return None
     about = f"wasmtime {version('wasmtime')}\n{sys.platform}\n{settings}\n".encode()
     return folder / f"javascript-{hashlib.sha256(about + wasm).hexdigest()[:32]}"
 
 
 def _read(path: Path) -> bytes | None:
-    """The machine code in a file, or None where it cannot be trusted to be what we have written."""
+    """Return the machine code in a file, or None if it cannot be trusted."""
     try:
         if not _is_ours(path.parent.lstat(), stat.S_ISDIR):
             return None
@@ -88,7 +88,7 @@ def _is_ours(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Keep it, whole or not at all. Raises OSError where that cannot be."""
+    """Store the code, whole or not at all. Raises OSError if that fails."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_ours(path.parent.lstat(), stat.S_ISDIR):
         return

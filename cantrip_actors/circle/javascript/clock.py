@@ -1,7 +1,7 @@
 """The clock of the JavaScript engine: while a program computes, it moves the engine's epoch.
 
-Then the program looks at its budget: seconds of processor of the thread that it runs in, so that a busy machine robs
-nobody, and a part of a second in which it may wait for a processor. There is one clock for all programs, and it stands
+Then the program checks its budget: seconds of CPU time of its thread, so that a busy machine does not cost a program
+its budget, and a part of a second in which it may wait for a CPU. There is one clock for all programs, and it stands
 still while no program computes.
 """
 
@@ -19,13 +19,13 @@ from cantrip_actors.circle.javascript.engine import Guest
 __all__ = ["GRACE", "WAITING", "clock"]
 
 WAITING: Final = 0.7
-"""Seconds that a turn may take beyond those that it computes: on a busy machine it waits for a processor."""
+"""Seconds that a turn may take beyond its computing time: on a busy machine it waits for a CPU."""
 
 TICK: Final = 0.01
 """Seconds between two looks at the budget."""
 
 GRACE: Final = 10.0
-"""Seconds after which a halted program that still runs is a bug of ours."""
+"""Seconds after which a halted program that still runs is a bug of this library."""
 
 
 class _Clock:
@@ -65,7 +65,7 @@ class _Clock:
             time.sleep(TICK)
 
     def end_all(self) -> None:
-        """End what computes: it would take the interpreter with it when that ends."""
+        """End all running programs, which would crash the interpreter when it ends."""
         ends = time.monotonic() + GRACE
         while self._running and time.monotonic() < ends:
             for guest in list(self._running):

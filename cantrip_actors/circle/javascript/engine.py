@@ -16,8 +16,8 @@ The rules of this file:
 - No import raises. wasmtime-py keeps the last exception of all threads in one place; the guest keeps what goes wrong in
   an import and is halted, and `Guest` raises it in the caller.
 - A guest is stopped by the engine's epoch. Each store asks its own `_Halt` when the epoch moves, in its own thread:
-  whether somebody halts it, and whether its time is over.
-- After a stop, a trap or exhausted memory the heap is undefined. Throw the guest away.
+  whether it was halted, and whether its time is over.
+- After a stop, a trap or exhausted memory the heap is undefined. Discard the guest.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _entered = threading.local()
 
 
 class _Halt:
-    """Whether a guest has to stop, and why; asked in its thread whenever the engine's epoch moves."""
+    """Whether a guest has to stop, and why; checked in its thread whenever the engine's epoch moves."""
 
     def __init__(self) -> None:
         self.reason: Limit | None = None
@@ -208,7 +208,7 @@ class Guest:
         ffi.wasmtime_store_epoch_deadline_callback(self._store.ptr(), self._halt.callback, None, _KEEP)
         self._store.set_epoch_deadline(1)
         exports = compiled.instantiate(self._store)
-        # Asynchronous calls have no public interface in wasmtime-py. What is used of it is private, and pyproject.toml
+        # Asynchronous calls have no public interface in wasmtime-py. This uses its private one, and pyproject.toml
         # bounds its versions.
         self._context = self._store._context()  # noqa: SLF001
         self._functions: dict[str, tuple[Any, int]] = {}
@@ -247,11 +247,11 @@ class Guest:
         self._engine.increment_epoch()
 
     def revive(self) -> None:
-        """Take back a halt that came when everything had run. Nothing may run in it."""
+        """Undo a halt that arrived after the program had ended. No program may run in it."""
         self._halt.reason = None
 
     def close(self) -> None:
-        """Give the instance back. Nothing may run or wait in it."""
+        """Release the instance. No program may run or wait in it."""
         self._store.close()
 
     # -------------------------------------------------------------------------------------------------------- calling
@@ -374,20 +374,20 @@ class Guest:
     # --------------------------------------------------------------------------------------------------------- memory
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be had at once, counted or not: small variables take more than is counted."""
+        """Return whether so many bytes can be allocated at once: small variables take more than is counted."""
         pointer = self.call("qjs_alloc", size)
         if pointer:
             self.call("qjs_free", pointer, size)
         return bool(pointer)
 
     def image(self) -> bytes:
-        """Its memory, between two calls: from the end of the stack on, which is empty then."""
+        """Return its memory between two calls, from the end of the stack on, which is empty then."""
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
         return ctypes.string_at(base, self.size)
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it has, and that no image of it exceeds; never less than its variables take."""
+        """The bytes of its memory, an upper bound for its images and for its variables."""
         return self._memory.data_len(self._store) - self._base
 
     def patch(self, change: Difference) -> None:
@@ -431,7 +431,7 @@ class Guest:
     # -------------------------------------------------------------------------------------------------------- imports
 
     def hear(self, pointer: int, length: int, result: int) -> None:
-        """The body of `wait`: the host hears what the program asks, and answers at once or later."""
+        """Pass the program's request to the host, which answers at once or later; the body of `wait`."""
         self._result = result
         self._answer = None
         try:
@@ -439,7 +439,7 @@ class Guest:
             self._answer = None if answer is None else answer.encode("utf-8", "replace")
         except LimitExceeded as problem:
             self._fail(problem.limit)
-        except Exception as failure:  # the program goes no further, and `enter` raises it
+        except Exception as failure:  # the program stops here, and `enter` raises it
             self._failure = failure
             self._fail("crash")
 
@@ -456,7 +456,7 @@ class Guest:
         return True
 
     def take(self, pointer: int) -> None:
-        """The body of `take`: write the answer there."""
+        """Write the answer into the guest's memory; the body of `take`."""
         if pointer and self._answer is not None:
             self.write(self._answer, pointer)
         else:
@@ -504,7 +504,7 @@ def _fill(data: bytes, pointer: int) -> int:
 
 
 def _random(pointer: int, length: int) -> int:
-    """Chance, the same in every run: a program that is replayed has to take the same ways."""
+    """Fill in random bytes that are the same in every run, so that a replayed program takes the same branches."""
     return _fill(b"\x5a" * min(length & 0xFFFFFFFF, _PAGE), pointer)
 
 
@@ -517,7 +517,7 @@ def _environment(_pointers: int, _buffer: int) -> int:
 
 
 def _clock(_which: int, _precision: int, pointer: int) -> int:
-    """A clock that stands still at 1970: nobody handed in another one."""
+    """Return the time of a clock that stands still at 1970."""
     return _fill(bytes(8), pointer)
 
 
@@ -554,13 +554,13 @@ def _name(name: str) -> tuple[Any, int]:
 
 
 def _problem(error: Any, trap: Any) -> str:
-    """What an error or a trap says; takes it over."""
+    """Return the text of an error or a trap, and free it."""
     problem = wasmtime.WasmtimeError._from_ptr(error) if error else wasmtime.Trap._from_ptr(trap)  # noqa: SLF001
     return str(problem)
 
 
 def _why(trap: str) -> Limit:
-    """The limit that a trap comes from: the engine checks neither its stack nor each of its allocations."""
+    """Return the limit that caused a trap: the engine checks neither its stack nor each allocation."""
     if "call stack exhausted" in trap or "out of bounds" in trap:
         return "recursion"
     return "memory" if "unreachable" in trap else "crash"
@@ -568,7 +568,7 @@ def _why(trap: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A guest that has run the prelude and nothing else: what every new sandbox starts as, made once a process.
+    """A guest that has run only the prelude: the state in which every new sandbox starts, made once per process.
 
     `functions` are handles, valid in every guest that has taken on this image or a later one of it: `run`, `await_`,
     `report`, `arm` and `assign` of the prelude.
@@ -577,10 +577,10 @@ class Pristine:
     compiled: _Compiled
     image: bytes
     prelude: Difference
-    """What makes a fresh instance this one."""
+    """The difference between a fresh instance and this one."""
     functions: tuple[int, ...]
     engine: str
-    """`identity()`: whose images fit."""
+    """`identity()`: the engine whose images fit."""
 
     def most(self, memory: int) -> int:
         """Bytes of linear memory in which a program has its `memory`, what is in transit has room, and no more fits."""
@@ -589,7 +589,7 @@ class Pristine:
     def guest(
         self, memory: int, host: Callable[[bytes], str | None], gates: str, change: Difference | None = None
     ) -> Guest:
-        """A new guest, pristine or with a change, of which the program may use `memory` bytes.
+        """Return a new guest, pristine or with a change, in which the program may use `memory` bytes.
 
         `gates` is what the prelude's `arm` takes. Raises LimitExceeded where the change needs more memory.
         """

@@ -1,7 +1,7 @@
-"""What the entity is told of an exception that left its JavaScript program: what, where, and what to do instead.
+"""Error texts for exceptions that left a JavaScript program: what happened, where, and what to write instead.
 
-The engine says no more than `setTimeout is not defined` and `not a function`. Models are trained on Node.js and on
-browsers, so what is not here is named with what to write instead, and what is no function as it stands in the program.
+The engine only says `setTimeout is not defined` and `not a function`. Models are trained on Node.js and on browsers, so
+a missing name comes with an alternative, and a value that is not a function is named as in the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST: Final = 10_000
 """Characters of a message that are kept."""
 
 NEAR: Final = 200
-"""Characters before a call that are looked at for what is called."""
+"""Characters before a call that are searched for the called expression."""
 
 HEAD: Final = 20_000
 """Characters of a program that are looked at for what it was written for."""
@@ -60,9 +60,9 @@ _INSTEAD: Final = {
 
 
 def describe(name: str, message: str, stack: str, code: str, gates: Collection[str]) -> str:
-    """The exception with its place in `code`, the text that ran, and what to do where that is known.
+    """Return the exception with its place in `code`, the text that ran, and advice if there is any.
 
-    `gates` are the names by which gates can be called. All of it is the program's word: nothing of it is trusted.
+    `gates` are the names by which gates can be called. The arguments come from the program and are not trusted.
     """
     frames = _FRAME.findall(stack[:LONGEST])
     advice = _advice(name, message, code, gates)
@@ -80,7 +80,7 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
 
 
 def _place(frames: list[tuple[str, str, str]]) -> str:
-    """Where it happened; in a function, also where the program called it, which may be from an earlier program."""
+    """Return where it happened; in a function, also where the program called it, which may be in an earlier program."""
     function, line, column = frames[0]
     outer = frames[-1]
     if function in ("", "<eval>", "<anonymous>") or outer[0] != "<eval>":
@@ -89,7 +89,7 @@ def _place(frames: list[tuple[str, str, str]]) -> str:
 
 
 def _expression_called(code: str, frame: tuple[str, str, str]) -> str:
-    """What stands before the place of a call; "" where it is in a function, which may be another program's."""
+    """Return the expression that is called; "" in a function, which may be another program's."""
     function, line, column = frame
     lines = code.splitlines()
     if function != "<eval>" or int(line) > len(lines):

@@ -1,8 +1,8 @@
-"""Gates as JavaScript functions: what they are called, how arguments find their names, and what the entity is told.
+"""Gates as JavaScript functions: their names, the mapping of arguments, and the capability text for the entity.
 
 A call may give its arguments in order, as one object, or in order with an object of the rest at the end. Which of them
-is meant is decided by the gate's own schema; the code that does it is in `prelude.js`, and this file gives
-it what it needs to know. Whatever comes of it is checked like a tool call.
+is meant is decided by the gate's own schema; the code for that is in `prelude.js`, and this file gives it the facts
+that it needs. The resulting arguments are checked like those of a tool call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", 
 
 
 def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """What the prelude is told of the gates. `calls` are the names by which a program can call one."""
+    """Return the descriptions of the gates for the prelude. `calls` are the names by which a program can call one."""
     taken = {gate.name for gate in gates}
     specifications = []
     for gate in gates:
@@ -54,7 +54,7 @@ def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def _identifier(name: str) -> str:
-    """The gate's name as an identifier."""
+    """Return the gate's name as an identifier."""
     made = _NO_NAME.sub("_", name)
     return f"{made}_" if made in _RESERVED else made
 
@@ -89,7 +89,7 @@ def _signature(gate: ToolDefinition) -> str:
 
 
 def _type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:
-    """A JSON Schema as a TypeScript type, as far as it helps a reader."""
+    """Return a JSON Schema as a TypeScript type, as far as it helps a reader."""
     if not isinstance(shape, Mapping) or depth > 3:
         return "any"
     if "$ref" in shape:
@@ -127,7 +127,7 @@ and throw an Error when they fail. Integers beyond 2**53 are BigInts in them, as
 
 
 def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
-    """What the entity is told of this medium."""
+    """Return the text about this medium for the entity."""
     lines = [_LANGUAGE]
     if gates:
         lines += ["", "What you can do beyond computing are these functions:", ""]

@@ -1,7 +1,7 @@
 """The JavaScript medium: the entity writes scripts, in a sandbox of its own, and gates are plain functions.
 
 This file has a turn from its first line to its end, what a limit undoes and what stays between turns. The program runs
-in the thread of whoever makes a step, on a stack of its own; when it calls a gate, that stack is left as it is, and the
+in the thread that makes a step, on a stack of its own; when it calls a gate, that stack is suspended, and the
 step returns. Any thread may make the next step. Beside this file:
 
 - `engine.py`: QuickJS in WebAssembly, what it may reach, and how it is stopped
@@ -30,7 +30,7 @@ from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
-from cantrip_actors.circle.javascript.values import arguments, ended, given, outgoing
+from cantrip_actors.circle.javascript.values import arguments, encode_answer, ended, outgoing
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
@@ -88,7 +88,7 @@ class JavaScriptSandbox(LiveSandbox):
         work = self._work
         assert work is not None
         self._clock = min(self._clock, self.limits.time + WAITING)
-        return self._advance(lambda: work.send(given(answer)))
+        return self._advance(lambda: work.send(encode_answer(answer)))
 
     def interrupt(self) -> None:
         """End the turn, from any thread; it comes back as Exceeded within milliseconds. Does nothing between turns."""
@@ -114,7 +114,7 @@ class JavaScriptSandbox(LiveSandbox):
         return self._pending
 
     def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
-        """A whole turn; raises LimitExceeded."""
+        """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
         run, await_, report, arm, assign = self._pristine.functions
         yield from guest.apply(arm, "")  # a program may have used a gate's name for a variable: only until it ends
@@ -162,7 +162,7 @@ class JavaScriptSandbox(LiveSandbox):
         return None if self._pending is not None else pack(pristine.engine, pristine.image, self._guest.image())
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` returned. Raises ValueError for another engine's snapshot, and stays as it is."""
+        """Restore a `dump`. Raises ValueError, without any change, for another engine's snapshot."""
         with self._stepping:
             self._check_open()
             pristine = self._pristine
@@ -175,7 +175,7 @@ class JavaScriptSandbox(LiveSandbox):
             self._guest = made
 
     def close(self) -> None:
-        """Give everything back, also in the middle of a step, which ends as one that is interrupted."""
+        """Release all resources, also in the middle of a step, which ends as if interrupted."""
         self._guest.halt("interrupted")
         if self._stepping.acquire(timeout=GRACE):
             try:
@@ -192,7 +192,7 @@ class JavaScriptSandbox(LiveSandbox):
         self._before = None
 
     def _discard(self) -> None:
-        """Give the instance back. Nothing runs in it."""
+        """Release the instance. No program may run in it."""
         work, self._work, self._pending = self._work, None, None
         if work is not None:
             work.close()

@@ -1,8 +1,8 @@
-"""Values that cross the border between a JavaScript program and the host, as text; what comes in is never trusted.
+"""Values between a JavaScript program and the host, as JSON text; incoming values are never trusted.
 
-In both directions it is JSON. What comes in is bounded in its bytes and in the number of its values, because making
-Python objects of a million brackets would hold up the whole process. Half an emoji, which JavaScript can have
-in a string and no encoding can carry, becomes the replacement character.
+Incoming text is bounded in its bytes and in the number of its values, because making Python objects of a million
+brackets would block the whole process. Half an emoji, which JavaScript can have in a string and no encoding can carry,
+becomes the replacement character.
 
 A number of JavaScript has 53 bits. Integers beyond that cross as BigInt, in both directions: as text after a NUL and an
 n, and the NUL of other text that begins with one is doubled. A Number beyond 2**53 may have lost digits already, so it
@@ -23,7 +23,7 @@ from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
 
-__all__ = ["arguments", "ended", "given", "incoming", "outgoing"]
+__all__ = ["arguments", "encode_answer", "ended", "incoming", "outgoing"]
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's words for an exception that raises another one when it is looked at."""
@@ -43,7 +43,7 @@ _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
 def incoming(text: bytes) -> Any:
-    """Return the value in a program's JSON. Raises ValueError, which says why it cannot be taken; TooLarge is one."""
+    """Return the value in a program's JSON. Raises ValueError, for example TooLarge, which says why it is refused."""
     check_json(text)
     try:
         value = orjson.loads(text)
@@ -70,7 +70,7 @@ class Inexact(ValueError):
 
 
 def _exact(value: Any) -> Any:
-    """The value with its BigInts as integers; raises Inexact."""
+    """Return the value with its BigInts as integers. Raises Inexact."""
     if isinstance(value, dict):
         return {key: _exact(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def _exact(value: Any) -> Any:
 
 
 def _mark(value: Any) -> Any:
-    """The same the other way."""
+    """Return the value with integers over 53 bits as BigInts."""
     if isinstance(value, dict):
         return {key: _mark(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,7 +108,7 @@ def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
     raise ValueError(f"{gate}: arguments are no JSON object")
 
 
-def given(answer: Answer) -> str:
+def encode_answer(answer: Answer) -> str:
     """Return a gate's answer as the prelude takes it: a value, or the message of an exception."""
     return f"e{answer.value}" if answer.is_error else outgoing(answer.value)
 
@@ -127,7 +127,7 @@ def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> 
 
     `code` is what ran, and `gates` are the names by which it could call gates.
 
-    Raises LimitExceeded where it ran out of memory.
+    Raises LimitExceeded if it ran out of memory.
     """
     kind, text = report[:1], report[1:]
     if kind == b"e":

@@ -1,8 +1,8 @@
-"""What the entity is told of an exception that left its Python program, and which exceptions are limits.
+"""Error texts for exceptions that left a Python program, and the exceptions that are limits.
 
 The interpreter ends a program that is out of time or memory with an exception that the program cannot catch, and gives
-no promise about its variables after that. So an exception of those types is a limit, whoever raised it: one that the
-program raised itself is undone too, which is harmless, while a heap of which nobody knows the state would not be.
+no promise about its variables after that. So every exception of those types counts as a limit: one that the program
+raised itself is undone too, which is harmless, while a heap in an unknown state would not be.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _INSTEAD: Final = {
 
 
 def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
-    """The limit that an exception stands for, if it does."""
+    """Return the limit that an exception stands for, or None."""
     text = _line(error)
     if text.startswith(_REQUESTED):
         return LimitExceeded("gate_calls", f"{REQUESTS} requests for names, files or clocks that are not there")
@@ -90,9 +90,9 @@ def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | Non
 
 
 def describe(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
-    """The exception's type and message, and the lines of the entity's own code that it came through.
+    """Return the exception's type and message, and the lines of the entity's own code that it passed through.
 
-    `gates` are the names by which gates can be called: a misspelt one is told the right one.
+    `gates` are the names by which gates can be called, to correct a misspelt one.
     """
     frames = error.traceback()
     here = frames[0].filename if frames else ""

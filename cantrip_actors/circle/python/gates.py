@@ -1,4 +1,4 @@
-"""Gates as Python functions: their names, signatures, and positional arguments; and what the entity is told of them.
+"""Gates as Python functions: names, signatures, positional arguments, and the capability text for the entity.
 
 Derived from the definition that the crystal of a tool circle would be shown (CALL-3), never written by hand. Required
 parameters come first, because Python wants them so; that is the order of the signature that the entity reads, and so
@@ -31,14 +31,14 @@ _DEEP = 6
 
 
 def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """The gates by the names that a program can call them by, other accepted names included (D-002, D-003)."""
+    """Return the gates by the names that a program can call, including other accepted names (D-002, D-003)."""
     named = {_identifier(gate.name): gate for gate in gates}
     aliases = {**ALIASES, "submit_answer": "done"}
     return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
 
 
 def named(gate: ToolDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name. Raises TypeError, as Python would, where one cannot be told."""
+    """Return the arguments of a call by name. Raises TypeError, as Python does, for a wrong argument."""
     names = [name for name, _ in _parameters(gate.parameters)]
     if len(args) > len(names):
         takes = "no positional arguments" if not names else f"at most {len(names)} positional arguments"
@@ -51,7 +51,7 @@ def named(gate: ToolDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def shown(gate: ToolDefinition) -> str:
-    """The gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and what it does."""
+    """Return the gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and its description."""
     more = bool(gate.parameters.get("additionalProperties", not gate.parameters.get("properties")))
     lines = [f"def {_identifier(gate.name)}({_signature(gate, 'list', more=more)}) -> any"]
     lines += [f"    {line}".rstrip() for line in gate.description.splitlines()]
@@ -62,7 +62,7 @@ def shown(gate: ToolDefinition) -> str:
 
 
 def stub(name: str, gate: ToolDefinition) -> str:
-    """The gate for the type checker, under the name that it is called by."""
+    """Return the gate as a stub for the type checker, under the name that a program calls."""
     more = gate.parameters.get("additionalProperties", True) is not False
     return f"def {name}({_signature(gate, 'Sequence', more=more)}) -> Any: ..."
 
@@ -90,7 +90,7 @@ def _parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> str:
-    """The annotation of a JSON Schema; Any where Python has no word for it."""
+    """Return the annotation of a JSON Schema; Any if Python has no annotation for it."""
     if not isinstance(shape, Mapping) or depth > _DEEP:
         return "Any"
     if "$ref" in shape:
@@ -147,10 +147,10 @@ loop or a comprehension.
 
 
 def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
-    """What the entity is told of its Python: the language it has and has not, its gates, its limits, how to finish.
+    """Return the text for the entity about its Python: the language and its gaps, gates, limits, how to finish.
 
-    Short, because it is in every query. What is missing from the language is said, because an entity that knows
-    ordinary Python would use it; what fails for another reason says so when it does.
+    It is short, because every query contains it. It lists missing language features, because an entity that knows
+    ordinary Python would use them; other failures explain themselves when they happen.
     """
     parts = [_LANGUAGE]
     if gates:

@@ -1,12 +1,12 @@
-"""The Python medium: programs in the interpreter Monty, which is none of the host's Python (see docs/python-medium.md).
+"""The Python medium: programs in the interpreter Monty, not in the host's Python (see docs/python-medium.md).
 
 A step checks a worker out of the pool, gives it the sandbox's bytes, computes until the program calls a gate or ends,
 takes the bytes back and returns the worker. Between two steps the sandbox is those bytes and nothing else: a few
 kilobytes, which can be stored, answered twice, or taken up by another process.
 
-What a program asks of its host is answered here and only here: a gate that it calls suspends it, anything else (a
-file, a clock, an environment variable) is an exception inside. What comes out of a worker is data, checked by whoever
-gets it.
+What a program asks of its host is answered here and only here: a gate that it calls suspends it, anything else (a file,
+a clock, an environment variable) is an exception inside. The output of a worker is untrusted data, which its receivers
+check.
 
 This file knows nothing of actors, looms or wards. How values, signatures and errors cross is in the modules
 beside it.
@@ -61,7 +61,7 @@ __all__ = ["PythonMedium", "PythonSandbox"]
 ENGINE: Final = f"monty {__version__}"
 
 KEEPING: Final = ", in which variables have to be written out, too: they may take a third of it, so keep less of them"
-"""What is said where a program has ended within its memory, and its variables cannot be kept."""
+"""The error text for a program that ended within its memory, but whose variables cannot be stored."""
 
 _MESSAGE: Final = 32
 """Bytes of a message around the output that it carries, about."""
@@ -86,11 +86,11 @@ class PythonMedium:
         self._type_check = type_check
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """What the entity is told of its language, `gates` and `limits`."""
+        """Return the text for the entity about its language, `gates` and `limits`."""
         return capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
-        """A new, empty sandbox. Costs nothing until something runs in it."""
+        """Return a new, empty sandbox. It costs nothing until a program runs in it."""
         return PythonSandbox(gates, limits, type_check=self._type_check)
 
 
@@ -115,8 +115,8 @@ class _Turn:
     read: int = 0
     """What this thread had read before the program went on, and the output that came since: in bytes."""
 
-    def goes_on(self) -> None:
-        """The program goes on: what is read from here on comes from it."""
+    def resume_reading(self) -> None:
+        """Note that the program continues: everything read from here on comes from it."""
         self.read = bytes_read()
 
     def is_over(self) -> bool:
@@ -176,7 +176,7 @@ class PythonSandbox:
             if self._idle:
                 with _intact():
                     session.load_session(self._idle)
-            turn.goes_on()
+            turn.resume_reading()
             return session.feed_start(code, inputs=inputs, print_callback=turn.print)
 
         return self._step(turn, start, seed=None if self._idle else _seed(code, inputs))
@@ -198,7 +198,7 @@ class PythonSandbox:
             with _intact():
                 snapshot = session.load_snapshot(program, print_callback=turn.print)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
-            turn.goes_on()
+            turn.resume_reading()
             if not snapshot.allow_eager_await:
                 return snapshot.resume(result)  # type: ignore[arg-type]  # one of the two forms
             # `await gate(…)`: the call comes to something that can be awaited, and that to the result
@@ -208,18 +208,18 @@ class PythonSandbox:
         return self._step(turn, start)
 
     def interrupt(self) -> None:
-        """End the step that runs in another thread. Without one, nothing happens."""
+        """End the step that runs in another thread, if there is one."""
         with self._lock:
             self._is_interrupted = True
             if self._worker is not None:
                 self._worker.kill()
 
     def dump(self) -> bytes:
-        """The sandbox between two turns."""
+        """Return the sandbox between two turns as bytes."""
         return _image("idle", {}, self._idle)
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` was made of. The narrower of its limits and this sandbox's apply from then on."""
+        """Restore a `dump`. The narrower of its limits and this sandbox's apply from then on."""
         _, idle = _read(image, "idle")
         if idle:
             with _readable(), workers().checkout() as session:
@@ -227,7 +227,7 @@ class PythonSandbox:
         self._idle = idle
 
     def resume(self, image: bytes) -> Suspended:
-        """The suspended program, ready for `answer`; `load` the turn before first."""
+        """Return the suspended program, ready for `answer`; `load` the turn before first."""
         _, program = self._read_suspended(image)
         with _readable(), workers().checkout() as session:
             snapshot = session.load_snapshot(program)
@@ -238,11 +238,13 @@ class PythonSandbox:
             return Suspended(gate.name, _arguments(gate, snapshot), image, image=image)
 
     def close(self) -> None:
-        """Forget everything. There is nothing else to give back: no worker is held."""
+        """Forget everything. There is nothing else to release: no worker is held."""
         self._idle = b""
 
     def _step(self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None) -> Stepped:
-        """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
+        """Run one step in a worker. However it ends, the worker is returned, and the sandbox has advanced or is
+        unchanged.
+        """
         self._is_interrupted = False  # whatever came before this step had nothing to end
         try:
             with workers().checkout(limits=self._bounds(turn), os_policy=_policy(seed)) as session:
@@ -253,9 +255,9 @@ class PythonSandbox:
                         raise LimitExceeded("interrupted")
                     return self._drive(session, start(session), turn)
                 except (MontySyntaxError, MontyRuntimeError) as error:
-                    return self._failed(session, error, turn)
+                    return self._read_failure(session, error, turn)
                 finally:
-                    self._let_go()
+                    self._release()
         except LimitExceeded as problem:
             return problem.ended(self.limits, turn.output())
         except MontyCrashedError as error:
@@ -267,12 +269,12 @@ class PythonSandbox:
             return LimitExceeded("crash").ended(self.limits, turn.output())
 
     def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn) -> Stepped:
-        """Answer what the program asks of its host, until it calls a gate that is open, or ends."""
+        """Answer the program's requests to its host, until it calls an open gate or ends."""
         while not isinstance(snapshot, MontyComplete):
             if self._is_interrupted:
                 raise LimitExceeded("interrupted")
             is_over = turn.is_over()
-            turn.goes_on()
+            turn.resume_reading()
             if isinstance(snapshot, FutureSnapshot):
                 ready = {pending: turn.awaited.pop(str(pending)) for pending in snapshot.pending_call_ids}
                 snapshot = snapshot.resume(ready)  # type: ignore[arg-type]
@@ -280,7 +282,7 @@ class PythonSandbox:
                 name = snapshot.variable_name
                 is_gate = name in self._gates and snapshot.object_id is None
                 snapshot = snapshot.resume(value=_function(name)) if is_gate else snapshot.resume()
-            elif (gate := self._called(snapshot)) is None:
+            elif (gate := self._called_gate(snapshot)) is None:
                 snapshot = snapshot.resume(_nothing_there(snapshot))  # type: ignore[arg-type]
             else:
                 turn.calls += 1
@@ -292,7 +294,7 @@ class PythonSandbox:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    image = _image("suspended", turn.head(again=self.limits.patience > 1), self._dumped(snapshot))
+                    image = _image("suspended", turn.head(again=self.limits.patience > 1), self._dump(snapshot))
                     return Suspended(gate.name, args, image, turn.output(), image)
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
@@ -302,26 +304,26 @@ class PythonSandbox:
             step: Stepped = Finished(shown(lambda: ended.output), turn.output())
         except TooLarge as problem:
             step = Raised(f"ValueError: the value is {problem}: keep it in a variable, end with a part", turn.output())
-        self._idle = self._dumped(session)
+        self._idle = self._dump(session)
         return step
 
-    def _called(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
+    def _called_gate(self, snapshot: FunctionSnapshot) -> ToolDefinition | None:
         if snapshot.is_os_function or snapshot.object_id is not None:
             return None
         return self._gates.get(_name(snapshot))
 
-    def _failed(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn) -> Raised:
+    def _read_failure(self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn) -> Raised:
         if turn.is_over():  # limits say little
             said = f"an exception with {OVER}"
         elif (exceeded := limit_of(error)) is not None:
             raise exceeded
         else:
             said = describe(error, self._gates)
-        self._idle = self._dumped(session)  # what the program did before it failed stays done
+        self._idle = self._dump(session)  # what the program did before it failed stays done
         return Raised(said, turn.output())
 
-    def _dumped(self, what: MontySession | FunctionSnapshot) -> bytes:
-        """The sandbox as bytes. Raises LimitExceeded where they do not fit into the memory of the program."""
+    def _dump(self, what: MontySession | FunctionSnapshot) -> bytes:
+        """Return the sandbox as bytes. Raises LimitExceeded if they do not fit into the memory of the program."""
         try:
             return what.dump()
         except MontyRuntimeError as error:
@@ -345,7 +347,7 @@ class PythonSandbox:
         with self._lock:
             self._worker = Worker(session.worker_pid)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             if self._worker is not None:
                 self._worker.release()
@@ -354,7 +356,7 @@ class PythonSandbox:
 
 @contextmanager
 def _intact() -> Iterator[None]:
-    """Around the loading of bytes: those that the interpreter cannot read are no failure of the program.
+    """Guard the loading of bytes: bytes that the interpreter cannot read are not a failure of the program.
 
     A worker that dies is not caught here: it may have been interrupted.
     """
@@ -366,7 +368,7 @@ def _intact() -> Iterator[None]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Around the loading of bytes where nothing runs: nobody interrupts that."""
+    """Guard the loading of bytes while no program runs, which cannot be interrupted."""
     try:
         with _intact():
             yield
@@ -402,12 +404,12 @@ def _function(name: str) -> Callable[..., None]:
 
 
 def _name(snapshot: FunctionSnapshot) -> str:
-    """The name that is called, where it is called by a stand-in, too."""
+    """Return the name that is called, also through a stand-in."""
     return str(snapshot.function_name).removeprefix("<function ").removesuffix(">")
 
 
 def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot, *, is_over: bool = False) -> dict[str, Any]:
-    """The arguments of a call, by name and as JSON. Raises TypeError, which the program gets to see.
+    """Return the arguments of a call, by name and as JSON. Raises TypeError, which the program receives.
 
     Of a call that is over the bound nothing is read.
     """
@@ -430,7 +432,7 @@ def _arguments(gate: ToolDefinition, snapshot: FunctionSnapshot, *, is_over: boo
 
 
 def _nothing_there(snapshot: FunctionSnapshot) -> Result:
-    """The host gives nothing but gates: what a program gets that asks for a file, a clock or a name it has not set."""
+    """Return the answer to a program that asks for a file, a clock or an unset name: the host offers only gates."""
     name = encodable(str(snapshot.function_name))
     if not snapshot.is_os_function:
         return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
@@ -441,7 +443,7 @@ def _nothing_there(snapshot: FunctionSnapshot) -> Result:
 
 
 def _policy(seed: str | None) -> OSPolicy:
-    """What stands in for the system: no clock, sleeps that take no time, and chance that is the same at each replay."""
+    """Return the replacement for the system: no clock, sleeps that take no time, and randomness that replays."""
     policy: OSPolicy = {"datetime": "call_host", "sleep": "zero", "process_time": "zero"}
     if seed is not None:  # from its first dump on, the sandbox has its own
         policy["random_start"] = {"seed": seed}

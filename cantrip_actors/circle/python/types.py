@@ -37,7 +37,7 @@ _MEMORY: Final = 512 * 1024 * 1024
 
 
 def wrong_calls(code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
-    """What is wrong with the calls of `gates` in `code`, a line each, or None. Blocks for some ten milliseconds."""
+    """Return the wrong calls of `gates` in `code`, a line each, or None. Blocks for some ten milliseconds."""
     stubs = "\n".join(["from typing import Any, Literal, Sequence", *(stub(name, gates[name]) for name in gates)])
     try:
         with checkers().checkout(
@@ -46,13 +46,13 @@ def wrong_calls(code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
             session.feed_start(f"{_NOTHING_RUNS}\n{code}")
     except MontyTypingError as diagnostics:
         return _describe(diagnostics.display(), code, gates)
-    except MontyError:  # it does not even parse, or the check was ended: running it will tell
+    except MontyError:  # it does not parse, or the check was ended: the run will show the error
         return None
     return None
 
 
 def _describe(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
-    """The findings about `gates` by line, with the line, and how the gates are called that they are about."""
+    """Return the findings about `gates`, each with its line of code, and the signatures of these gates."""
     lines = code.splitlines()
     wrong: dict[int, set[str]] = {}
     signatures: dict[str, None] = {}

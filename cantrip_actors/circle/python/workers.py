@@ -1,6 +1,6 @@
 """The worker processes in which Python programs compute: one pool a process, shared by all of its sandboxes.
 
-A worker belongs to a sandbox for the length of one step, and to nobody while a gate runs. So the pool needs no more
+A worker belongs to a sandbox for one step, and is free while a gate runs. So the pool needs no more
 workers than there are cores, and entities that wait for their children cannot exhaust it, however deep they nest.
 
 The interpreter has no way to reach the host, and the workers have none either, in case it had: their environment is
@@ -79,7 +79,7 @@ class Worker:
                 pass
 
     def kill(self) -> None:
-        """End it. Nothing happens where it has ended."""
+        """Kill the worker. Does nothing if it has ended."""
         try:
             if self._descriptor is not None and sys.platform == "linux":
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
@@ -89,7 +89,7 @@ class Worker:
             pass
 
     def release(self) -> None:
-        """Let go of it: from here on it may be another sandbox's."""
+        """Release the worker: from now on another sandbox may use it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = self._pid = None
@@ -111,12 +111,12 @@ def bytes_read() -> int:
 
 
 def workers() -> Monty:
-    """The pool that programs run in, made at its first use."""
+    """Return the pool that programs run in, made at its first use."""
     return _pool("run", None)
 
 
 def checkers() -> Monty:
-    """The pool that types are checked in: a check has no limits of its own, so the pool sets one."""
+    """Return the pool for type checks: a check has no limits of its own, so the pool sets one."""
     return _pool("check", CHECK)
 
 
@@ -164,7 +164,7 @@ def _cores() -> int:
 
 
 def _script_around(binary: str) -> Path | None:
-    """The script around a worker, or None where neither form of it works and the bare binary has to do."""
+    """Return the script around a worker, or None if no form of it works, so that the bare binary is used."""
     shell = shutil.which("sh")
     if shell is None or sys.platform == "win32":
         return None

@@ -1,7 +1,7 @@
-"""What a jail may take of the disk and of shared memory, looked at often and at little cost.
+"""The bounds of a jail on disk and shared memory, checked often and at little cost.
 
-A full look walks through all files and processes. It is due four times a second, and at once where the machine's disk
-or shared memory shrinks quickly: that costs a microsecond to see, and nothing can be hidden from it.
+A full check walks through all files and processes. It is due four times a second, and at once if the machine's free
+disk or shared memory shrinks quickly: checking that costs a microsecond, and no process can hide from it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FILE: Final = 64 * 1024 * 1024
 """Bytes of one file."""
 
 DUE: Final = 0.25
-"""Seconds between two full looks."""
+"""Seconds between two full checks."""
 
 QUICK: Final = 32 * 1024 * 1024
-"""Bytes that may be taken on the machine, by anybody, before the next full look."""
+"""Bytes that all processes of the machine may take before the next full check."""
 
 
 class Bounds:
@@ -57,7 +57,7 @@ class Bounds:
         """Return the bytes of files without a name, or the limit that is exceeded."""
         try:
             found = tree.measure_hidden(self._processes(), FILE)
-        except OSError:  # a process that hides what it holds
+        except OSError:  # a process whose files cannot be inspected
             return "disk"
         return "memory" if found.shares and not self._shares else found.size
 

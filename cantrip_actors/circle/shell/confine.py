@@ -1,9 +1,9 @@
-"""What confines a shell: bubblewrap, or Landlock where user namespaces are forbidden. There is no third way.
+"""Confinement of shells: by bubblewrap, or by Landlock where user namespaces are forbidden, and never without.
 
-Both get the same filter of system calls. `jail()` looks once a process which of them works here, by running it, and
-raises InvalidCantrip with the reasons where none does: a bare shell is never started.
+Both get the same filter of system calls. `jail()` finds out once per process which of them works here, by running it,
+and raises InvalidCantrip with the reasons if neither does: an unconfined shell is never started.
 
-One thread of the process starts all shells: bubblewrap dies with its parent, and to the kernel that is the thread that
+One thread of the process starts all shells: bubblewrap dies with its parent, which for the kernel is the thread that
 started it, not the process.
 """
 
@@ -37,7 +37,7 @@ from cantrip_actors.terms.errors import InvalidCantrip
 __all__ = ["Jail", "JailName", "Started", "jail"]
 
 TELLING: Final = 5.0
-"""Seconds that bubblewrap may take to make its namespaces, and to say so."""
+"""Seconds that bubblewrap may take to make and report its namespaces."""
 
 _BASH: Final = ("bash", "--noprofile", "--norc")
 _WAITING: Final = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
@@ -48,19 +48,19 @@ _TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "con
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What the host has of a confined shell that it has started."""
+    """The host's handles of a confined shell."""
 
     process: subprocess.Popen[bytes]
     first: int | None
     """The first process of the namespace under bubblewrap: when it ends, all end."""
     control: int | None
-    """Landlock: the pipe whose end makes the killer end all."""
+    """Landlock: the pipe that makes the killer end all processes when it is closed."""
     group: Group | None
 
 
 @dataclass(frozen=True, slots=True)
 class Jail:
-    """A way to confine a shell. `uid` says whether each shell gets a user of its own, which takes root."""
+    """A mechanism that confines a shell. `uid` says whether each shell gets a user of its own, which requires root."""
 
     name: JailName
     program: str
@@ -70,22 +70,22 @@ class Jail:
 
     @property
     def same_paths(self) -> bool:
-        """Whether each shell sees its files under the same names as any other."""
+        """Whether every shell sees its files under the same names."""
         return self.name == "bubblewrap"
 
     @property
     def is_host(self) -> bool:
-        """Whether a shell is to the kernel the same user as its host, with nothing but Landlock between them."""
+        """Whether a shell runs as its host's user, so that only Landlock separates them."""
         return self.name == "landlock" and os.getuid() != 0
 
     def user(self) -> int | None:
-        """Whom the next shell runs as; None for whoever runs this process."""
+        """Return the user id for the next shell; None for the user of this process."""
         if os.getuid() != 0:
             return None
         return next_user() if self.own_users else 65534
 
     def others(self) -> int:
-        """How many processes the kernel counts as the shell's that are none of it: those of a user that it shares."""
+        """Return how many other processes the kernel counts towards the shell's limit: those of a shared user."""
         if self.name == "bubblewrap":
             return 0
         if os.getuid() == 0 and self.own_users:
@@ -101,7 +101,7 @@ class Jail:
     def start(self, files: Files, limits: Mapping[str, str] | None = None, **pipes: Any) -> Started:
         """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
 
-        `limits` are those of its control group, where the machine has delegated some.
+        `limits` are those of its control group, if the machine has delegated one.
         """
         return _starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
 
@@ -159,7 +159,7 @@ class Jail:
 
 
 def _first(told: int) -> int | None:
-    """Return the first process of bubblewrap's namespace, as it tells of it; None where it did not get that far."""
+    """Return the first process of bubblewrap's namespace, as bubblewrap reports it; None if it did not get that far."""
     text = b""
     poll = select.poll()
     poll.register(told, select.POLLIN)
@@ -182,7 +182,7 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        # it reads as zeros, too, but nobody can map it as shared memory, which no limit of a process counts
+        # it reads as zeros, too, but cannot be mapped as shared memory, which no limit of a process counts
         *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
         *("--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
         *("--bind", str(files.tmp), "/tmp"),  # noqa: S108
@@ -199,7 +199,9 @@ def _starter(_process: int) -> ThreadPoolExecutor:
 
 
 def jail(name: JailName | None = None) -> Jail:
-    """The jail of that name, or the better one that works; raises InvalidCantrip, saying why none does."""
+    """Return the jail of that name, or the stronger one that works. Raises InvalidCantrip with the reasons if none
+    does.
+    """
     reasons = []
     for one in (name,) if name is not None else ("bubblewrap", "landlock"):
         found = _look(one)
@@ -211,7 +213,7 @@ def jail(name: JailName | None = None) -> Jail:
 
 @cache
 def _look(name: JailName) -> Jail | str:
-    """The jail, tried out, or what is missing."""
+    """Return the jail after a trial run, or a text that says what is missing."""
     program = shutil.which("bwrap") if name == "bubblewrap" else sys.executable
     if program is None:
         return "there is no program bwrap; install the system's package bubblewrap"
@@ -227,7 +229,7 @@ def _look(name: JailName) -> Jail | str:
 
 
 def _try(found: Jail) -> Jail | str:
-    """The jail with the version of its bash, or why it does not work: it runs a shell that looks if it is confined."""
+    """Return the jail with its bash version, or why it does not work; runs a shell that checks its confinement."""
     files = Files(found.user())
     try:
         pipe = subprocess.PIPE

@@ -1,14 +1,14 @@
-"""The files of one shell: how much they take, what they were after the last program, and the way back to that.
+"""The files of one shell: their size, their state after the last program, and how to restore that state.
 
-A shell has three folders: its own, `tmp` and `shared`, which are its /tmp and /dev/shm where it can see such. After
-each program `keep` looks at all of them and copies what has changed since; when the next one exceeds a limit, `undo`
-makes new folders out of those copies, and of the files that it has not touched.
+A shell has three folders: its own, `tmp` and `shared`, which are its /tmp and /dev/shm if it sees such. After each
+program `keep` walks all of them and copies changed files; when the next program exceeds a limit, `undo` builds new
+folders from those copies and the unchanged files.
 
-What lies in there was made by the program, and somebody may be changing it while we look. So every step goes from
-folder to folder by handle, follows no link, opens nothing but regular files, and never waits for one. New folders are
-made where no program can reach.
+The program made these files, and may change them during the walk. So every step goes from folder to folder by handle,
+follows no link, opens only regular files, and never blocks on one. New folders are made where no program can reach
+them.
 
-Hard links become files of their own, and attributes beside mode and time are lost, where a file had to be copied back.
+In files that were copied back, hard links become separate files, and attributes other than mode and time are lost.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ DEEPEST: Final = 100
 """Folders in folders that it may have."""
 
 IMAGE: Final = 8 * 1024 * 1024
-"""Bytes of files up to which an image has them."""
+"""Bytes of files up to which an image contains them."""
 
 FOLDERS: Final = ("home", "tmp", "shared")
 FRESH: Final = 20_000_000
-"""Nanoseconds in which a file may change twice and look as if it had changed once: the kernel's clock has ticks."""
+"""Nanoseconds in which two changes of a file look like one, because the kernel's clock has ticks."""
 
 CHUNK: Final = 1024 * 1024
 NAME_MAX: Final = 255
@@ -53,7 +53,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 class TooMuch(Exception):
-    """There is more than there may be, or it cannot be seen."""
+    """There are more files than allowed, or some cannot be inspected."""
 
 
 class _Found(NamedTuple):
@@ -65,12 +65,12 @@ class _Found(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What was there after the last program. A file's `copy` is a number; of a link, `target` is where it leads."""
+    """An entry after the last program. A file's `copy` is a number; a link's `target` is where it leads."""
 
     mode: int
     time: int
     looks: tuple[int, ...]
-    """What changes when it does: inode, size, times. Empty if it may change without looking different."""
+    """The facts that change with it: inode, size, times. Empty if it may change without showing it."""
     copy: int = 0
     target: str = ""
 
@@ -85,7 +85,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
     target: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what `pack` never says."""
+        """Raise ValueError for values that `pack` never writes."""
         parts = self.path.split("/")
         if parts[0] not in FOLDERS or not all(map(_is_name, parts)):
             raise ValueError("the image names a file that is in none of its folders")
@@ -96,15 +96,15 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Files:
-    """One shell's folders. They belong to `user`, where the host is root and each shell has one of its own."""
+    """One shell's folders. They belong to `user`, if the host is root and each shell has its own user."""
 
     def __init__(self, user: int | None) -> None:
         self.user = user
         self.folder = scratch.folder("shell")
-        """All of it, the copies as well."""
+        """The folder that contains everything, copies included."""
         self._top = self.folder / "files"
         self.home, self.tmp, self.shared = (self._top / name for name in FOLDERS)
-        """What the shell begins in, and what it may have as /tmp and as /dev/shm."""
+        """The shell's first working folder, and the folders that it may see as /tmp and /dev/shm."""
         self._copies = self.folder / "copies"
         self._copies.mkdir(mode=0o700)
         self._copied = 0
@@ -124,7 +124,7 @@ class Files:
             os.chown(path, self.user, self.user, follow_symlinks=False)
 
     def let_in(self) -> None:
-        """Whoever begins in there can: a program may have taken away its own rights to its folders."""
+        """Restore the rights of its user to the folders, which a program may have removed."""
         for folder in (self.home, self.tmp, self.shared):
             mode = stat.S_IMODE(folder.stat().st_mode)
             if mode & 0o700 != 0o700:
@@ -133,7 +133,7 @@ class Files:
     # ------------------------------------------------------------------------------------------------------- how much
 
     def too_much(self, hidden: int = 0) -> bool:
-        """Whether there is more than there may be, with the bytes of files without a name, or some cannot be seen."""
+        """Return whether the files, with `hidden` bytes of unnamed ones, exceed the bounds or cannot be inspected."""
         try:
             for _ in self._walk(self._top, hidden):
                 pass
@@ -142,7 +142,7 @@ class Files:
         return False
 
     def _walk(self, top: Path, hidden: int = 0) -> Iterator[_Found]:
-        """All that is there, a folder before what is in it. Raises TooMuch, also for that many bytes beside it."""
+        """Yield all entries, a folder before its own entries. Raises TooMuch; `hidden` bytes count, too."""
         size, entries = hidden, 0
         if size > FILES:
             raise TooMuch
@@ -170,7 +170,7 @@ class Files:
                 try:
                     found = _Found(f"{path}/{one.name}", folder, one.stat(follow_symlinks=False))
                 except FileNotFoundError:
-                    continue  # what is gone meanwhile holds nothing
+                    continue  # an entry that was removed meanwhile takes no space
                 yield found
                 if stat.S_ISDIR(found.status.st_mode):
                     try:
@@ -189,7 +189,7 @@ class Files:
                         os.close(handle)
 
     def _open(self, folder: int, name: str, flags: int) -> int:
-        """A handle of something in a folder, also where its owner, who we may be, has no right to it."""
+        """Return a handle of an entry in a folder, also if its owner, who may be this user, has no right to it."""
         try:
             return os.open(name, flags, dir_fd=folder)
         except PermissionError:
@@ -210,7 +210,7 @@ class Files:
     # ------------------------------------------------------------------------------------------- what was there before
 
     def keep(self, hidden: int = 0) -> bool:
-        """Remember what is there now, as the place to come back to. False, and nothing, where it is too much.
+        """Save the current state for `undo`. Return False, and save nothing, if there is too much.
 
         Files without a name of `hidden` bytes count, but nothing brings them back.
         """
@@ -242,13 +242,13 @@ class Files:
             return _Kept(mode, status.st_mtime_ns, looks, target=os.readlink(name, dir_fd=found.folder))
         if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
             return _Kept(mode, status.st_mtime_ns, looks)
-        return None  # nobody in there can make anything else
+        return None  # a program cannot create any other kind
 
     def _copy_of(self, folder: int, name: str) -> int:
         source = self._open(folder, name, _FILE)
         try:
             if not stat.S_ISREG(os.fstat(source).st_mode):
-                raise TooMuch  # it was one when we looked
+                raise TooMuch  # it was a regular file when it was listed
             self._copied += 1
             self._copy(source, self._copies / str(self._copied))
         finally:
@@ -267,18 +267,18 @@ class Files:
             (self._copies / str(copy)).unlink(missing_ok=True)
 
     def undo(self) -> None:
-        """Have again what `keep` saw last. Nobody may run in there any more."""
+        """Restore the state that `keep` saved last. No process may run in the folders."""
         aside = self.folder / "undone"
         self._top.rename(aside)
         self._build(aside)
         scratch.remove(aside)
 
     def _build(self, aside: Path | None) -> None:
-        """Make the folders as they were kept; what has not changed is taken from those that stand aside."""
+        """Build the folders as they were saved; unchanged files are moved from the folders that were set aside."""
         self._make()
         top = self._top
         folders = dict.fromkeys(FOLDERS)
-        for path, one in self._kept.items():  # a folder before what is in it
+        for path, one in self._kept.items():  # a folder before its entries
             if path not in folders and stat.S_ISDIR(one.mode) and path.rpartition("/")[0] in folders:
                 (top / path).mkdir(mode=0o700)
                 folders[path] = None
@@ -334,7 +334,7 @@ class Files:
     # --------------------------------------------------------------------------------------------------------- as bytes
 
     def pack(self) -> bytes | None:
-        """What `keep` saw last, as bytes; None where that is more than an image may have."""
+        """Return the state that `keep` saved last as bytes; None if it is too large for an image."""
         rows, parts, size = [], [], 0
         for path, one in self._kept.items():
             length = 0
@@ -349,7 +349,7 @@ class Files:
         return msgspec.json.encode(rows) + b"\n" + b"".join(parts)
 
     def unpack(self, image: bytes) -> None:
-        """Become what `pack` was made of. Nobody may run in there. Raises ValueError for anything else."""
+        """Restore the state from `pack`. No process may run in the folders. Raises ValueError for anything else."""
         head, _, rest = image.partition(b"\n")
         kept: dict[str, _Kept] = {}
         at = 0
@@ -369,7 +369,7 @@ class Files:
         self._build(None)
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove all folders."""
         scratch.remove(self.folder)
 
 
@@ -382,7 +382,7 @@ def _is_name(part: str) -> bool:
 
 
 def _text(path: str) -> str:
-    """A name, which may be any bytes, as text."""
+    """Return a name, which may be any bytes, as text."""
     return os.fsencode(path).decode("latin-1")
 
 
@@ -397,7 +397,7 @@ def _copy(source: int, target: int) -> None:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
         except OSError as problem:
-            if problem.errno == errno.ENXIO:  # nothing but a hole is left
+            if problem.errno == errno.ENXIO:  # only a hole remains
                 break
             raise
         ends = min(os.lseek(source, at, os.SEEK_HOLE), size)

@@ -1,4 +1,4 @@
-"""Gates as commands of a shell: what they are called, how words become arguments, and what the entity is told.
+"""Gates as commands of a shell: their names, how words become arguments, and the capability text for the entity.
 
     read a.txt            read a.txt --limit 5            read '{"path": "a.txt", "limit": 5}'
 
@@ -35,7 +35,7 @@ SUGAR: Final = {"submit_answer": "done", **ALIASES}
 """Further names of gates, where no gate has that name itself (D-002, D-003)."""
 
 _OWN: Final = frozenset(_BUILTINS.split())
-"""What the shell cannot do without: a gate of such a name gets another one, `read` is `gate_read`."""
+"""Commands that the shell needs: a gate with such a name gets another one, `read` is `gate_read`."""
 
 _OPTION: Final = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.ASCII | re.DOTALL)
 _NOT_FOUND: Final = re.compile(r"line \d+: ([\w.+-]+): command not found$", re.MULTILINE)
@@ -45,7 +45,7 @@ _NO_PROGRAM: Final = re.compile(
     re.MULTILINE,
 )
 TOLD: Final = 20
-"""Unknown commands of one program that are looked at."""
+"""Unknown commands of one program that are checked."""
 
 _LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 
@@ -53,7 +53,7 @@ _NO_NAME: Final = re.compile(r"[^\w.+-]")
 
 
 def commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
-    """Each command and the gate that it calls."""
+    """Return each command and the gate that it calls."""
     named = {_command(gate.name): gate.name for gate in gates}
     taken = {gate.name for gate in gates}
     return named | {sugar: meant for sugar, meant in SUGAR.items() if meant in taken and sugar not in taken}
@@ -65,7 +65,7 @@ def _command(name: str) -> str:
 
 
 def definitions(gates: Sequence[ToolDefinition]) -> str:
-    """The commands as functions, `done` under the name that `source.py` gives it."""
+    """Return the commands as shell functions, `done` under the name that `source.py` gives it."""
     lines = []
     for command, gate in commands(gates).items():
         name = COMMAND if command == "done" else command
@@ -76,7 +76,7 @@ def definitions(gates: Sequence[ToolDefinition]) -> str:
 
 
 def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
-    """A command's words as the gate's arguments; raises ValueError, saying how it is called."""
+    """Return a command's words as the gate's arguments. Raises ValueError with the usage."""
     properties: Mapping[str, Any] = gate.parameters.get("properties", {})
     names = list(properties)
     if len(words) == 1 and words[0][:1] == "{":
@@ -114,12 +114,12 @@ def _unknown(gate: ToolDefinition, name: str, word: str) -> str:
 
 
 def usage(gate: ToolDefinition) -> str:
-    """What `--help` tells: how a command is called, and what it does."""
+    """Return the text of `--help`: the usage and the description of a command."""
     return "\n".join([f"usage: {signature(gate)}", *filter(None, [gate.description])])
 
 
 def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
-    """What to do about a failure that a shell tells of in its own words, where it is about `gates`; else nothing."""
+    """Return advice about a failure in the shell's own words, if it concerns `gates`; else an empty text."""
     named = commands(gates)
     for other in _NO_PROGRAM.findall(output):
         if other in named:
@@ -158,7 +158,7 @@ def _json(word: str) -> Any:
 
 
 def _is_text(shape: Any) -> bool:
-    """Whether a parameter takes text, and nothing but perhaps null beside it."""
+    """Return whether a parameter accepts only text, or text and null."""
     if not isinstance(shape, Mapping):
         return False
     for key in ("anyOf", "oneOf"):
@@ -169,7 +169,7 @@ def _is_text(shape: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A gate's result as a command prints it: text as it is, anything else as JSON."""
+    """Return a gate's result as a command prints it: text unchanged, anything else as JSON."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
@@ -177,7 +177,7 @@ def shown(value: Any) -> str:
 
 
 def signature(gate: ToolDefinition) -> str:
-    """`read PATH [--limit LIMIT]`: a command's words."""
+    """Return the usage of a command, such as `read PATH [--limit LIMIT]`."""
     required = gate.parameters.get("required", ())
     words = [name.upper() if name in required else f"[--{name} …]" for name in gate.parameters.get("properties", {})]
     return " ".join([_command(gate.name), *words])
@@ -197,7 +197,7 @@ done ANSWER ends the task, and so does submit_answer ANSWER; an answer that is J
 
 
 def capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
-    """What the entity is told of this medium. `names` says whether files can be changed by their names."""
+    """Return the text about this medium for the entity. `names` says whether files can be changed by their names."""
     lines = [_LANGUAGE]
     if gates:
         lines += ["", "What you can do beyond that are these commands:", ""]

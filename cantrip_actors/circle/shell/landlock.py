@@ -43,12 +43,12 @@ _NETWORK, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
 
 
 def version() -> int:
-    """The version of Landlock that this kernel has; 0 or less for none."""
+    """Return the version of Landlock that this kernel has; 0 or less if it has none."""
     return int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, 0, 1))
 
 
 def restrict(workspace: str) -> None:
-    """Confine this process and all that it will start; raises OSError where that fails."""
+    """Confine this process and all that it will start. Raises OSError if that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def checked(result: int, what: str) -> int:
@@ -72,7 +72,7 @@ def restrict(workspace: str) -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Install a compiled filter of system calls; raises OSError where that fails."""
+    """Install a compiled filter of system calls. Raises OSError if that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("HxxxxxxP" if struct.calcsize("P") == 8 else "HxxP", len(program) // 8, ctypes.addressof(code))
@@ -112,7 +112,7 @@ def main(uid: int, workspace: str, source: int, host: int, control: int) -> None
     os.chdir(workspace)
     restrict(workspace)
     leave_killer(control)
-    # what loses its parent becomes a child of the shell again, and so cannot hide from who looks at its children
+    # an orphan becomes a child of the shell again, so it cannot hide from a walk through the shell's children
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     restrict(workspace)
     filter_calls(program)

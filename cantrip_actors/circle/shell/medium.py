@@ -1,14 +1,14 @@
 """The shell medium: the entity writes programs for bash, in a shell of its own, and gates are commands.
 
 The shell is a process in a jail (`confine.py`) that lives from turn to turn; a step talks to it through pipes
-(`process.py`). What of a program's text is changed is in `source.py`, how commands become gate calls in
-`gates.py`, and what each shell reads before each program in `prelude.sh`.
+(`process.py`). `source.py` changes a program's text, `gates.py` turns commands into gate calls, and each shell reads
+`prelude.sh` before each program.
 
-A process cannot be copied. But what can be had of a shell as text (variables, functions, options, directory) is asked
-for after each program, and its files are looked at (`files.py`), so that a program which exceeds a limit, or
-leaves by `exit`, is followed by a shell that is what that one was. The text and the files are the image of a sandbox,
-too, where every shell sees its files under the same name (bubblewrap) and they are few. There is none of a program that
-waits for a gate: the runtime runs it again.
+A process cannot be copied. But after each program, the shell's state is saved as text (variables, functions, options,
+directory) together with its files (`files.py`), so that after a program that exceeds a limit or leaves by `exit` a new
+shell continues in the same state. Text and files are also the image of a sandbox, if every shell sees its files under
+the same name (bubblewrap) and there are few files. There is no image of a program that waits for a gate: the runtime
+runs it again.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from cantrip_actors.terms.messages import ToolDefinition
 __all__ = ["Shell", "ShellSandbox"]
 
 ASKS: Final = 1_000
-"""Calls that a program may make in all, those that are refused included."""
+"""Calls that a program may make in all, refused ones included."""
 
 PROCESSES: Final = 64
 WHOLE: Final = 4
-"""How many times the memory of one process a whole jail may take, where a control group bounds it."""
+"""How many times the memory of one process a whole jail may take, if a control group bounds it."""
 
 PROCESSOR: Final = 120
 """Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
 
 _OPEN: Final = b"# files are open\n"
-"""How a state begins whose shell holds files open."""
+"""The beginning of a state whose shell holds files open."""
 
 _CALM: Final = (
     r"{ __left=$?; __flow=$(\builtin trap -p DEBUG ERR RETURN CHLD CONT); "
@@ -71,17 +71,17 @@ _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
 """What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
 
 _NO_ROOM: Final = "alloc: cannot allocate "
-"""What a shell says that ends because it has no memory left."""
+"""The messages of a shell that ends because it has no memory left."""
 
 _UNENDED: Final = ": unexpected EOF while looking for matching "
 """What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
 break down in the midst of the next one."""
 
 HELD: Final = 3_000
-"""Bytes of a program that a pipe holds for certain."""
+"""Bytes of a program that every pipe can hold."""
 
 _OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
-"""How the shell calls the program, in its messages."""
+"""The name of the program in the shell's messages."""
 
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -89,7 +89,7 @@ _PRELUDE: Final = files(__package__).joinpath("prelude.sh").read_text(encoding="
 
 
 class Shell:
-    """The medium. Raises InvalidCantrip where no shell can be confined; `jail` asks for one way to do it."""
+    """The shell medium. Raises InvalidCantrip if no shell can be confined; `confined` requires one kind of jail."""
 
     name = "shell"
 
@@ -102,7 +102,7 @@ class Shell:
         return shell_gates.capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
-        """A new, empty workspace. Its shell is started by the first program.
+        """Return a new, empty workspace. The first program starts its shell.
 
         Raises InvalidCantrip where files of the runtime lie in a folder of the system, which every shell can read.
         """
@@ -163,9 +163,9 @@ class ShellSandbox(LiveSandbox):
         try:
             while True:
                 event = process.wait(self._left - (time.monotonic() - began), self._hear, self._bounds.exceeded)
-                if self._interrupted:  # who is killed may still have said something
+                if self._interrupted:  # a killed shell may still have printed something
                     raise LimitExceeded("interrupted")
-                if event is None:  # of a shell's processes nobody knows whether they compute or wait
+                if event is None:  # it is unknown whether a shell's processes compute or wait
                     raise LimitExceeded("seconds", f"{self.limits.seconds:g} s of running, waiting included")
                 if isinstance(event, LimitExceeded):
                     raise event
@@ -191,7 +191,7 @@ class ShellSandbox(LiveSandbox):
             hidden = self._bounds.hidden()
             if isinstance(hidden, str):
                 raise LimitExceeded(hidden)
-        else:  # the next program gets a shell that is what this one was
+        else:  # the next program gets a shell with the same state
             hidden = 0
             self._discard()
         self._keep(hidden)
@@ -202,7 +202,7 @@ class ShellSandbox(LiveSandbox):
             raise LimitExceeded("disk")
 
     def _gone(self, event: Gone) -> Stepped:
-        """The shell is gone, and has not said so: it was killed, or replaced by `exec`."""
+        """Handle a shell that ended without a report: it was killed, or replaced by `exec`."""
         if self._process is not None and self._process.ran_out_of_memory():
             raise LimitExceeded("memory")
         if event.status not in range(126):
@@ -223,7 +223,7 @@ class ShellSandbox(LiveSandbox):
     # ------------------------------------------------------------------------------------------------ what it is given
 
     def _greeting(self, descriptors: Sequence[int]) -> str:
-        """What a new shell reads first: limits that it cannot take back, its pipes, and what it had before."""
+        """Return the text that a new shell reads first: limits that it cannot raise, its pipes, and its saved state."""
         kib = 1024
         processes = PROCESSES + self._jail.others()
         limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
@@ -236,7 +236,7 @@ class ShellSandbox(LiveSandbox):
         return {
             "memory.max": str(WHOLE * self.limits.memory),
             "memory.swap.max": "0",
-            "pids.max": str(2 * PROCESSES),  # threads count, and what the host puts there
+            "pids.max": str(2 * PROCESSES),  # threads count, and the host's own processes
             "cpu.max": f"{cores}00000 100000",
         }
 
@@ -244,7 +244,7 @@ class ShellSandbox(LiveSandbox):
         return iter(()) if self._process is None else self._process.processes()
 
     def _program(self, code: str) -> bytes:
-        """What the shell is to run: what every program has, then the program."""
+        """Return the text for the shell: the part that every program has, then the program."""
         # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
         # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
         # holds it, for a shell that can start no process any more has to continue, too.
@@ -260,7 +260,7 @@ class ShellSandbox(LiveSandbox):
         return "\n".join(lines).encode("utf-8", "replace")
 
     def _last(self, how: str) -> str:
-        """What is run after a program: its trap for the end, and what tells of its end, also under `set -e`."""
+        """Return the text to run after a program: its exit trap, and the report of its end, also under `set -e`."""
         # read while the program's aliases are, which the backslashes keep away
         bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'
         calm = _CALM if self._flows else "__left=$?"
@@ -290,7 +290,7 @@ class ShellSandbox(LiveSandbox):
         return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` gave. Raises ValueError for another engine's image."""
+        """Restore a `dump`. Raises ValueError for another engine's image."""
         with self._stepping:
             self._check_open()
             length, _, rest = image.partition(b"\n")
@@ -302,7 +302,7 @@ class ShellSandbox(LiveSandbox):
             self._flows = b"__flow=" in self._state
 
     def close(self) -> None:
-        """Kill all that runs in there and remove the workspace, also in the middle of a step."""
+        """Kill all processes of the sandbox and remove the workspace, also in the middle of a step."""
         self._closed = True
         self._interrupted = True
         process = self._process
@@ -313,19 +313,19 @@ class ShellSandbox(LiveSandbox):
             self._files.remove()
 
     def _undo(self) -> None:
-        """End the shell, and have the files that it had before."""
+        """End the shell, and restore the files from before the turn."""
         self._discard()
         self._files.undo()
 
     def _discard(self) -> None:
-        """End the shell. The next program gets another one, which is as this one was before."""
+        """End the shell. The next program gets a new one with the state from before the turn."""
         process, self._process, self._pending = self._process, None, None
         if process is not None:
             process.close()
 
 
 def _given(variables: Mapping[str, Any]) -> dict[str, bytes]:
-    """Variables as text. Raises ValueError for what is no name of one."""
+    """Return variables as text. Raises ValueError for an invalid name."""
     given = {}
     for name, value in variables.items():
         if not _NAME.match(name):

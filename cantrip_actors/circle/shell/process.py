@@ -1,8 +1,8 @@
-"""A confined shell as a process: what is written to it, what it prints, what it asks, when it ends.
+"""A confined shell as a process: its input, its output, its gate calls, its end.
 
-A shell lives as long as its entity, between steps without a thread and without anybody who reads from it. A step is
-`wait`: it runs until the shell asks for a gate, says that the program has ended, or is gone. What comes through the
-pipes is written by whoever runs in there, and is taken apart as such.
+A shell lives as long as its entity; between steps no thread serves it and nothing reads from it. A step is `wait`: it
+runs until the shell calls a gate, reports the end of the program, or has ended. Any process in the jail can write into
+the pipes, so their content is untrusted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORDS: Final = 1000
 """Words of one gate call."""
 
 DYING: Final = 2.0
-"""Seconds that processes may take to end when they have been killed."""
+"""Seconds that killed processes may take to end."""
 
 QUIET: Final = 0.05
 """Seconds in which a shell that was stopped stands still, and in which what it has killed itself is dead."""
@@ -49,16 +49,16 @@ START: Final = 20.0
 """Seconds that a shell may take to start."""
 
 ENDS: Final = 1000
-"""Ends that a program may claim before it has one."""
+"""Ends that a program may claim before it ends."""
 
 ABOVE: Final = 300
-"""Pipes are handed over under numbers from here on; a shell is allowed 256 of its own."""
+"""The first number of the pipes that a shell is given; it may use 256 numbers of its own."""
 
 LOOK: Final = 0.02
-"""Seconds between two looks at what the shell takes."""
+"""Seconds between two checks of the shell's resources."""
 
 DEAD: Final = 2.0
-"""Seconds in which who has asked a gate begins to read the answer, if it lives, however busy the machine is."""
+"""Seconds in which a living caller of a gate begins to read the answer, also on a busy machine."""
 
 
 _OWN_WORDS: Final = (
@@ -73,7 +73,7 @@ expanded is kept in `__o` for the program."""
 _ANSWER: Final = (
     b"POSIXLY_CORRECT=; \\unset -f builtin unset; \\unset POSIXLY_CORRECT; \\builtin printf '%%s\\0' idle %b >&103\n"
 )
-"""What a shell that says that its program has ended is to read and to answer."""
+"""The line that a shell reads and answers after it has reported the end of its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The program is at its end. `state` is text that makes another shell what this one is."""
+    """The program has ended. `state` is text that gives another shell the state of this one."""
 
     status: int
     state: bytes
@@ -100,12 +100,12 @@ class Gone:
 
     status: int
     telling: bool = False
-    """Whether it has ended as it told what it is."""
+    """Whether it ended while it reported its state."""
 
 
 @dataclass(slots=True)
 class _Claimed:
-    """An end that a program has told of, which counts once its shell reads on, under this word, or has ended."""
+    """A claimed end of a program, which counts when its shell reads the next line, with this word, or has ended."""
 
     end: Ended
     word: bytes
@@ -161,7 +161,7 @@ class Process:
         self._await_start()
 
     def _await_start(self) -> None:
-        """A program's time begins when its shell is there; raises OSError where it does not come."""
+        """Wait until the shell has started, when a program's time begins. Raises OSError if it does not start."""
         said = bytearray()
         event = self.wait(START, said.extend, lambda: None)
         with contextlib.suppress(OSError):
@@ -216,9 +216,9 @@ class Process:
         return frozenset() if process is None else frozenset(tree.children(process)) - self._fixed - {self._shell_pid}
 
     def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
-        """Have the shell read what it was, its variables and a program, once `wait` is called.
+        """Queue the shell's state, its variables and a program, which it reads when `wait` is called.
 
-        What came unasked before is forgotten, and what processes of the last program have still printed as they died.
+        Earlier unrequested input is dropped, and so is the last output of dying processes of the last program.
         """
         self._claimed, self._claims = None, 0
         with contextlib.suppress(ProcessLookupError):
@@ -236,7 +236,7 @@ class Process:
         self._to_shell += _reading(b"__program", text) + b'; builtin eval "$__program"\n' + text
 
     def _forget_answer(self) -> None:
-        """An answer that nobody reads, as to a call in the background, is not taken for that to another call."""
+        """Drop an unread answer, such as that to a background call, so that it does not answer another call."""
         if self._unread():
             # a description of its own, since the shell's own has to block
             ours = os.open(f"/proc/self/fd/{self._answer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -247,13 +247,13 @@ class Process:
         self._renew_token()
 
     def _unread(self) -> int:
-        """Bytes of an answer that nobody has read yet."""
+        """Return the bytes of an answer that are not read yet."""
         count = bytearray(4)
         fcntl.ioctl(self._answer, termios.FIONREAD, count)
         return int.from_bytes(count, sys.byteorder)
 
     def _renew_token(self) -> None:
-        """One token and no more, whatever was done with the last one. The shell reads it, so it has to block."""
+        """Put exactly one token into the pipe, whatever happened to the last one. The shell blocks on it."""
         poll = select.poll()
         poll.register(self._token[0], select.POLLIN)
         if poll.poll(0):
@@ -261,7 +261,7 @@ class Process:
         os.write(self._token[1], b".")
 
     def answer(self, text: str, *, failed: bool) -> None:
-        """Have the waiting gate call end, once `wait` is called."""
+        """Queue the answer to the waiting gate call, which is sent when `wait` is called."""
         data = text.replace("\0", "").encode("utf-8", "replace")
         self._to_gate += b"%d%010d" % (failed, len(data)) + data
 
@@ -283,7 +283,7 @@ class Process:
                 if exceeded is not None:
                     return LimitExceeded(exceeded)
                 left = left + LOOK if self._unread() and not self._to_gate else 0.0
-                if left >= DEAD:  # who asked was killed, as by `timeout`; others wait for the token that it had
+                if left >= DEAD:  # the caller was killed, as by `timeout`; others wait for its token
                     left = 0.0
                     self._forget_answer()
             ready = self._poll(min(ends, looks) - now)
@@ -324,7 +324,7 @@ class Process:
         return {descriptor for descriptor, _ in poll.poll(max(seconds, 0) * 1000)}
 
     def _drain(self, descriptor: int, take: Callable[[bytes], None]) -> None:
-        """What there is to read now, and no more than a flood of it: somebody may write faster than we read."""
+        """Read what is available, up to a bound, because the jail may write faster than this reads."""
         for _ in range(16):
             try:
                 part = os.read(descriptor, CHUNK)
@@ -336,7 +336,7 @@ class Process:
             take(part)
 
     def _status(self) -> int:
-        """The shell's exit code, negative for a signal. It stays a zombie: its session must not become another's."""
+        """Return the shell's exit code, negative for a signal. It stays a zombie, so that its session is not reused."""
         ended = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -348,9 +348,9 @@ class Process:
                     del waiting[: os.write(descriptor, waiting[:CHUNK])]
 
     def _take(self) -> Asked | Ended | None:
-        """The first event among the whole records of what the shell asks; None where there is none yet.
+        """Return the first event in the complete records from the shell; None if there is none yet.
 
-        Anybody in the jail may write a record, so one that tells of an end is a claim. It counts if the shell then
+        Any process in the jail may write a record, so a record of an end is only a claim. It counts if the shell then
         does what it does between programs and at no other time: it reads the line that comes next.
         """
         while (end := self._buffer.find(0)) >= 0:
@@ -373,7 +373,7 @@ class Process:
                 gate, *words = (field.decode(errors="replace") for field in fields)
                 return Asked(gate, words)
             else:
-                self._buffer.clear()  # nobody that we know has written this
+                self._buffer.clear()  # an unknown process has written this
         return None
 
     def _claim(self, status: bytes, how: bytes, *left: bytes) -> None:
@@ -385,7 +385,7 @@ class Process:
                 self._to_shell += _ANSWER % word
 
     def _fields(self, start: int, count: int) -> list[bytes] | None:
-        """The next `count` fields from `start` on, taken out of the buffer; None where they are not all there."""
+        """Remove and return the next `count` fields from `start` on; None if they are incomplete."""
         fields = []
         for _ in range(count):
             end = self._buffer.find(0, start)
@@ -397,7 +397,7 @@ class Process:
         return fields
 
     def kill(self) -> None:
-        """End it and all that it has started, from any thread."""
+        """Kill the shell and all that it has started, from any thread."""
         with self._reaping:
             if self._closed:
                 return
@@ -413,7 +413,7 @@ class Process:
                 self._await_killer()
 
     def _await_killer(self) -> None:
-        """Wait until the killer has killed all; do it one by one where it is not there to do it."""
+        """Wait until the killer has killed all processes; kill them one by one if there is no killer."""
         killers = [one for one in map(_handle, self._fixed) if one is not None]
         poll = select.poll()
         for killer in killers:
@@ -424,7 +424,7 @@ class Process:
             os.close(killer)
 
     def close(self) -> None:
-        """End it, and give back what it held."""
+        """End the shell, and release its resources."""
         self.kill()
         with self._reaping:
             self._closed = True
@@ -456,7 +456,7 @@ def _handle(process: int | None) -> int | None:
 
 
 def _reading(name: bytes, text: bytes) -> bytes:
-    """The command that reads `text`, which follows its line, into a variable.
+    """Return the command that reads `text`, which follows its line, into a variable.
 
     A shell reads its program letter by letter, but what it is told the length of at once, and in far less memory than
     it takes to parse. A locale that there is not is complained of when it comes back.
@@ -465,5 +465,5 @@ def _reading(name: bytes, text: bytes) -> bytes:
 
 
 def _out_of_the_way(*descriptors: int) -> list[int]:
-    """The same, under numbers that no shell uses: it keeps the numbers that it is given, until it has read where to."""
+    """Return duplicates of descriptors under numbers that no shell uses, since a shell starts with these numbers."""
     return [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE) for descriptor in descriptors]

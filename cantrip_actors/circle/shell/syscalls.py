@@ -26,8 +26,9 @@ _FORBIDDEN: Final = """
     memfd_create memfd_secret
     shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
-"""Calls that reach other processes, the network or the kernel itself, that tell what others do to files, and that take
-memory which no limit of a process counts."""
+"""Calls that reach other processes, the network or the kernel, that report what others do to files, or that take memory
+which no limit of a process counts.
+"""
 
 _NO_NAMESPACES: Final = "setsid migrate_pages move_pages process_madvise process_mrelease"
 """Forbidden too where nothing has a namespace: a session is how a later host finds all processes of a shell, and
@@ -55,10 +56,10 @@ _NO_NAMES: Final = """
 user be changed by its name. What has been opened can be changed still."""
 
 _CLONE_PARENT: Final = 0x8000
-"""A child of one's own parent, and so outside of the shell's tree of processes."""
+"""A flag for a child of the caller's parent, which is outside the shell's process tree."""
 
 _NAMESPACES: Final = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
-_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into another terminal
 _SHARED_ANONYMOUS: Final = 0x21  # MAP_SHARED, also as part of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS
 _ALL_BITS: Final = 0xFFFFFFFF
 _SOCKET_TYPE: Final = 0xF

@@ -21,7 +21,7 @@ from cantrip_actors.terms.errors import InvalidCantrip
 __all__ = ["next_user"]
 
 FIRST: Final = 2_000_000_000
-"""The first user id that a shell may have. No distribution gives ids from here on to anybody."""
+"""The first user id that a shell may have. No distribution assigns ids from here on."""
 
 BLOCK: Final = 16_384
 """User ids of a block."""

@@ -172,4 +172,4 @@ _OF_A_TURN: Final[Mapping[type, Callable[[Any], Fact]]] = {
     Requested: lambda record: Waiting(record.id, record.gate, record.at),
     Decided: lambda record: Settled(record.request_id, record.decision, record.at),
 }
-"""What is read of each kind of record that belongs to a turn: a few times for every turn, so it has to be quick."""
+"""The function that reads each kind of a turn's records. It runs several times per turn, so it has to be quick."""

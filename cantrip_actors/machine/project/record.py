@@ -100,7 +100,7 @@ def needs_lease(record: Record) -> bool:
 
 
 def sender_of(record: Record) -> str:
-    """Return who sent the mail that a record takes, or who gave a reward; "" if nobody said so."""
+    """Return the sender of the mail that a record takes, or the giver of a reward; "" if it is unknown."""
     if isinstance(record, Rewarded):
         return record.by
     if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended)):

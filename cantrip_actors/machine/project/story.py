@@ -1,4 +1,4 @@
-"""The durable events of one entity, in the order of its log: what a reader of its event stream is told.
+"""The durable events of one entity, in the order of its log, as a reader of its event stream gets them.
 
 Each event has the number of records up to and including the one that it comes from. A reader that has seen an event
 resumes after that number, in any process and after any crash, because the log only grows. A record of which two events
@@ -55,7 +55,7 @@ class StoryEvent(NamedTuple):
     at: str
     """When, ISO 8601 in UTC."""
     by: str = ""
-    """Who sent the mail that the record takes, where somebody did."""
+    """The sender of the mail that the record takes, or ""."""
 
 
 class Story:

@@ -1,4 +1,4 @@
-"""The page of a loom: what is in its bytes, and what a person meets in a real browser."""
+"""The page of a loom: its content, and its behaviour in a real browser."""
 
 import html.parser
 import json
