@@ -29,8 +29,8 @@ _OF: Final = "|".join(
 """What a key is of, so that it is a secret: a name is looked for by its rarest part."""
 
 
-def _named(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
-    return name, word, re.compile(rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})")
+def _named(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, str]:
+    return name, word, rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})"
 
 
 NAMED: Final = (
@@ -44,9 +44,9 @@ NAMED: Final = (
     _named("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
     _named("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
     _named("credential", "credential", "credential", _QUOTED, _BARE),
-    ("signature", "sig", re.compile(rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}")),
-    ("key", "key", re.compile(rf"(?i:(?<=[?&])key){_QUERY}")),
-    ("code", "code=", re.compile(rf"(?i:(?<=[?&])code){_QUERY}")),
+    ("signature", "sig", rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}"),
+    ("key", "key", rf"(?i:(?<=[?&])key){_QUERY}"),
+    ("code", "code=", rf"(?i:(?<=[?&])code){_QUERY}"),
 )
 """Rows: a name, the word that is searched for, and what is tried where one begins. The last group is the value."""
 
