@@ -29,8 +29,8 @@ _OF: Final = "|".join(
 """The words before `key` that make it a secret; a name is searched by its rarest part."""
 
 
-def _row(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, re.Pattern[str]]:
-    return name, word, re.compile(rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})")
+def _row(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, str]:
+    return name, word, rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})"
 
 
 NAMED: Final = (
@@ -44,9 +44,9 @@ NAMED: Final = (
     _row("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
     _row("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
     _row("credential", "credential", "credential", _QUOTED, _BARE),
-    ("signature", "sig", re.compile(rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}")),
-    ("key", "key", re.compile(rf"(?i:(?<=[?&])key){_QUERY}")),
-    ("code", "code=", re.compile(rf"(?i:(?<=[?&])code){_QUERY}")),
+    ("signature", "sig", rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}"),
+    ("key", "key", rf"(?i:(?<=[?&])key){_QUERY}"),
+    ("code", "code=", rf"(?i:(?<=[?&])code){_QUERY}"),
 )
 """Rows: a name, the word to search for, and the expression to try where it begins. The last group is the value."""
 

@@ -34,7 +34,7 @@ from cantrip_actors.runtime.instrument import Drawn, Fact, Instrument, StoreFail
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.living import Living
 from cantrip_actors.runtime.loading import cantrip_in_force
-from cantrip_actors.runtime.loom_writer import Append, Claim
+from cantrip_actors.runtime.loom_writer import Append, Claim, LoomActor
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
@@ -94,6 +94,8 @@ class Core:
         self.drains = False
         """Whether the runtime refuses new casts and sends."""
         self.writer = ActorRef()
+        self.loom_actor: LoomActor | None = None
+        """The present incarnation of `writer`."""
         self.crystals = Crystals(SupervisorRef(), self._draw)
         self.cantrips = KnownCantrips(cantrips)
         self.upgrades = Upgrades(cantrips, upgrade)
@@ -192,8 +194,11 @@ class Core:
             outgoing = [
                 guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing
             ]
+        message = Append(records, taken, outgoing)
+        if self.loom_actor is not None and self.loom_actor.write_now(message):
+            return
         try:
-            await self.writer.call(Append(records, taken, outgoing))
+            await self.writer.call(message)
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 

@@ -29,7 +29,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.lease_renewal import LeaseRenewal
 from cantrip_actors.terms.errors import CantripError, LoomError
-from supervisors import NO_REPLY, Actor, Caller, ExitReason
+from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
 
 if TYPE_CHECKING:
     from cantrip_actors.loom.node_tables import NodeTables
@@ -170,6 +170,9 @@ class LoomActor(Actor):
         """Roots whose leases are to be released."""
         self._unreleased: dict[str, Lease] = {}
         """Leases that the store would not release; it is tried again, as renewals would keep them for good."""
+        self._last = ""
+        """The entity that wrote last."""
+        self._is_forgetting = False
 
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
@@ -252,6 +255,37 @@ class LoomActor(Actor):
         elif self._leases:
             self._store.renew(self._owner, self._ttl)
 
+    def write_now(self, message: Append) -> bool:
+        """Write an entity's records in its own task; return False if they have to be sent to this actor.
+
+        This saves an entity that writes alone the way to this actor and back. It is not done if the store blocks, if
+        this actor has work, which comes first, or if another entity wrote last: entities that write at once share a
+        group. Raises LoomError as the reply to a sent message does.
+        """
+        records = message.records
+        if not records or self._store.blocking:
+            return False
+        entity, last = records[0].entity_id, self._last
+        self._last = entity
+        if (entity != last and self._store.groups) or self._has_work or not self.ref.alive:
+            return False
+        _, taken, post, timers = _joined((message,))
+        began = time.perf_counter()
+        try:
+            self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
+        except LoomError as error:
+            self._note_failure(error)
+            raise
+        except BaseException as error:  # this actor crashes, as it does where it writes itself
+            self.ref.exit(Crash(error))
+            raise
+        self._note_written(records, post, timers, began, 1)
+        return True
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.ref.mailbox_depth or self._group or self._posts or self._ended or self._is_forgetting)
+
     async def _settle(self) -> None:
         if self._group:
             group, self._group = self._group, []
@@ -314,13 +348,15 @@ class LoomActor(Actor):
         """Forget entities; what takes long is done in a thread, and nothing is written meanwhile."""
         try:
             with anyio.CancelScope(shield=True):
-                tokens = dict(self._tokens)
+                tokens, self._is_forgetting = dict(self._tokens), True
                 finish = await anyio.to_thread.run_sync(
                     begin_forget, self._store, message.wanted, tokens, message.is_loaded
                 )
                 caller.reply(finish())
         except LoomError as error:
             caller.fail(error)
+        finally:
+            self._is_forgetting = False
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(self._store.claim, message.entity_id, self._owner, self._ttl, lift=message.lift)
@@ -340,7 +376,7 @@ class LoomActor(Actor):
         caller.reply(lease.token)
 
     async def _write(self, group: list[Caller]) -> None:
-        records, taken, post, timers = _joined(group)
+        records, taken, post, timers = _joined([caller.message for caller in group])
         began = time.perf_counter()
         try:
             if records and self._store.blocking:
@@ -363,18 +399,26 @@ class LoomActor(Actor):
                 self._note_failure(error)
                 group[0].fail(error)
         else:
-            if records and self._instrument is not None:
-                self._instrument.committed(time.perf_counter() - began, len(group))
-            self._publish(records)
-            self._reply(group, post, timers)
+            self._note_written(records, post, timers, began, len(group))
+            for caller in group:
+                caller.reply(None)
 
-    def _reply(self, group: list[Caller], post: list[tuple[int, Mail]], timers: list[tuple[int, Timer]]) -> None:
+    def _note_written(
+        self,
+        records: Sequence[Record],
+        post: Sequence[tuple[int, Mail]],
+        timers: Sequence[tuple[int, Timer]],
+        began: float,
+        count: int,
+    ) -> None:
+        """Tell of a commit of so many appends: its records, its mail and its timers are in the store."""
+        if records and self._instrument is not None:
+            self._instrument.committed(time.perf_counter() - began, count)
+        self._publish(records)
         for _, mail in post:
             self._has_mail(mail.entity_id)
         for _, timer in timers:
             self._has_timer(timer)
-        for caller in group:
-            caller.reply(None)
 
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]
@@ -420,15 +464,14 @@ class LoomActor(Actor):
 
 
 def _joined(
-    group: Sequence[Caller],
+    group: Sequence[Append],
 ) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]], list[tuple[int, Timer]]]:
     """Return the records of a group; the mail that they take and post, and timers, by the indexes of the records."""
     records: list[Record] = []
     taken: list[tuple[int, int]] = []
     post: list[tuple[int, Mail]] = []
     timers: list[tuple[int, Timer]] = []
-    for caller in group:
-        message: Append = caller.message
+    for message in group:
         before = len(records)
         records.extend(message.records)
         if message.taken:

@@ -303,17 +303,10 @@ class Tree(Core):
             self.store.close()
 
     def _tree(self, store: Store) -> Supervisor:
-        crystals, inboxes, scheduler, publish = self.crystals, self.inboxes, self.scheduler, self._publish
-        servers = self.tool_servers
+        crystals, inboxes, scheduler, servers = self.crystals, self.inboxes, self.scheduler, self.tool_servers
         return Supervisor(
             [
-                ChildSpec(
-                    "loom",
-                    lambda: LoomActor(
-                        store, publish, inboxes.deliver, inboxes.load, scheduler.note, self.instrument, self.membership
-                    ),
-                    ref=self.writer,
-                ),
+                ChildSpec("loom", lambda: self._new_writer(store), ref=self.writer),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
@@ -325,6 +318,11 @@ class Tree(Core):
             ],
             strategy="rest_for_one",
         )
+
+    def _new_writer(self, store: Store) -> LoomActor:
+        deliver, load, note = self.inboxes.deliver, self.inboxes.load, self.scheduler.note
+        self.loom_actor = LoomActor(store, self._publish, deliver, load, note, self.instrument, self.membership)
+        return self.loom_actor
 
     def _membership_actor(self) -> list[ChildSpec[Any]]:
         ours = self.membership

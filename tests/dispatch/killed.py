@@ -21,8 +21,7 @@ import anyio
 
 from cantrip_actors import Runtime, gate, scripted
 from cantrip_actors.dispatch import Dispatcher, Dispatches
-from cantrip_actors.loom.jsonl import Disk
-from cantrip_actors.runtime.loom_writer import LoomActor
+from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, in_order, progress, say, worker
 
@@ -59,14 +58,14 @@ def disk(fate: Fate) -> Disk:
 
 def live(folder: Path, fate: Fate) -> None:
     """One process: dispatch what is not there, and run it."""
-    write = LoomActor._write
+    append = JsonlStore.append
 
-    async def fatal(self: LoomActor, group: Any) -> None:
+    def fatal(self: JsonlStore, *records: Any, **with_them: Any) -> None:
         fate.border()
-        await write(self, group)
+        append(self, *records, **with_them)
         fate.border()
 
-    LoomActor._write = fatal  # type: ignore[method-assign]  # this process has no other use for it
+    JsonlStore.append = fatal  # type: ignore[method-assign]  # this process has no other use for it
 
     @gate
     async def press(key: str) -> str:
