@@ -139,10 +139,12 @@ class Prices:
 
 def _listed(name: str, seller: str | None, address: str, batch: bool) -> Model:
     """A model of the dataset, with what is known of its kind; UNKNOWN where the dataset has no prices of it."""
-    info = _lookups.find(name, seller, address)
+    return _lookups.model(name, seller, address, batch)
+
+
+def _priced(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Model:
     if info is None:
         return UNKNOWN
-    now = datetime.now(UTC)
     traits: dict[str, Any] = {"adaptive": True, **_traits().get(_DATED.sub("", _SELLER.sub("", name)), {})}
     price = _converted(info, now, {})
     if batch:
@@ -156,13 +158,28 @@ class _Lookups:
     def __init__(self) -> None:
         self._snapshot: DataSnapshot | None = None
         self._found: dict[tuple[str, str | None, str], ModelInfo | None] = {}
+        self._minute: datetime | None = None
+        self._models: dict[tuple[str, str | None, str, bool], Model] = {}
+        """The models as they were this minute: some prices depend on the time of the day."""
+
+    def model(self, name: str, seller: str | None, address: str, batch: bool) -> Model:
+        """Return a model at its price of this minute."""
+        info, now = self.find(name, seller, address), datetime.now(UTC)
+        minute = now.replace(second=0, microsecond=0)
+        if minute != self._minute:
+            self._minute, self._models = minute, {}
+        key = (name, seller, address, batch)
+        found = self._models.get(key)
+        if found is None:
+            found = self._models[key] = _priced(name, info, batch, now)
+        return found
 
     def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
         from genai_prices.data_snapshot import get_snapshot  # 0.2 s, and none of it for those who ask no provider
 
         snapshot = get_snapshot()
         if snapshot is not self._snapshot or len(self._found) >= LOOKUPS:  # newer data is another snapshot
-            self._snapshot, self._found = snapshot, {}
+            self._snapshot, self._found, self._models = snapshot, {}, {}
         key = (name, seller, address)
         if key not in self._found:
             self._found[key] = _info(snapshot, name, seller, address)

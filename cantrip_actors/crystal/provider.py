@@ -36,7 +36,7 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import NotAsAsked
 from cantrip_actors.crystal.schemas import Fitted, as_is, in_words, missed, restored
-from cantrip_actors.crystal.server_tools import FEES, NOTHING, TRANSLATIONS, Translated, joined_lists
+from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, joined_lists
 from cantrip_actors.crystal.simulated import PlainWriter, called, instructions, schema_of
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
@@ -240,9 +240,9 @@ class Family(ABC):
         body: dict[str, Any] = {}
         wanted = {IMAGES: b""} if encoded.pictured else {}
         parts: list[tuple[str, Mapping[str, Any]]] = []
-        lacking = tuple(name for name in self.lacks if getattr(asked.settings, name, None))
-        lacking += tuple(name for name in asked.settings.typed if name not in self.written)
-        for parameter, fields in (*self._typed(asked), *self.fields(asked, encoded.system)):
+        lacking = self._lacking(asked.settings)
+        typed = self._typed(asked) if asked.settings.typed else ()
+        for parameter, fields in (*typed, *self.fields(asked, encoded.system)):
             given = {name: value for name, value in fields.items() if value is not None}
             if given:
                 parts.append((parameter, given))
@@ -257,21 +257,20 @@ class Family(ABC):
         ]
         for parameter, part in parts:
             if parameter not in left_out:
-                merged(body, joined_lists(body, part))
+                merged(body, part if LISTS.isdisjoint(part) else joined_lists(body, part))
         sent = frozenset(wanted) - set(left_out)
         served = self.served(asked)
-        if served.tools:
-            body["tools"] = [*body.get("tools", ()), *served.tools]
-        merged(body, joined_lists(body, served.fields))
+        if served is not NOTHING:
+            _add(body, served)
         merged(body, joined_lists(body, asked.settings.more))
         pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
         pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
         for n, message in enumerate(encoded.parts):  # these are JSON already
             pieces += [b",", message] if n else [message]
         whole = b"".join([*pieces, b"]}"])
-        tools = frozenset(tool.name for tool in asked.tools)
+        tools = frozenset([tool.name for tool in asked.tools])
         withheld = (FILES,) if encoded.withheld else ()
-        unsent = (parameter for parameter in left_out if parameter not in OUR_OWN)
+        unsent = [parameter for parameter in left_out if parameter not in OUR_OWN] if left_out else ()
         told = (*inexpressible, *withheld, *lacking, *unsent)
         return Request(
             path=self.path,
@@ -287,6 +286,13 @@ class Family(ABC):
             headers=served.headers,
             secrets=served.secrets,
         )
+
+    def _lacking(self, settings: Settings) -> tuple[str, ...]:
+        """Return the settings that the family has no field for."""
+        if not (self.lacks or settings.typed):
+            return ()
+        own = [name for name in self.lacks if getattr(settings, name, None)]
+        return (*own, *[name for name in settings.typed if name not in self.written])
 
     def _level(self, effort: str) -> str:
         """Return the level of thinking to send: one that the model has and did not refuse. Raises CrystalError."""
@@ -682,6 +688,12 @@ class _Query:
         if self.adjusted:
             told["adjusted"] = {name: one._asdict() for name, one in self.adjusted.items()}
         return replace(response, metadata={**response.metadata, **told}) if told else response
+
+
+def _add(body: dict[str, Any], served: Translated) -> None:
+    """Add the provider's own tools to a request, and the fields that go with them."""
+    body["tools"] = [*body.get("tools", ()), *served.tools]
+    merged(body, joined_lists(body, served.fields))
 
 
 def _without_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:

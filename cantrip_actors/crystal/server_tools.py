@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.server_tools import ServerTool
 
-__all__ = ["FEES", "KINDS", "NOTHING", "TRANSLATIONS", "Translated", "joined_lists"]
+__all__ = ["FEES", "KINDS", "LISTS", "NOTHING", "TRANSLATIONS", "Translated", "joined_lists"]
 
 
 class Translated(NamedTuple):
@@ -178,7 +178,8 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Sequence[ServerTool]], Translated]]] 
 }
 """By the rows of `terms.server_tools.TAKEN`."""
 
-_LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
+LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
+"""Fields of a request that are lists, to which is added."""
 
 
 def joined_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def joined_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
     So `options={"tools": […]}` adds to the gates and replaces none.
     """
     made = dict(more)
-    for name in _LISTS & body.keys() & more.keys():
+    for name in LISTS & body.keys() & more.keys():
         if not isinstance(more[name], (list, tuple)):
             raise CrystalError(
                 f"options: {name}: expected a list, which is added to the call's own, got {more[name]!r:.80}"

@@ -12,12 +12,14 @@ __all__ = ["json_object", "listed", "mapping"]
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """The object that a value is."""
+    if value.__class__ is dict:  # without the detour of an abstract class for what is nearly always one
+        return value
     return value if isinstance(value, Mapping) else {}
 
 
 def listed(value: Any) -> list[dict[str, Any]]:
     """The objects among the elements of the list that a value is."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, (list, tuple)) else []
+    return [one for one in value if isinstance(one, dict)] if value and isinstance(value, (list, tuple)) else []
 
 
 def json_object(text: str | bytes) -> dict[str, Any] | None:

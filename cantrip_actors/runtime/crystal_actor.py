@@ -117,7 +117,9 @@ class CrystalActor(Actor):
         self._answers_inline = terms is NO_TERMS
         self._draw = draw
         self._drawing = anyio.Event()
-        self._traffic = Traffic(name, terms, self._wake, estimator, self._look_again)
+        is_shared = draw is not None and terms.limits is not None and terms.limits.shared is not None
+        again: tuple[Callable[[], object], ...] = (self._look_again,) if is_shared else ()
+        self._traffic = Traffic(name, terms, self._wake, estimator, *again)
         self._waits = Waits()
         self._timer: Timer | None = None
 

@@ -96,8 +96,10 @@ class GoogleDecoder(Decoder):
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
             self.complete = True
-        self.logprobs += candidates_of(candidate.get("logprobsResult"))
-        self._grounding.update(mapping(candidate.get("groundingMetadata")))
+        if "logprobsResult" in candidate:
+            self.logprobs += candidates_of(candidate["logprobsResult"])
+        if "groundingMetadata" in candidate:
+            self._grounding.update(mapping(candidate["groundingMetadata"]))
         self._fetched = listed(mapping(candidate.get("urlContextMetadata")).get("urlMetadata")) or self._fetched
         self.note(continuation=candidate.get("continuationToken"))
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
@@ -137,7 +139,8 @@ class GoogleDecoder(Decoder):
         if self.complete:
             self._end_call()
             self._end_text()
-            self._ground()
+            if self._grounding or self._fetched:
+                self._ground()
             reason = self.metadata.get("stop_reason")
             if not self.unfinished:
                 self.metadata.pop("continuation", None)
