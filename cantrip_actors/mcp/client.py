@@ -35,7 +35,7 @@ from mcp_types import (
     PaginatedRequestParams,
     ToolListChangedNotification,
 )
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
@@ -61,6 +61,9 @@ CONNECT: Final = 30.0
 
 PAGES: Final = 100
 """Pages of tools that a server may list."""
+
+TOOLS: Final = 1_000
+"""Tools that a server may list: each schema is checked, which takes milliseconds."""
 
 ROUNDS: Final = 10
 """How often a server may ask for something during one call."""
@@ -123,7 +126,7 @@ async def hold(
                     ready(connection)
                     await connection.lost.wait()
                 tasks.cancel_scope.cancel()
-    except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ToolServerError) as problems:
+    except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
         raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
     if connecting.cancelled_caught:
         raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
@@ -189,11 +192,15 @@ class _Connection:
             for _ in range(PAGES):
                 page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
                 found += map(tool_of, page.tools)
+                if len(found) > TOOLS:
+                    raise ToolServerError(f"server {self._name} lists more than {TOOLS} tools")
                 cursor = page.next_cursor
                 if cursor is None:
                     return found
         except MCPError as problem:
             raise self._failed(problem) from problem
+        except ValidationError as problem:
+            raise ToolServerError(f"server {self._name} lists its tools wrongly: {_fault(problem)}") from None
         raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
 
     def _failed(self, problem: MCPError) -> Exception:
@@ -211,6 +218,9 @@ class _Connection:
             if problem.error.code == CONNECTION_CLOSED:
                 raise LostServer("its connection was closed") from problem
             return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
+        except ValidationError as problem:
+            told = f"{call.gate}: the server has done the call, but its answer is none: {_fault(problem)}"
+            return Answered(told, is_error=True)
         except RuntimeError as mismatch:  # the SDK checks structured content too, by what the server lists today
             return Answered(f"{call.gate}: {mismatch}", is_error=True)
         finally:
@@ -453,6 +463,12 @@ class _StandardError:
                 _log.debug("a server wrote to its standard error", server=self._server, line=line)
 
 
+def _fault(problem: ValidationError) -> str:
+    """Return what is wrong with a message of a server, by its first fault."""
+    first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{problem.title}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
 def _why(problems: BaseExceptionGroup[Any]) -> str:
     """Return what went wrong, a text for each problem."""
     return "; ".join(dict.fromkeys(_told(one) for one in _leaves(problems)))
@@ -471,6 +487,8 @@ def _told(problem: BaseException) -> str:
         return problem.error.message
     if isinstance(problem, ToolServerError):
         return str(problem)
+    if isinstance(problem, ValidationError):
+        return f"it does not speak the protocol: {_fault(problem)}"
     if isinstance(problem, OSError) and problem.strerror:
         return f"cannot start it: {problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
     return f"{type(problem).__name__}: {problem}"

@@ -26,6 +26,9 @@ __all__ = ["Pipe"]
 LONGEST: Final = 16 * 2**20
 """Bytes of one message of a program."""
 
+RUBBISH: Final = 3
+"""Lines that are no messages and are logged; a program may write a million of them."""
+
 GRACE: Final = 2.0
 """Seconds that a program has to end after its input was closed, and again after SIGTERM."""
 
@@ -40,6 +43,7 @@ class Pipe:
     def __init__(self, name: str, process: Process, tasks: TaskGroup) -> None:
         self._name = name
         self._process = process
+        self._rubbish = 0
         self._received, self.read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.write, self._to_send = anyio.create_memory_object_stream[SessionMessage](0)
         assert process.stdout is not None, "it was started with pipes"
@@ -91,7 +95,9 @@ class Pipe:
         try:
             return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError as problem:
-            _log.warning("a server wrote a line that is no message", server=self._name, bytes=len(line))
+            self._rubbish += 1
+            if self._rubbish <= RUBBISH:
+                _log.warning("a server wrote a line that is no message", server=self._name, bytes=len(line))
             return problem
 
     async def _send(self, to: ByteSendStream) -> None:

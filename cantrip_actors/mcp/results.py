@@ -51,7 +51,7 @@ def answered(result: CallToolResult, tool: Tool) -> Answered:
     if tool.output is not None:
         if value is None:
             return Answered(f"{tool.name} has an output schema and returned nothing that is structured", is_error=True)
-        problems = misfits(value, tool.output)
+        problems = misfits(value, tool.output, foreign=True)
         if problems:
             told = "; ".join(problems).replace("argument", "result")
             return Answered(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)

@@ -265,10 +265,11 @@ class Requests:
             return await source.decide(request_id, decision, by=by, note=note, **through)
         elicitation = self.elicitations.get(request_id)
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
-            check_decision(self._elicited(elicitation), decision, answer, args, remember)
+            check_decision(self._elicited(elicitation), decision, answer, args, remember, foreign=True)
             return self.elicitations.settle(elicitation, answer, by, door)
         requested = self._find(request_id, tenant)
-        kind = check_decision(self._request(requested), decision, answer, args, remember)
+        request, foreign = self._request(requested), bool(requested.round)
+        kind = check_decision(request, decision, answer, args, remember, foreign=foreign)
         if args is not None:
             self._check_args(requested, args)
         body: dict[str, Any] = {"request": request_id, "decision": kind, "by": by, "note": note}
@@ -334,11 +335,17 @@ class Requests:
         circle = self._core.loom.header(entity_id).circle if cell is None else cell.plan.circle.as_json()
         schema = next((gate["parameters"] for gate in circle["gates"] if gate["name"] == requested.gate), None)
         if schema is not None:
-            _check_json(f"args: {requested.gate}", args, schema)
+            servers = tuple(f"{server['name']}__" for server in circle.get("servers", ()))
+            _check_json(f"args: {requested.gate}", args, schema, foreign=requested.gate.startswith(servers))
 
 
-def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> Decision:
-    """Return the kind of decision. Raises InvalidDecision for one that does not fit the request."""
+def check_decision(
+    request: Request, decision: object, answer: object, args: object, remember: object, *, foreign: bool = False
+) -> Decision:
+    """Return the kind of decision; the schema of a question is `foreign` if a server asks.
+
+    Raises InvalidDecision for one that does not fit the request.
+    """
     if remember not in get_args(Remember):
         raise InvalidDecision(f'remember: expected "once" or "entity", got {remember!r}')
     if decision not in ("allow", "deny", None):
@@ -351,11 +358,11 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
     elif decision == "allow" or (decision is None) == (answer is None):
         raise InvalidDecision(f'request {request.id} is a question: expected either answer=… or "deny"')
     if decision is None and request.schema is not None:
-        _check_json("answer", answer, request.schema)
+        _check_json("answer", answer, request.schema, foreign=foreign)
     return "answer" if decision is None else cast(Decision, decision)
 
 
-def _check_json(what: str, value: object, schema: Mapping[str, Any]) -> None:
-    problems = misfits(value, schema)
+def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
+    problems = misfits(value, schema, foreign=foreign)
     if problems:
         raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")

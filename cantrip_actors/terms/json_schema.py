@@ -1,5 +1,9 @@
 """JSON Schemas: check a schema, and list how a value violates one.
 
+A schema can be made to cost hours: by a regular expression that backtracks, or by references that double at each level.
+A user's own schema is trusted. That of a server of tools is not (`foreign`): what has no bound in it is not checked
+here, because the server checks its own arguments, and references are counted.
+
 jsonschema takes a tenth of a second to import and most processes never use it, so it is imported on first use.
 """
 
@@ -7,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -15,6 +19,11 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 __all__ = ["dangling_reference", "fault_of_schema", "misfits", "problems", "validator"]
+
+REFERENCES: Final = 10_000
+"""References that are followed in one check of a value against a foreign schema."""
+
+_UNBOUNDED: Final = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems")
 
 
 def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
@@ -50,17 +59,47 @@ def dangling_reference(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+def validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft202012Validator:
     """Return the validator of a valid schema. It does not fetch references of the schema."""
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    return Draft202012Validator(schema, registry=EMPTY_REGISTRY)
+    made: Draft202012Validator = (_bounded() if foreign else Draft202012Validator)(schema, registry=EMPTY_REGISTRY)
+    return made
 
 
-def misfits(value: Any, schema: Mapping[str, Any]) -> list[str]:
+def _bounded() -> Any:
+    """Return a class of validators for one foreign schema. Its `followed` counts the references of a check."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    known, followed = Draft202012Validator.VALIDATORS, [0]
+
+    def nothing(*_: Any) -> None:
+        """Check nothing."""
+
+    def follow(keyword: str) -> Any:
+        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            followed[0] += 1
+            if followed[0] > REFERENCES:
+                raise RecursionError
+            yield from known[keyword](validator, value, instance, schema) or ()
+
+        return check
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        if "patternProperties" not in schema:
+            yield from known["additionalProperties"](validator, value, instance, schema) or ()
+
+    own = {"$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef"), "additionalProperties": additional}
+    made = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, nothing), **own})  # type: ignore[no-untyped-call]
+    made.followed = followed
+    return made
+
+
+def misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
     """Return a text for each violation of a valid schema by a value."""
-    return problems(value, _cached(orjson.dumps(schema, default=dict)))
+    return problems(value, _cached(orjson.dumps(schema, default=dict), foreign))
 
 
 def problems(value: Any, schema: Draft202012Validator) -> list[str]:
@@ -68,10 +107,13 @@ def problems(value: Any, schema: Draft202012Validator) -> list[str]:
     from referencing.exceptions import Unresolvable
 
     found: list[str] = []
+    getattr(schema, "followed", [0])[0] = 0
     try:
         errors = list(schema.iter_errors(value))
     except Unresolvable as elsewhere:
         return [f"the schema refers to {elsewhere.ref!r}, which is not in it, so nothing can be checked"]
+    except RecursionError:
+        return ["the schema refers to itself without end, so nothing can be checked"]
     for error in errors:
         if error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
@@ -83,5 +125,5 @@ def problems(value: Any, schema: Draft202012Validator) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _cached(schema: bytes) -> Draft202012Validator:
-    return validator(orjson.loads(schema))
+def _cached(schema: bytes, foreign: bool) -> Draft202012Validator:
+    return validator(orjson.loads(schema), foreign=foreign)

@@ -22,7 +22,7 @@ import orjson
 
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate, gate, the_call
-from cantrip_actors.terms.json_schema import fault_of_schema
+from cantrip_actors.terms.json_schema import fault_of_schema, validator
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
 from cantrip_actors.terms.wrapping import Wrap
@@ -320,7 +320,8 @@ def _gate_of(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: bool)
         wrappers.append(Wrapper("ask_first", ask=AskFirst()))
     if server.guard is not None and not made.read_only and not (wrappers and server.guard.ask):
         wrappers.insert(0, server.guard)
-    return replace(made, site=((CALL, the_call),), server=server, wrappers=tuple(wrappers))
+    checked = validator(made.parameters, foreign=True)
+    return replace(made, site=((CALL, the_call),), server=server, wrappers=tuple(wrappers), schema=checked)
 
 
 def _catalogue(server: ToolServer, listed: Listed) -> Gate:

@@ -27,7 +27,9 @@ from cantrip_actors import (
 from cantrip_actors.mcp import Elicited, ToolServer, ToolServerError, http, inproc, stdio
 from cantrip_actors.mcp.results import answered
 from cantrip_actors.observe import ToolCallUpsert, Upserts
-from cantrip_actors.terms.tool_server import Listed, Tool, gate_name
+from cantrip_actors.terms.gate import Refused
+from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.tool_server import Listed, Tool, gate_name, gates_of
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.mcp.tools import tools
 from tests.runtime.spells import done, say
@@ -113,6 +115,33 @@ def test_nothing_that_a_schema_refers_to_is_fetched() -> None:
     value, is_error = answered(result, MODEST._replace(output=schema))
     assert is_error
     assert "which is not in it" in value
+
+
+DOUBLING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+
+
+@pytest.mark.rule("MCP-17")
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"properties": {"a": {"pattern": "^(a+)+$"}}}, None),
+        ({"patternProperties": {"^(.*)*x$": {}}, "additionalProperties": False}, None),
+        ({"propertyNames": {"pattern": "^(a+)+$"}}, None),
+        ({"$defs": {**DOUBLING, "d60": {}}, "$ref": "#/$defs/d0"}, "refers to itself without end"),
+        ({"allOf": [{"$ref": "#"}]}, "refers to itself without end"),
+        ({"properties": {"a": {"maxLength": 3}}}, "is too long"),
+    ],
+)
+def test_a_schema_of_a_server_cannot_cost_hours(schema: Any, told: str | None) -> None:
+    schema = {"type": "object", **schema}
+    given = {"a": "a" * 60 + "!", "a" * 60 + "!": 1}
+    server = inproc("t", None)
+    listed = Listed.of(server, [MODEST._replace(parameters=schema)])
+    (made,) = gates_of(server, listed, None, in_programs=False)  # type: ignore[arg-type]
+    refused = made.check(ToolCall("1", made.name, given))
+    assert (told in refused.reason) if told else not isinstance(refused, Refused)
+    result = answered(CallToolResult(content=[], structured_content=given), MODEST._replace(output=schema))
+    assert (told in str(result.value)) if told else result.value == given
 
 
 class Dying(ToolServer):

@@ -116,6 +116,28 @@ async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
             await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", flood)), "go")
 
 
+@pytest.mark.rule("MCP-02")
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("greeting", "it does not speak the protocol: InitializeResult: "),
+        ("list", "lists its tools wrongly: ListToolsResult: tools: "),
+        ("schema", "lists its tools wrongly: ListToolsResult: tools.0.inputSchema.type: "),
+        ("many", "lists more than 1000 tools"),
+        ("content", "the server has done the call, but its answer is none: CallToolResult: content.0."),
+    ],
+)
+async def test_a_server_that_does_not_keep_to_the_protocol_is_an_error_that_says_how(mode: str, told: str) -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", mode)
+    async with Runtime.open() as runtime:
+        try:
+            (first, is_error), *_ = seen(await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go"))
+        except ToolServerError as problem:
+            first, is_error = str(problem), True
+    assert is_error
+    assert told in first
+
+
 @pytest.mark.rule("MCP-12")
 async def test_a_program_that_ignores_its_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
     code = (

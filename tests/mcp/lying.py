@@ -1,0 +1,30 @@
+"""A program that speaks MCP badly: `python lying.py MODE`."""
+
+import json
+import sys
+from typing import Any
+
+MODE = sys.argv[1]
+TOOL = {"name": "f", "inputSchema": {"type": "object"}}
+GREETING = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+LISTS: dict[str, Any] = {
+    "list": "no list",
+    "schema": [{"name": "f", "inputSchema": {"type": "nothing"}}],
+    "many": [{**TOOL, "name": f"f{number}"} for number in range(1001)],
+}
+RESULTS: dict[str, Any] = {"content": {"content": [{"type": "alien"}]}, "no content": {}}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, answer = asked.get("method"), {"result": {}}
+    if method == "initialize":
+        answer = {"result": {"hello": 1} if MODE == "greeting" else GREETING}
+    elif method == "tools/list":
+        answer = {"result": {"tools": LISTS.get(MODE, [TOOL])}}
+    elif method == "tools/call":
+        answer = {"result": RESULTS.get(MODE, {"content": []})}
+    elif method == "server/discover":
+        answer = {"error": {"code": -32601, "message": "unknown"}}
+    if "id" in asked:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}) + "\n")
+        sys.stdout.flush()
