@@ -32,6 +32,8 @@ pytestmark = [
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 WIDE = {"width": 1440, "height": 900}
+STAGE = Path(__file__).with_name("stage.js")
+ENTITIES = 2000
 OPERATOR = "anna"
 
 
@@ -113,8 +115,13 @@ def observed() -> Iterator[Live]:
 
 
 @contextmanager
-def opened(chrome: Any, service: Live | None = None, url: str | None = None, **options: Any) -> Iterator[Any]:
-    """Open the page; an error, a report of its policy or a request to another host fails the test."""
+def opened(
+    chrome: Any, service: Live | None = None, url: str | None = None, *, is_staged: bool = False, **options: Any
+) -> Iterator[Any]:
+    """Open the page; an error, a report of its policy or a request to another host fails the test.
+
+    The test plays the events of a page that `is_staged`, which has 2,000 entities.
+    """
     faults: list[str] = []
     context = chrome.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
     page = context.new_page()
@@ -125,7 +132,13 @@ def opened(chrome: Any, service: Live | None = None, url: str | None = None, **o
     link = url or (service.link(OPERATOR) if service else "")
     host = link.split("/#")[0]
     page.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((host, "data:")) else None)
+    if is_staged:
+        context.add_init_script(path=STAGE)
     page.goto(link)
+    if is_staged:
+        until(lambda: page.evaluate("!!window.stage"))
+        page.evaluate("count => play.begin(count)", ENTITIES)
+        until(lambda: page.evaluate("document.querySelectorAll('#loom .row').length > 5"))
     page.wait_for_selector("#line.on")
     page.faults = faults
     try:
@@ -225,6 +238,12 @@ def test_the_walk_cast_children_crash_approval_fork(
             page.wait_for_selector('#main .step:has-text("Episode: done")')
             page.screenshot(path=(tmp_path if name == "page-zoomed" else folder) / f"{name}.png")
             assert clipped(page) == []
+            if name == "page-phone":
+                for tab in ("loom", "needs", "actors", "main"):
+                    page.click(f'#tabs [data-tab="{tab}"]')
+                    page.wait_for_selector(f"#{tab}:visible")
+                    assert page.locator(".pane:visible").count() == 1
+                    assert clipped(page) == []
 
 
 def clipped(page: Any) -> list[str]:
@@ -569,6 +588,53 @@ def test_hostile_content_is_shown_as_text(chrome: Any) -> None:
             )
 
 
+@pytest.mark.rule("PAGE-05")
+def test_hostile_events_are_shown_as_text_in_every_pane(chrome: Any, service: Live) -> None:
+    with opened(chrome, service, is_staged=True) as page:
+        page.evaluate("location.hash = '#/e/e1'")
+        page.wait_for_selector("#main header.entity")
+        page.evaluate(
+            """corpus => corpus.forEach((text, n) => {
+              const at = new Date(2e12 + n).toISOString(), id = "e1", send = (...event) => stage.send(...event);
+              const images = [{ url: text, filename: text, media_type: text, size: 1 }];
+              const used = { tokens_prompt: 1, tokens_completion: 1, duration_ms: 1 };
+              send("entity", { id: `h${n}`, name: text, cantrip: text, intent: text, crystal: text, parent: "e1",
+                parent_turn: `t${n - 1}`, began: at, lasting: true });
+              send("steer", { id, text, by: text, at }, `e1:${n * 10 + 1}`);
+              send("turn", { id: `t${n}`, entity_id: id, sequence: n + 1, content: text, parent_id: null, utterance: "",
+                gate_calls: [{ gate: text, args: { [text]: text }, result: text, is_error: n % 2 > 0, images }],
+                images, truncated: false, metadata: used }, `e1:${n * 10 + 2}`);
+              const request = { entity: id, gate: text, args: { [text]: text }, text, schema: null, asked_at: at };
+              send("request", { ...request, id: `a${n}`, kind: "approval" }, `e1:${n * 10 + 3}`);
+              send("request", { ...request, id: `q${n}`, kind: "question" }, `e1:${n * 10 + 4}`);
+              const decision = { id: "other", entity: id, decision: text, by: text, note: text, at };
+              send("decision", decision, `e1:${n * 10 + 5}`);
+              for (const type of ["message", "thinking", "tool_call"]) send("upsert", { payload: { type, sessionId: id,
+                turnId: "now", itemId: `${type}${n}`, status: "update", content: text, toolName: text,
+                toolArguments: { [text]: text }, toolOutput: text } });
+              const row = { path: `root/h${n}`, kind: text, state: text, since: 1, mailbox: 1, in_hand: 1,
+                restarts: 1 };
+              const crash = { at: 1, path: `root/${text}`, what: text, reason: text, report: text };
+              send("actor", { rows: [{ ...row, exit: text }], gone: [], crashes: [crash],
+                crystals: [{ name: text, breaker: text, waiting: 1, until: 1 }] });
+            })""",
+            HOSTILE,
+        )
+        page.wait_for_selector(f'[data-sequence="{len(HOSTILE)}"]')
+        page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true })")
+        page.wait_for_timeout(100)  # whatever was made has had time to load or run
+        shown = page.inner_text("#panes")
+        assert shown.count("<script>alert(1)</script>") > 10
+        foreign = page.locator("#panes :is(script, iframe, object, embed, base, link, style, math, video, img)")
+        assert foreign.count() == 0
+        links = page.evaluate("() => [...document.links].map(one => one.protocol)")
+        assert set(links) <= {"http:", "https:"}
+        assert page.evaluate(
+            "() => [...document.querySelectorAll('*')]"
+            ".every(one => [...one.attributes].every(found => !found.name.startsWith('on')))"
+        )
+
+
 @pytest.mark.rule("PAGE-05", "PAGE-13")
 def test_the_policy_allows_own_files_only_and_the_wheel_has_them_all() -> None:
     policy = PAGE_HEADERS["content-security-policy"]
@@ -609,31 +675,9 @@ def test_the_page_works_from_an_installed_wheel(chrome: Any, tmp_path: Path) -> 
 # Much, and for long
 
 
-STAGE = Path(__file__).with_name("stage.js")
-ENTITIES = 2000
-
-
-@contextmanager
-def staged(chrome: Any, service: Live, **options: Any) -> Iterator[Any]:
-    """Open the page with an event stream that the test plays, for 2,000 entities, one of them selected."""
-    context = chrome.new_context(viewport=WIDE, reduced_motion="reduce", **options)
-    context.add_init_script(path=STAGE)
-    page = context.new_page()
-    page.set_default_timeout(15_000)
-    page.goto(service.link(OPERATOR))
-    until(lambda: page.evaluate("!!window.stage"))
-    page.evaluate("count => play.begin(count)", ENTITIES)
-    page.wait_for_selector("#line.on")
-    until(lambda: page.evaluate("document.querySelectorAll('#loom .row').length > 5"))
-    try:
-        yield page
-    finally:
-        context.close()
-
-
 @pytest.mark.rule("PAGE-06")
 def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrome: Any, service: Live) -> None:
-    with staged(chrome, service) as page:
+    with opened(chrome, service, is_staged=True) as page:
         page.evaluate("location.hash = '#/e/e1'")
         page.wait_for_selector("#main header.entity")
         found, sent = [], 0
@@ -655,7 +699,7 @@ def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrom
 @pytest.mark.rule("PAGE-06")
 def test_the_heap_of_a_page_that_is_open_for_long_stays_as_it_is(chrome: Any, service: Live) -> None:
     """With `EXHAUSTIVE=1` 300,000 updates, as many as come in five minutes; fewer otherwise."""
-    with staged(chrome, service) as page:
+    with opened(chrome, service, is_staged=True) as page:
         session = page.context.new_cdp_session(page)
 
         def heap(updates: int, begin: int) -> int:
@@ -810,7 +854,7 @@ def test_controls_have_names_trees_have_roles_and_focus_stays(chrome: Any, servi
     "place", ["#loom .row[tabindex='0']", "#actors .row[tabindex='0']", "#main .composer textarea"]
 )
 def test_the_focus_and_what_is_typed_survive_a_hundred_updates(chrome: Any, service: Live, place: str) -> None:
-    with staged(chrome, service) as page:
+    with opened(chrome, service, is_staged=True) as page:
         page.evaluate("location.hash = '#/e/e7'")
         page.wait_for_selector("#main .composer textarea")
         page.focus(place)

@@ -4,6 +4,8 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import httpx
 import pytest
 from anyio import to_thread
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from cantrip_actors import (
@@ -288,6 +292,35 @@ class Faulty:
 async def test_a_processor_that_raises_changes_nothing_of_the_entity(sdk: Sdk, where: str) -> None:
     sdk.provider.add_span_processor(Faulty(where=where))
     assert await _lines(telemetry=sdk.telemetry()) == await _lines()
+
+
+class Blocking(SpanExporter):
+    """An exporter whose back end does not answer until `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+        self.go_on = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.is_asked.set()
+        self.go_on.wait()
+        return SpanExportResult.SUCCESS
+
+
+@pytest.mark.rule("OTEL-04")
+@pytest.mark.real_time
+async def test_an_exporter_that_blocks_changes_nothing_of_the_entity(sdk: Sdk) -> None:
+    exporter = Blocking()
+    processor = BatchSpanProcessor(exporter, schedule_delay_millis=1)
+    sdk.provider.add_span_processor(processor)
+    try:
+        await _lines(telemetry=sdk.telemetry())
+        await to_thread.run_sync(exporter.is_asked.wait)  # it hangs from here on
+        assert await _lines(telemetry=sdk.telemetry()) == await _lines()
+        assert not exporter.go_on.is_set()
+    finally:
+        exporter.go_on.set()
+        processor.shutdown()
 
 
 @pytest.mark.rule("OTEL-04")

@@ -23,10 +23,11 @@ export class Timeline {
   constructor(node, model, { can, act }) {
     Object.assign(this, { node, model, can, act });
     this.header = h("header", { class: "entity" });
-    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#loadEarlier() });
+    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
+    this.problem = h("p", { class: "error", role: "alert" });
     this.list = h("ol", { class: "thread", "aria-label": "Turns" });
     this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
-    this.body = h("div", { class: "body" }, this.more, this.list, this.liveBox);
+    this.body = h("div", { class: "body" }, this.problem, this.more, this.list, this.liveBox);
     this.body.addEventListener("scroll", () => { this.isAtEnd = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 60; }, { passive: true });
     this.composer = h("div", { class: "composer" });
     this.isAtEnd = true;
@@ -48,8 +49,14 @@ export class Timeline {
       catch (error) { this.header.replaceChildren(h("h1", null, "No such entity"), h("p", { class: "dim" }, plain(error.message))); this.composer.replaceChildren(); return; }
     }
     this.#head(); this.#compose();
-    await this.reload();
+    setText(this.problem, "");
+    await this.#try(() => this.reload());
     this.#toTurn();
+  }
+  // What cannot be read is read again after the next snapshot; until then it is said why.
+  async #try(work) {
+    try { await work(); setText(this.problem, ""); }
+    catch (error) { setText(this.problem, `Not all turns could be read: ${plain(error.message)}`); }
   }
   async reload() {
     const id = this.id;
