@@ -17,7 +17,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "rank"]
+__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "may_cast", "may_load", "rank"]
 
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
@@ -122,6 +122,20 @@ def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
         for other in members
         if other.owner != me.owner and other.room and can_run(other, one, members)
     )
+
+
+def may_load(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+    """Return whether a node loads an entity that is wanted there at once, and does not leave it to one with more room.
+
+    A node below half of its capacity loads what it is asked for; a fuller one what falls to it first (N-17).
+    """
+    place = rank(me, one, members)
+    return place == 0 or (place < len(members) and me.busy * 2 < me.capacity)
+
+
+def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+    """Return whether a firing falls to a node: it has the most room for it, by the rule for entities."""
+    return rank(me, one, members) == 0
 
 
 def is_overloaded(me: Member, members: Sequence[Member]) -> bool:

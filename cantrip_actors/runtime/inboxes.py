@@ -19,6 +19,7 @@ import anyio
 
 from cantrip_actors.loom import Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.tenant import scoped
@@ -397,7 +398,7 @@ class Inboxes:
             return
         except CantripError as error:
             if core.membership is not None and is_outage(error):  # the node tries again until the store is back
-                core.membership.suspended.setdefault(entity_id, time.monotonic())
+                core.membership.advance(Suspended(entity_id))
                 return
             why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))

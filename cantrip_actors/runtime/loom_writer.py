@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import anyio
 
 from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
+from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
@@ -158,8 +159,7 @@ class LoomActor(Actor):
         if self._membership is not None:
             join = partial(cast("NodeTables", self._store).join, self._owner, self._ttl, self._membership.info)
             await self._in_store(join)
-            self._membership.owner = self._owner
-            self._membership.note_renewed(asked=False)
+            self._membership.advance(Joined(self._owner))
             if self._store.expires:
                 self._renewal.start()
         if self._store.shared:
@@ -230,7 +230,7 @@ class LoomActor(Actor):
         if ours is not None:
             beat = cast("NodeTables", self._store).beat
             asked = beat(self._owner, self._ttl, ours.info, busy=ours.busy, is_draining=ours.is_draining)
-            ours.note_renewed(asked=asked)
+            ours.advance(Renewed(asked))
         elif self._leases:
             self._store.renew(self._owner, self._ttl)
 
