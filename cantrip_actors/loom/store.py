@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -336,6 +337,10 @@ class Store(ABC):
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
         """Call `heard` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
+
+    def clock(self) -> float:
+        """Return the seconds since 1970 by the clock of the loom: of its server, or else of this machine."""
+        return time.time()
 
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:

@@ -159,9 +159,7 @@ def advance(state: State, now: float, event: Event) -> tuple[State, list[Action]
 
 def _renew(state: State, now: float) -> State:
     is_late = now - state.renewed > state.ttl / 2
-    return state._replace(
-        renewed=now, steady_since=now if is_late else state.steady_since, late=state.late + is_late
-    )
+    return state._replace(renewed=now, steady_since=now if is_late else state.steady_since, late=state.late + is_late)
 
 
 def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[Action]]:

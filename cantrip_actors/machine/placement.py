@@ -17,7 +17,19 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "may_cast", "may_load", "rank"]
+__all__ = [
+    "Candidate",
+    "Looked",
+    "Member",
+    "State",
+    "Take",
+    "UnloadIdle",
+    "advance",
+    "can_run",
+    "may_cast",
+    "may_load",
+    "rank",
+]
 
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 

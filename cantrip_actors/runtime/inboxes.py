@@ -9,7 +9,6 @@ ends of episodes that a caller here waits for.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -369,7 +368,7 @@ class Inboxes:
 
     async def expire(self) -> None:
         """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
-        before = datetime.fromtimestamp(max(0.0, time.time() - self._core.limits.keep_keys), UTC)
+        before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._in_store(partial(self._core.store.expire_mail, text))
 
