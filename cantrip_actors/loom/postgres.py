@@ -260,11 +260,11 @@ class PostgresStore(TableStore):
         raise AssertionError  # the second time either returns or fails
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
-        if claims:  # in the order of a claim: first leases, then trees
-            db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
         if posts:
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
+        if claims:  # after the trees, which are always there, and leases are not: claims would wait for each other
+            db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
 
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
