@@ -132,6 +132,7 @@ class PostgresStore(TableStore):
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
             pid, now = connection.execute(f"select pg_backend_pid(), {_NOW}").fetchone() or (None, None)
             self._note_time(now)
+            self.connections += 1
             self.is_pooled = pid != connection.info.backend_pid
             if self.is_pooled:
                 connection.prepare_threshold = None

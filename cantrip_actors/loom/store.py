@@ -81,6 +81,8 @@ class Store(ABC):
     """Whether its lines have the links of a hash chain (`seal`)."""
     seal: Seal = UNSEALED
     """The keys that links are made with, in a loom that was opened with `seal_key`."""
+    connections: int = 0
+    """How often it has connected to a server: after each time the loom may be another one's copy of it."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox."""
     _known: Known
@@ -412,6 +414,10 @@ class Store(ABC):
     @abstractmethod
     def quarantined(self) -> list[str]:
         """Return the entities that nobody may claim, because three holders in a row died."""
+
+    def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
+        """Return the leases that a holder has, as the store says; `until` is 0."""
+        return []
 
     @abstractmethod
     def renew(self, owner: str, ttl: float) -> None:
