@@ -165,8 +165,6 @@ class TestRules:
         ids += [f"METRIC-{n:02}" for n in range(1, 7)]
         ids += [f"LOG-{n:02}" for n in range(1, 8)]
         unproven = {
-            3,
-            9,
             47,
             51,
             66,

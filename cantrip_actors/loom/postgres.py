@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
@@ -109,6 +110,8 @@ class PostgresStore(TableStore):
         self.durability = durability
         self._url = url
         self._owners = set()
+        self._heard = time.time(), time.monotonic()
+        """What the server's clock said, and when."""
         self._closed = False
         self._known = LookedUp()
         self._writing = threading.Lock()
@@ -129,8 +132,10 @@ class PostgresStore(TableStore):
     def _connect(self) -> psycopg.Connection[TupleRow]:
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
-            pid = connection.execute("select pg_backend_pid()").fetchone()
-            self.is_pooled = pid != (connection.info.backend_pid,)
+            pid, now = connection.execute(f"select pg_backend_pid(), {_NOW}").fetchone() or (None, None)
+            self._note_time(now)
+            self.connections += 1
+            self.is_pooled = pid != connection.info.backend_pid
             if self.is_pooled:
                 connection.prepare_threshold = None
             else:
@@ -257,11 +262,11 @@ class PostgresStore(TableStore):
         raise AssertionError  # the second time either returns or fails
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
-        if claims:  # in the order of a claim: first leases, then trees
-            db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
         if posts:
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
+        if claims:  # after the trees, which are always there, and leases are not: claims would wait for each other
+            db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
 
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
@@ -316,7 +321,15 @@ class PostgresStore(TableStore):
         return left > 0 and not gone(owner)
 
     def _now(self, db: Connection) -> float:
-        return float(db.execute("select extract(epoch from clock_timestamp())::float8").fetchone()[0])
+        return float(db.execute(f"select {_NOW}").fetchone()[0])
+
+    def clock(self) -> float:
+        """The server's clock, as this process heard it last (N-03)."""
+        heard, at = self._heard
+        return heard + time.monotonic() - at
+
+    def _note_time(self, heard: float) -> None:
+        self._heard = heard, time.monotonic()
 
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         db.execute(
@@ -360,12 +373,10 @@ class PostgresStore(TableStore):
         A mail gets its number before it is committed. So this asks for a lock that all share who post: while somebody
         posts, mail with a lower number than the latest may still come, and the next question is after the same number.
         """
-        query = (
-            "select pg_try_advisory_xact_lock(?, hashtext(current_schema())), "
-            "last_value - 1 + is_called::int from mails"
-        )
-        found = self._new_rows(query, POSTING)
-        is_quiet, last = found[0] if found else (True, 0)
+        found = self._new_rows(_LAST_MAIL, POSTING)
+        is_quiet, last, now = found[0] if found else (True, 0, None)
+        if now is not None:
+            self._note_time(now)
         if is_quiet and last <= after:
             return after, []
         return (last if is_quiet else after), self._waiting_after(after)
@@ -489,6 +500,11 @@ class _Sql:
             cursor.executemany(query.replace("?", "%s"), rows)
 
 
+_NOW = "extract(epoch from clock_timestamp())::float8"
+_LAST_MAIL = (
+    "select pg_try_advisory_xact_lock(?, hashtext(current_schema())), "
+    "last_value - 1 + is_called::int, extract(epoch from clock_timestamp())::float8 from mails"
+)
 _RENEW = "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?"
 _RISKS = (
     b"select current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off', "

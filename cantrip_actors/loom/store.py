@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,6 +83,8 @@ class Store(ABC):
     """Whether its lines have the links of a hash chain (`seal`)."""
     seal: Seal = UNSEALED
     """The keys that links are made with, in a loom that was opened with `seal_key`."""
+    connections: int = 0
+    """How often it has connected to a server: after each time the loom may be another one's copy of it."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox."""
     _known: Known
@@ -367,6 +370,10 @@ class Store(ABC):
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
         """Call `heard` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
+    def clock(self) -> float:
+        """Return the seconds since 1970 by the clock of the loom: of its server, or else of this machine."""
+        return time.time()
+
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
         """Change an account that all processes of the loom share, a text, and return what `change` returns beside it.
@@ -437,6 +444,10 @@ class Store(ABC):
     @abstractmethod
     def quarantined(self) -> list[str]:
         """Return the entities that nobody may claim, because three holders in a row died."""
+
+    def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
+        """Return the leases that a holder has, as the store says; `until` is 0."""
+        return []
 
     @abstractmethod
     def renew(self, owner: str, ttl: float) -> None:

@@ -22,7 +22,7 @@ from cantrip_actors.loom.erasure import (
     is_schedule_for,
 )
 from cantrip_actors.loom.inbox import mark_fault
-from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder
+from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder, Lease
 from cantrip_actors.loom.node_tables import Connection, NodeTables
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, check_lease, facts_of
 from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
@@ -470,6 +470,11 @@ class TableStore(NodeTables):
         """The entities whose holders died."""
         query = "select entity from leases where deaths >= ? order by entity"
         return [_text(entity) for (entity,) in self._new_rows(query, DEATHS)]
+
+    def leases_of(self, owner: str) -> list[Lease]:
+        """The leases that a holder has."""
+        query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
+        return [Lease(_text(entity), owner, token, 0.0) for entity, token in self._new_rows(query, owner)]
 
     def is_held(self, entity_id: str) -> bool:
         """Whether somebody else holds a lease on the tree of an entity."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -330,7 +329,7 @@ class Loom:
 
         For a loom of `open_loom`; on the loom of a runtime that is open use `await runtime.prune(…)`.
         """
-        return prune_loom(self._store, older_than, now=time.time(), dry_run=dry_run, tenant=self.tenant)
+        return prune_loom(self._store, older_than, now=self._store.clock(), dry_run=dry_run, tenant=self.tenant)
 
     def forget(
         self, entity_id: str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False

@@ -17,7 +17,20 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Candidate", "Looked", "Member", "State", "Take", "UnloadIdle", "advance", "can_run", "order_among", "rank"]
+__all__ = [
+    "Candidate",
+    "Looked",
+    "Member",
+    "State",
+    "Take",
+    "UnloadIdle",
+    "advance",
+    "can_run",
+    "may_cast",
+    "may_load",
+    "order_among",
+    "rank",
+]
 
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
@@ -128,6 +141,20 @@ def order_among(owners: Iterable[str], me: str, key: str) -> int:
     """Return how many nodes come before this one for a key, where all are equal; 0 for a node that is not listed."""
     places = {owner: blake2b(f"{owner}\0{key}".encode(), digest_size=8).digest() for owner in owners}
     return sum(place < places[me] for place in places.values()) if me in places else 0
+
+
+def may_load(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+    """Return whether a node loads an entity that is wanted there at once, and does not leave it to one with more room.
+
+    A node below half of its capacity loads what it is asked for; a fuller one what falls to it first (N-17).
+    """
+    place = rank(me, one, members)
+    return place == 0 or (place < len(members) and me.busy * 2 < me.capacity)
+
+
+def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+    """Return whether a firing falls to a node: it has the most room for it, by the rule for entities."""
+    return rank(me, one, members) == 0
 
 
 def is_overloaded(me: Member, members: Sequence[Member]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -240,7 +239,7 @@ class Cells:
         if parent is None:
             self._attach(cell)
         if cell.wait.deadline.is_set:
-            now = time.time()
+            now = self._core.store.clock()
             cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
         if parent is not None and loom.is_over(entity_id):
             cell.is_over = True

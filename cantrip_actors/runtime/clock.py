@@ -1,8 +1,8 @@
 """The time of day, for everything that waits for one.
 
-It is the system's clock, so it is right after the machine was suspended or its clock was set. In virtual time
-(`supervisors.testing`) it runs ahead of the system's clock by as much as the event loop's clock does, so a test can
-sleep for a week and see the schedules of that week.
+It is the clock of the loom (`Store.clock`): that of its server, or this machine's. In virtual time
+(`supervisors.testing`) it runs ahead of that clock by as much as the event loop's clock does, so a test can sleep for a
+week and see the schedules of that week.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _behind: RunVar[float] = RunVar("cantrip_actors.runtime.clock")
 """By how many seconds the event loop's clock was behind the monotonic one when it was first asked."""
 
 
-def time_of_day() -> float:
-    """Return the seconds since 1970. Call it in an event loop."""
+def time_of_day(wall: float) -> float:
+    """Return the seconds since 1970, where `wall` is what the loom's clock says. Call it in an event loop."""
     behind = time.monotonic() - anyio.current_time()
     try:
         at_first = _behind.get()
     except LookupError:
         _behind.set(at_first := behind)
-    return time.time() + at_first - behind
+    return wall + at_first - behind

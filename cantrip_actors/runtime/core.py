@@ -27,6 +27,7 @@ from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
@@ -179,7 +180,11 @@ class Core:
 
     def moment(self, budget: Budget = NO_BUDGET) -> Moment:
         """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""
-        return Moment(time.monotonic(), time.time(), str(uuid_utils.uuid7()), budget)
+        return Moment(time.monotonic(), self.store.clock(), str(uuid_utils.uuid7()), budget)
+
+    def time_of_day(self) -> float:
+        """Return the seconds since 1970 by the loom's clock. Call it in the event loop."""
+        return time_of_day(self.store.clock())
 
     async def append(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()

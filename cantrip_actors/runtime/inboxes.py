@@ -9,7 +9,6 @@ ends of episodes that a caller here waits for.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +18,7 @@ import anyio
 
 from cantrip_actors.loom import Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.tenant import scoped
@@ -372,7 +372,7 @@ class Inboxes:
 
     async def expire(self) -> None:
         """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
-        before = datetime.fromtimestamp(max(0.0, time.time() - self._core.limits.keep_keys), UTC)
+        before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._in_store(partial(self._core.store.expire_mail, text))
 
@@ -401,7 +401,7 @@ class Inboxes:
             return
         except CantripError as error:
             if core.membership is not None and is_outage(error):  # the node tries again until the store is back
-                core.membership.suspended.setdefault(entity_id, time.monotonic())
+                core.membership.advance(Suspended(entity_id))
                 return
             why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))

@@ -14,6 +14,7 @@ from typing import Final
 
 import anyio
 
+from cantrip_actors.machine.node import may_renew
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
@@ -60,7 +61,7 @@ class LeaseRenewal:
     def _run(self) -> None:
         was_stalled = False
         while not self._stopped.wait(self._period):
-            is_stalled = time.monotonic() - self._ticked > self._stall
+            is_stalled = not may_renew(self._ticked, time.monotonic(), self._stall)
             if is_stalled and not was_stalled:
                 _log.error("the event loop is blocked: its leases are not renewed any more", seconds=self._stall)
             was_stalled = is_stalled

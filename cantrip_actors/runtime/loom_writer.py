@@ -22,12 +22,14 @@ import anyio
 
 from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
 from cantrip_actors.loom.inbox import Refusal
+from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.lease_renewal import LeaseRenewal
+from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
 
@@ -168,6 +170,8 @@ class LoomActor(Actor):
         self._renewal = LeaseRenewal(self._renew, self._beat, **stall)
         self._ended: list[str] = []
         """Roots whose leases are to be released."""
+        self._connections = 0
+        """How many connections its store had made when leases were last compared."""
         self._unreleased: dict[str, Lease] = {}
         """Leases that the store would not release; it is tried again, as renewals would keep them for good."""
         self._last = ""
@@ -179,8 +183,7 @@ class LoomActor(Actor):
         if self._membership is not None:
             join = partial(cast("NodeTables", self._store).join, self._owner, self._ttl, self._membership.info)
             await self._in_store(join)
-            self._membership.owner = self._owner
-            self._membership.note_renewed(asked=False)
+            self._membership.advance(Joined(self._owner))
             if self._store.expires:
                 self._renewal.start()
         if self._store.shared:
@@ -245,13 +248,33 @@ class LoomActor(Actor):
         elif self._leases or self._membership is not None:
             await self._attempt("leases could not be renewed", self._renew)
         await self._release_leases(list(self._unreleased.values()))
+        await self._release_strays()
+
+    async def _release_strays(self) -> None:
+        """Release leases that came back with a server that failed over; it is asked once for each new connection."""
+        connections = self._store.connections
+        if connections == self._connections:
+            return
+        known = {lease.token for lease in (*self._leases.values(), *self._unreleased.values())}
+
+        released: list[str] = []
+
+        def release() -> None:
+            released.extend(release_strays(self._store, self._owner, known))
+
+        if await self._attempt("leases could not be compared with those of the loom", release):
+            self._connections = connections
+        if released:
+            _log.warning("leases came back that were released before: the server failed over", leases=len(released))
+            for entity_id in released:
+                self._has_mail(entity_id)
 
     def _renew(self) -> None:
         ours = self._membership
         if ours is not None:
             beat = cast("NodeTables", self._store).beat
             asked = beat(self._owner, self._ttl, ours.info, busy=ours.busy, is_draining=ours.is_draining)
-            ours.note_renewed(asked=asked)
+            ours.advance(Renewed(asked))
         elif self._leases:
             self._store.renew(self._owner, self._ttl)
 
@@ -304,11 +327,7 @@ class LoomActor(Actor):
         kept: list[Lease] = []
 
         def release() -> None:
-            if self._membership is not None:
-                # every node looks for mail of entities without an owner, and this one may be full
-                self._store.release(*leases)
-                return
-            kept.extend(self._store.release_if_empty(*leases))
+            kept.extend(release_leases(self._store, leases, is_member=self._membership is not None))
 
         if not await self._attempt("leases could not be released", release):
             self._unreleased.update((lease.entity_id, lease) for lease in leases)
@@ -359,12 +378,9 @@ class LoomActor(Actor):
             self._is_forgetting = False
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
-        claim = partial(self._store.claim, message.entity_id, self._owner, self._ttl, lift=message.lift)
+        claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)
         try:
-            try:
-                lease = await self._in_store(claim)
-            except Unsure:  # it may be granted, and renewals would keep it for nobody: to claim it again is harmless
-                lease = await self._in_store(claim)
+            lease = await self._in_store(claim)
         except LoomError as error:
             caller.fail(error)
             return

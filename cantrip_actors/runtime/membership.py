@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import anyio
 
-from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.loom.nodes import NodeInfo, Unowned
+from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
 
 __all__ = ["Membership", "Node", "UnownedCount"]
@@ -75,12 +76,7 @@ class Membership:
     def __init__(self, node: Node, info: NodeInfo) -> None:
         self.node = node
         self.info = info
-        self.owner = ""
-        """The name under which it holds leases; another one after a crash of the loom actor."""
         self.busy = 0
-        self.is_draining = False
-        self.suspended: dict[str, float] = {}
-        """Entities that stopped because the store could not be reached, and since when (monotonic time)."""
         self.members: list[Member] = []
         """The living nodes at the last look."""
         self.unowned = UnownedCount()
@@ -89,44 +85,51 @@ class Membership:
         self.asked = anyio.Event()
         """Set when somebody asks this node to drain."""
         self._lock = threading.Lock()
-        self._renewed = self._steady_since = time.monotonic()
-        self._is_asked = False
-        self._late = 0
+        self._state = begin(node.ttl, time.monotonic())
+        self._told_late = 0
 
-    def note_renewed(self, *, asked: bool) -> None:
-        """Take note of a renewal, in any thread."""
-        now = time.monotonic()
+    @property
+    def state(self) -> State:
+        """What the node remembers (`machine/node.py`)."""
         with self._lock:
-            if now - self._renewed > self.node.ttl / 2:
-                self._steady_since = now
-                self._late += 1
-            self._renewed = now
-            self._is_asked = self._is_asked or asked
+            return self._state
+
+    def advance(self, event: Event) -> list[Action]:
+        """Take note of an event, in any thread; return what the node does."""
+        with self._lock:
+            self._state, actions = advance(self._state, time.monotonic(), event)
+            return actions
+
+    @property
+    def owner(self) -> str:
+        """The name under which it holds leases; another one after a crash of the loom actor."""
+        return self.state.owner
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it hands over its entities."""
+        return self.state.is_draining
 
     def poll(self) -> None:
         """Set `asked` if a renewal has heard it: an event belongs to the event loop."""
-        if self._is_asked and not self.asked.is_set():
+        if self.state.is_asked and not self.asked.is_set():
             self.asked.set()
 
     def take_late(self) -> int:
         """Return how often it has renewed late since the last call."""
-        with self._lock:
-            late, self._late = self._late, 0
-            return late
+        late = self.state.late
+        new, self._told_late = late - self._told_late, late
+        return new
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether it has renewed in time for a whole ttl.
+    def may_sweep(self) -> bool:
+        """Return whether it removes leases of holders that look dead now."""
+        return may_sweep(self.state, time.monotonic())
 
-        After an outage of the store all leases look expired, until their nodes have renewed them: nobody may take them
-        over in that time (N-71).
-        """
-        with self._lock:
-            now = time.monotonic()
-            return now - self._steady_since >= self.node.ttl and now - self._renewed <= self.node.ttl / 2
+    def may_look_for(self, one: Unowned) -> bool:
+        """Return whether it considers an entity without an owner now."""
+        return may_look_for(self.state, time.monotonic(), one.entity_id, one.why)
 
     @property
     def is_ready(self) -> bool:
         """Whether it has renewed within the ttl, and does not drain."""
-        with self._lock:
-            return not self.is_draining and time.monotonic() - self._renewed <= self.node.ttl
+        return is_ready(self.state, time.monotonic())

@@ -1,6 +1,6 @@
 """A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
 
-The loom says who lives and what has no owner. `machine/placement.py` decides what this node takes of it. The node's
+The loom says who lives and what has no owner. `machine/node.py` decides what this node takes of it. The node's
 actor looks every `beat` seconds, and carries the decisions out. Who runs an entity is always what its lease says.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +16,8 @@ import anyio
 import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.placement import Candidate, Looked, State, Take, advance, can_run, order_among, rank
+from cantrip_actors.machine.node import Action, Checked, Found, GiveUp, LoadEnded
+from cantrip_actors.machine.placement import Candidate, Member, Take, can_run, may_cast, may_load, order_among
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
@@ -39,19 +39,13 @@ MANY: Final = 1000
 AT_ONCE: Final = 16
 """Entities that a node loads at the same time."""
 
-PATIENCE: Final = 30.0
-"""Seconds for which callers wait for an entity whose node cannot reach its store."""
-
-AGAIN: Final = 15
-"""Looks after which an entity that could not be taken is looked at again."""
-
 _LOOK: Final = object()
 _HINT: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
 
-class _Found(NamedTuple):
+class _Look(NamedTuple):
     nodes: list[NodeRow]
     unowned: list[Candidate]
     hopeless: list[str]
@@ -72,11 +66,7 @@ class NodeActor(Actor):
         self._membership = membership
         self._inboxes = inboxes
         self._is_at_rest = is_at_rest
-        self._state = State("")
-        self._hopeless: dict[str, int] = {}
-        """Entities that cannot be taken here, and for how many more looks they are left out."""
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
-        self._loading: set[str] = set()
         self._is_hinted = False
 
     async def init(self) -> None:
@@ -110,37 +100,47 @@ class NodeActor(Actor):
         ours.poll()
         roots = [cell for cell in core.living if cell.parent is None]
         resting = [cell for cell in roots if self._is_at_rest(cell)]
-        ours.busy = len(roots) - len(resting) + len(self._loading)
+        ours.busy = len(roots) - len(resting) + len(ours.state.loading)
         if not core.is_open:
             return
-        self._resume_suspended()
-        self._hopeless = {one: left - 1 for one, left in self._hopeless.items() if left > 0}
-        found = await self._in_store(partial(self._find, frozenset(self._hopeless)))
-        self._hopeless.update(dict.fromkeys(found.hopeless, AGAIN))
+        self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
+        found = await self._in_store(self._find)
         ours.members = [member_of(row) for row in found.nodes if row.is_living]
         ours.members = [
             one._replace(busy=ours.busy, is_draining=ours.is_draining) if one.owner == ours.owner else one
             for one in ours.members
         ]
-        idle = [cell for cell in resting if cell.plan.lasting and cell.episode is None]
-        self._state, actions = advance(
-            self._state._replace(owner=ours.owner), Looked(ours.members, found.unowned, len(idle))
-        )
-        taken = [one.entity_id for one in actions if isinstance(one, Take)]
-        for entity_id in taken:
-            self._start(entity_id)
-        if len(actions) > len(taken):
-            for cell in idle:
-                cell.entity.send(UNLOAD_WHEN_IDLE)
+        idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
+        actions = ours.advance(Found(ours.members, found.unowned, found.hopeless, idle))
+        self._carry_out(actions)
+        taken = sum(isinstance(one, Take) for one in actions)
         if taken:
-            told = {"node": ours.node.name, "id": ours.owner, "entities": len(taken)}
+            told = {"node": ours.node.name, "id": ours.owner, "entities": taken}
             _log.info("entities without an owner are taken over", **told)
         if core.instrument is not None:
-            self._tell(core.instrument, found, len(taken))
+            self._tell(core.instrument, found, taken)
 
-    def _tell(self, instrument: Instrument, found: _Found, taken: int) -> None:
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for one in actions:
+            if isinstance(one, Take):
+                self.tasks.start_soon(self._take, one.entity_id)
+            elif isinstance(one, GiveUp):
+                self._inboxes.give_up(
+                    one.entity_id,
+                    f"entity {one.entity_id} waits for its loom, which cannot be reached; it goes on afterwards",
+                )
+            else:
+                self._unload_idle()
+
+    def _unload_idle(self) -> None:
+        for cell in self._core.living:
+            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell):
+                cell.entity.send(UNLOAD_WHEN_IDLE)
+
+    def _tell(self, instrument: Instrument, found: _Look, taken: int) -> None:
         """Tell what this look found and did."""
-        ours, seen = self._membership, self._state.seen
+        ours = self._membership
+        seen = ours.state.seen
         members = ours.members
         stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
         looks = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
@@ -151,47 +151,28 @@ class NodeActor(Actor):
         if late:
             instrument.noted(RenewedLate(late))
 
-    def _start(self, entity_id: str) -> None:
-        if entity_id not in self._loading:
-            self._loading.add(entity_id)
-            self.tasks.start_soon(self._take, entity_id)
-
     async def _take(self, entity_id: str) -> None:
+        is_living = False
         try:
             async with self._limiter:
                 await self._inboxes.load_now(entity_id, is_placed=True)
+            is_living = self._core.living.get(entity_id) is not None
         finally:
-            self._loading.discard(entity_id)
-        if self._core.living.get(entity_id) is None:
-            self._hopeless[entity_id] = 1  # somebody else was faster, or it cannot be loaded: not at the next look
+            self._membership.advance(LoadEnded(entity_id, is_living))
 
-    def _resume_suspended(self) -> None:
-        """Load the entities again that stopped when the store was out of reach; fail callers that waited too long."""
-        ours, now = self._membership, time.monotonic()
-        for entity_id, since in list(ours.suspended.items()):
-            if self._core.living.get(entity_id) is not None:
-                del ours.suspended[entity_id]
-            elif now - since > PATIENCE:
-                self._inboxes.give_up(
-                    entity_id, f"entity {entity_id} waits for its loom, which cannot be reached; it goes on afterwards"
-                )
-                self._start(entity_id)
-            else:
-                self._start(entity_id)
-
-    def _find(self, left_out: frozenset[str]) -> _Found:
+    def _find(self) -> _Look:
         """Read what no living node runs. It may run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
+        ours = self._membership
         nodes = store.nodes()
-        if self._membership.is_draining:
-            return _Found(nodes, [], [])
-        steady = self._membership.is_steady
+        if ours.is_draining:
+            return _Look(nodes, [], [])
         dead = store.dead_holders()
-        while steady and store.sweep(dead):
+        while ours.may_sweep() and store.sweep(dead):
             pass
         candidates, hopeless = [], []
         for one in store.unowned(MANY, dead):
-            if (one.why == "expired" and not steady) or one.entity_id in left_out:
+            if not ours.may_look_for(one):
                 continue
             candidate = self._candidate(one)
             if candidate is None:
@@ -199,7 +180,7 @@ class NodeActor(Actor):
             else:
                 candidates.append(candidate)
         quarantined = 0 if self._core.instrument is None else len(store.quarantined())
-        return _Found(nodes, candidates, hopeless, quarantined)
+        return _Look(nodes, candidates, hopeless, quarantined)
 
     def _candidate(self, one: Unowned) -> Candidate | None:
         """Return what can run an entity; None for one that waits for people, or has not begun."""
@@ -218,29 +199,29 @@ class NodeActor(Actor):
 
 
 def admits(core: Core, membership: Membership, header: Any) -> bool:
-    """Return whether an entity that is wanted here may be loaded here at once, and not by a node with more room.
-
-    A node below half of its capacity loads what it is asked for; a fuller one what falls to it first (N-17).
-    """
-    me = next((one for one in membership.members if one.owner == membership.owner), None)
+    """Return whether an entity that is wanted here may be loaded here at once, and not by a node with more room."""
+    me = _ours_in(membership)
     if me is None:  # it has not looked yet
         return not membership.is_draining
-    me = me._replace(busy=membership.busy, is_draining=membership.is_draining)
-    place = rank(me, candidate_of(core, header), membership.members)
-    may_load = place == 0 or (place < len(membership.members) and me.busy * 2 < me.capacity)
-    membership.busy += may_load  # until it is counted again
-    return may_load
+    is_admitted = may_load(me, candidate_of(core, header), membership.members)
+    membership.busy += is_admitted  # until it is counted again
+    return is_admitted
 
 
 def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
-    """Return whether a firing falls to this node: it has the most room for it, by the rule for entities."""
-    me = next((one for one in membership.members if one.owner == membership.owner), None)
+    """Return whether a firing falls to this node."""
+    me = _ours_in(membership)
     if me is None or not membership.is_ready:
         return False
-    me = me._replace(busy=membership.busy)
-    may_cast = rank(me, Candidate(firing, cantrip.id, cantrip.name, may_move=True), membership.members) == 0
-    membership.busy += may_cast
-    return may_cast
+    is_admitted = may_cast(me, Candidate(firing, cantrip.id, cantrip.name, may_move=True), membership.members)
+    membership.busy += is_admitted
+    return is_admitted
+
+
+def _ours_in(membership: Membership) -> Member | None:
+    """Return this node as it is now, if its last look found it among the living ones."""
+    me = next((one for one in membership.members if one.owner == membership.owner), None)
+    return None if me is None else me._replace(busy=membership.busy, is_draining=membership.is_draining)
 
 
 def admits_timer(membership: Membership, id: str, late: float) -> bool:

@@ -26,7 +26,7 @@ __all__ = ["cancelled", "timers_of"]
 def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     """Return the timers for the time that an entity waits for a request."""
     timers = []
-    now = time_of_day()
+    now = time_of_day(moment.wall)
     if request.expires_at is not None:
         left = datetime.fromisoformat(request.expires_at).timestamp() - moment.wall
         body = {"request": request.id, "decision": "expired"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ async def prune(
     tenant: str | None = None,
 ) -> Pruned:
     """Forget what is older than it is kept, of all tenants or of one; with `dry_run` only say what that is."""
-    pruned, after, now = NONE_PRUNED, None, time.time()
+    pruned, after, now = NONE_PRUNED, None, store.clock()
     while True:
         if store.shared:
             expired, after = await anyio.to_thread.run_sync(find_expired, store, retention, now, after)

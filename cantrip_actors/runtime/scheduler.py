@@ -28,7 +28,6 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.tenant import unscoped
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Fired
@@ -97,6 +96,10 @@ class Scheduler:
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
 
+    def time_of_day(self) -> float:
+        """Return the time of day by which timers are due."""
+        return self._core.time_of_day()
+
     def wake(self) -> None:
         """Look at everything that is due, soon."""
         self._has_news = True
@@ -104,7 +107,7 @@ class Scheduler:
 
     def look_again(self, delay: float) -> None:
         """Look at everything that is due in so many seconds."""
-        self._has_news, self.next = True, time_of_day() + delay
+        self._has_news, self.next = True, self._core.time_of_day() + delay
 
     @property
     def hints(self) -> int | None:
@@ -124,7 +127,7 @@ class Scheduler:
         if core.drains or not core.is_open:
             self.next = math.inf
             return
-        now = time_of_day()
+        now = core.time_of_day()
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
         first = await self._first_after(self._looked)
@@ -175,7 +178,7 @@ class Scheduler:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
         one: Timer | None = timer
         while one is not None and one.due is not None and one.due <= now:
-            before, now = one, max(now, time_of_day())
+            before, now = one, max(now, self._core.time_of_day())
             try:
                 one = await fire(before, now)
                 if one == before:
@@ -463,5 +466,5 @@ class SchedulerActor(Actor):
             self._alarm.cancel()
             self._alarm = None
         if self._scheduler.next < math.inf:
-            delay = min(max(0.0, self._scheduler.next - time_of_day()) + SOON, LONGEST)
+            delay = min(max(0.0, self._scheduler.next - self._scheduler.time_of_day()) + SOON, LONGEST)
             self._alarm = self.send_after(delay, _LOOK)

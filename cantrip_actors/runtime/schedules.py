@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from unicodedata import category
 from zoneinfo import ZoneInfo
@@ -14,7 +15,6 @@ from cantrip_actors.machine.schedule import make_rule, next_after
 from cantrip_actors.records.tenant import scoped, unscoped
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
 from cantrip_actors.runtime.cells import begin_of
-from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
 
@@ -112,7 +112,7 @@ class Schedule(ScheduleView):
     @property
     def is_due(self) -> bool:
         """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
-        return self._row.due is not None and self._row.due <= time_of_day()
+        return self._row.due is not None and self._row.due <= self._tree.time_of_day()
 
     async def pause(self) -> None:
         """Do not fire until `resume`. Raises LoomError if the schedule was removed, or has fired for the last time."""
@@ -123,7 +123,7 @@ class Schedule(ScheduleView):
 
         Raises InvalidSchedule if no time is left, LoomError as `pause`.
         """
-        await self._change(_resumed)
+        await self._change(partial(_resumed, self._tree.time_of_day()))
 
     async def remove(self) -> None:
         """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
@@ -146,10 +146,10 @@ class Schedule(ScheduleView):
                 return
 
 
-def _resumed(row: Timer, known: Scheduled) -> Timer:
+def _resumed(now: float, row: Timer, known: Scheduled) -> Timer:
     if not known.is_paused:
         return row
-    due = next_after(known.rule, time_of_day())
+    due = next_after(known.rule, now)
     if due is None:
         raise InvalidSchedule(f'schedule "{row.id}": its time passed while it was paused; remove it')
     return replace(row, due=due, schedule=replace(known, is_paused=False, next=due, queued=(), caught_up=0))
@@ -188,7 +188,7 @@ class Schedules:
             raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
         begin_of(intent, None)
         name, kind = self._resolve(target, to, tenant)
-        now = time_of_day()
+        now = tree.time_of_day()
         made = make_rule(now, **rule)
         key = scoped(tenant, tree.moment().fresh if id is None else _checked_id(id))
         schedule = Scheduled(

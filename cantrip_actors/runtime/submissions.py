@@ -17,7 +17,6 @@ from cantrip_actors.machine.schedule import firing_key
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.cells import begin_of
-from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.inboxes import LOOK
@@ -89,7 +88,7 @@ async def submit(
     schedule = Scheduled(
         to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace
     )
-    row = tree.guard.redact_timer(Timer(id=id, due=_place(priority), schedule=schedule))
+    row = tree.guard.redact_timer(Timer(id=id, due=_place(tree.time_of_day(), priority), schedule=schedule))
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
     if old is None and not made.has_begun:
@@ -107,6 +106,6 @@ async def submit(
     return made
 
 
-def _place(priority: int) -> float:
+def _place(now: float, priority: int) -> float:
     """Return when a submission is due, which is its place among them: before all times of day, and so at once."""
-    return round(time_of_day(), 3) - (priority + HIGHEST + 1) * _STEP
+    return round(now, 3) - (priority + HIGHEST + 1) * _STEP

@@ -47,6 +47,7 @@ from cantrip_actors.loom import (
     keep_for,
     open_store,
 )
+from cantrip_actors.machine.node import DrainBegan, Suspended
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.redact.logs import get_logger
@@ -256,7 +257,8 @@ class Tree(Core):
 
     async def _hand_over(self, ours: Membership, grace: float | None) -> bool:
         """Suspend all entities, those at work at their next border between two turns; return whether all are."""
-        ours.is_draining = self.living.is_handing_over = True
+        ours.advance(DrainBegan())
+        self.living.is_handing_over = True
         with anyio.move_on_after(ours.node.grace if grace is None else grace) as waiting:
             async with anyio.create_task_group() as tasks:
                 for cell in self.living:
@@ -491,7 +493,7 @@ class Tree(Core):
             else:
                 self.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
         if self.membership is not None and cell.parent is None and not cell.is_over and is_outage(cell.error):
-            self.membership.suspended[cell.entity_id] = time.monotonic()
+            self.membership.advance(Suspended(cell.entity_id))
         if self.store.shared and cell.parent is None:
             self.writer.cast(Release(cell.entity_id))
             name = cell.plan.scoped_name

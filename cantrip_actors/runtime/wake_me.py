@@ -40,7 +40,7 @@ def _due(cell: Cell, action: Contact) -> float:
         raise InvalidSchedule(
             "this entity ends with its intent, so it cannot be woken: an entity that was made with `invoke` can"
         )
-    now, at, seconds = time_of_day(), action.args.get("at"), action.args.get("in_seconds")
+    now, at, seconds = time_of_day(cell.services.moment().wall), action.args.get("at"), action.args.get("in_seconds")
     if (at is None) == (seconds is None):
         raise InvalidSchedule("expected one of `at` and `in_seconds`")
     if seconds is not None:

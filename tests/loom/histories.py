@@ -42,7 +42,7 @@ AT = "2026-11-21T22:00:00.123Z"
 def header(entity: str, **fields: Any) -> Header:
     return Header(
         entity_id=entity,
-        cantrip_id="c0ffee",
+        cantrip_id=fields.pop("cantrip_id", "c0ffee"),
         at=AT,
         call={"system_prompt": "be terse"},
         circle={"gates": ["done"]},

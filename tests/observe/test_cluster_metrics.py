@@ -10,6 +10,7 @@ from cantrip_actors import Cantrip, LoomError, Node, Runtime, scripted
 from cantrip_actors.crystals import Limits, limited
 from cantrip_actors.loom import Fenced
 from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.machine.node import Renewed
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.membership import Membership
 from tests.runtime.spells import cantrip, done
@@ -151,5 +152,5 @@ def test_a_renewal_after_half_of_the_ttl_is_late_once(monkeypatch: pytest.Monkey
     membership = Membership(Node("w", beat=2, ttl=10), NodeInfo("w", 1))
     for later in (2.0, 5.1, 2.0):
         now[0] += later
-        membership.note_renewed(asked=False)
+        membership.advance(Renewed())
     assert (membership.take_late(), membership.take_late()) == (1, 0)

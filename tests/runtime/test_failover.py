@@ -186,3 +186,25 @@ async def test_an_entity_goes_on_from_what_is_recorded_when_its_connection_is_lo
         assert (await entity.send("work")).result == "work"
         assert lost
         assert verify_loom(store).ok
+
+
+@pytest.mark.rule("N-73")
+async def test_a_lease_that_comes_back_with_a_failover_is_released() -> None:
+    url = postgres.fresh()
+    async with Runtime.open(url, cantrips=[DESK]) as program:
+        entity = await program.invoke(DESK, "work", name="x")
+        await entity.episode()
+    async with (
+        Runtime.open(url, node=Node("w1", beat=0.5, ttl=2), cantrips=[DESK]) as runtime,
+        Runtime.open(url) as sender,
+    ):
+        with open_store(url) as store:  # a standby may not know that it was released
+            store.claim(entity.id, (await sender.cluster.nodes())[0].id, 60)
+        with psycopg.connect(postgres.server(), autocommit=True) as admin:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where pid <> pg_backend_pid() and backend_type = 'client backend'"
+            )
+        with anyio.fail_after(20):
+            assert (await (await sender.entity("x").post("again")).episode()).result == "again"
+        assert runtime.cluster.is_ready

@@ -1,6 +1,7 @@
 """Schedules and timers: each firing happens once, at its time, in virtual time as in real time."""
 
 import math
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def casts(runtime: Runtime) -> list[str]:
 
 def local(seconds: float = 0.0) -> str:
     """A time to come, in UTC, without an offset."""
-    return datetime.fromtimestamp(time_of_day() + seconds, UTC).replace(tzinfo=None).isoformat()
+    return datetime.fromtimestamp(time_of_day(time.time()) + seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 # -------------------------------------------------------------------------------------------------------------- firing

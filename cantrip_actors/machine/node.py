@@ -1,0 +1,216 @@
+"""What a node decides: whether it renews, what it takes, what it resumes, and what it leaves alone.
+
+Pure: the time comes in as an argument, in seconds of a clock that only goes forward, and the tables as what a look at
+them found. `runtime/node.py` and `runtime/membership.py` carry these decisions out, and so does the simulation of the
+tests. Which of several nodes takes an entity is decided in `placement.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from cantrip_actors.machine.placement import Candidate, Looked, Member, Take, UnloadIdle
+from cantrip_actors.machine.placement import State as Seen
+from cantrip_actors.machine.placement import advance as place
+
+__all__ = [
+    "AGAIN",
+    "PATIENCE",
+    "Action",
+    "Checked",
+    "DrainBegan",
+    "Event",
+    "Found",
+    "GiveUp",
+    "Joined",
+    "LoadEnded",
+    "Renewed",
+    "State",
+    "Suspended",
+    "advance",
+    "begin",
+    "is_ready",
+    "is_steady",
+    "may_look_for",
+    "may_renew",
+    "may_sweep",
+]
+
+PATIENCE: Final = 30.0
+"""Seconds for which callers wait for an entity whose node cannot reach its store."""
+
+AGAIN: Final = 15
+"""Looks after which an entity that could not be taken is looked at again."""
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+_NO_LOOKS: Mapping[str, int] = MappingProxyType({})
+
+
+class State(NamedTuple):
+    """What a node remembers. `owner` is the name under which it holds leases."""
+
+    ttl: float
+    """Seconds after which others run its entities if it does not renew."""
+    renewed: float
+    """When it last renewed its leases."""
+    steady_since: float
+    """Since when it has renewed in time."""
+    owner: str = ""
+    late: int = 0
+    """How often it has renewed late."""
+    is_asked: bool = False
+    """Whether somebody has asked it to drain."""
+    is_draining: bool = False
+    seen: Mapping[str, int] = _NO_LOOKS
+    """Entities without an owner, and at how many looks before it saw them so."""
+    left_out: Mapping[str, int] = _NO_LOOKS
+    """Entities that could not be taken, and for how many more looks they are left out."""
+    loading: frozenset[str] = frozenset()
+    """Entities that it has begun to load."""
+    suspended: Mapping[str, float] = _NOTHING
+    """Entities that stopped because the store could not be reached, and since when."""
+
+
+class Joined(NamedTuple):
+    """The node has a row in the loom, under this name; another name after its loom actor crashed."""
+
+    owner: str
+
+
+class Renewed(NamedTuple):
+    """Its leases were renewed. `is_asked` says whether its row asks it to drain."""
+
+    is_asked: bool = False
+
+
+class DrainBegan(NamedTuple):
+    """It hands over its entities from now on."""
+
+
+class Suspended(NamedTuple):
+    """An entity stopped, or could not be loaded, because the store could not be reached."""
+
+    entity_id: str
+
+
+class Checked(NamedTuple):
+    """A look begins. `living` are the entities that run here."""
+
+    living: Collection[str]
+
+
+class Found(NamedTuple):
+    """A look has ended: these nodes live, and these entities have work and no owner."""
+
+    members: Sequence[Member]
+    unowned: Sequence[Candidate]
+    hopeless: Sequence[str] = ()
+    """Entities without an owner that cannot be taken now: they wait for people, or cannot be read."""
+    idle: int = 0
+    """How many entities are idle here."""
+
+
+class LoadEnded(NamedTuple):
+    """Loading an entity has ended; `is_living` says whether it runs here now."""
+
+    entity_id: str
+    is_living: bool
+
+
+Event = Joined | Renewed | DrainBegan | Suspended | Checked | Found | LoadEnded
+
+
+class GiveUp(NamedTuple):
+    """Fail the callers here that wait for an entity: the store has been out of reach for long."""
+
+    entity_id: str
+
+
+Action = Take | UnloadIdle | GiveUp
+
+
+def begin(ttl: float, now: float) -> State:
+    """Return the state of a node that is about to join."""
+    return State(ttl, now, now)
+
+
+def advance(state: State, now: float, event: Event) -> tuple[State, list[Action]]:
+    """Return what a node remembers after an event, and what it does."""
+    match event:
+        case Joined(owner):
+            return _renew(state, now)._replace(owner=owner), []
+        case Renewed(is_asked):
+            return _renew(state, now)._replace(is_asked=state.is_asked or is_asked), []
+        case DrainBegan():
+            return state._replace(is_draining=True), []
+        case Suspended(entity_id):
+            return state._replace(suspended={entity_id: now, **state.suspended}), []
+        case Checked(living):
+            return _check(state, now, living)
+        case Found():
+            return _take(state, event)
+        case LoadEnded(entity_id, is_living):
+            state = state._replace(loading=state.loading - {entity_id})
+            # another node was faster, or it cannot be loaded: not at the next look
+            return state if is_living else state._replace(left_out={**state.left_out, entity_id: 1}), []
+
+
+def _renew(state: State, now: float) -> State:
+    is_late = now - state.renewed > state.ttl / 2
+    return state._replace(renewed=now, steady_since=now if is_late else state.steady_since, late=state.late + is_late)
+
+
+def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[Action]]:
+    """Count looks, and load the entities again that stopped when the store was out of reach."""
+    suspended = {one: since for one, since in state.suspended.items() if one not in living}
+    actions: list[Action] = []
+    for one, since in suspended.items():
+        if now - since > PATIENCE:
+            actions.append(GiveUp(one))
+        if one not in state.loading:
+            actions.append(Take(one))
+    left_out = {one: looks - 1 for one, looks in state.left_out.items() if looks > 0}
+    loading = state.loading | suspended.keys()
+    return state._replace(suspended=suspended, left_out=left_out, loading=loading), actions
+
+
+def _take(state: State, found: Found) -> tuple[State, list[Action]]:
+    """Take the entities that fall to this node, as far as it has room."""
+    state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, AGAIN)})
+    (_, seen), placed = place(Seen(state.owner, state.seen), Looked(found.members, found.unowned, found.idle))
+    actions: list[Action] = [one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)]
+    taken = {one.entity_id for one in actions if isinstance(one, Take)}
+    return state._replace(seen=seen, loading=state.loading | taken), actions
+
+
+def is_steady(state: State, now: float) -> bool:
+    """Return whether a node has renewed in time for a whole ttl.
+
+    After an outage of the store all leases look expired until their nodes have renewed them: nobody may take them over
+    in that time (N-71).
+    """
+    return now - state.steady_since >= state.ttl and now - state.renewed <= state.ttl / 2
+
+
+def is_ready(state: State, now: float) -> bool:
+    """Return whether a node has renewed within the ttl, and does not drain."""
+    return not state.is_draining and now - state.renewed <= state.ttl
+
+
+def may_renew(ticked: float, now: float, stall: float) -> bool:
+    """Return whether leases are renewed: the event loop has ticked within `stall` seconds (N-04)."""
+    return now - ticked <= stall
+
+
+def may_sweep(state: State, now: float) -> bool:
+    """Return whether a node removes leases of holders that look dead."""
+    return not state.is_draining and is_steady(state, now)
+
+
+def may_look_for(state: State, now: float, entity_id: str, why: str) -> bool:
+    """Return whether a node considers an entity without an owner. `why` is that of `Unowned`."""
+    if state.is_draining or entity_id in state.left_out:
+        return False
+    return why != "expired" or is_steady(state, now)

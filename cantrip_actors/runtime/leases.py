@@ -1,0 +1,40 @@
+"""How a process claims and releases the trees of root entities. Both block, and belong into a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from cantrip_actors.loom import Lease, Store, Unsure
+
+__all__ = ["claim_lease", "release_leases", "release_strays"]
+
+
+def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
+    """Claim the tree of a root entity. Raises as `Store.claim`."""
+    try:
+        return store.claim(entity_id, owner, ttl, lift=lift)
+    except Unsure:  # it may be granted, and renewals would keep it for nobody: to claim it again is harmless
+        return store.claim(entity_id, owner, ttl, lift=lift)
+
+
+def release_leases(store: Store, leases: Sequence[Lease], *, is_member: bool) -> list[Lease]:
+    """Release leases; return those that are kept, because mail waits that would load their entities.
+
+    A member of a cluster keeps none: every node looks for mail of entities without an owner, and this one may be full.
+    """
+    if is_member:
+        store.release(*leases)
+        return []
+    return store.release_if_empty(*leases)
+
+
+def release_strays(store: Store, owner: str, known: Container[int]) -> list[str]:
+    """Release the leases of `owner` with tokens that it does not know; return their entities, which may have mail.
+
+    A server that failed over may have forgotten that they were released. Their holder renews them, so that no other
+    process can run their entities. Call it after each new connection to the server.
+    """
+    strays = [one for one in store.leases_of(owner) if one.token not in known]
+    if strays:
+        store.release(*strays)
+    return [one.entity_id for one in strays]

@@ -1,0 +1,52 @@
+"""A whole cluster in virtual time: nodes, programs and senders over a model of a Postgres server, under one seed.
+
+`make test` runs 200 seeds, `EXHAUSTIVE=1` 10,000. One that failed does the same again: `Simulation(seed).run()`.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.exhaustive import EXHAUSTIVE
+from tests.simulation.cluster import Simulation, Violation
+from tests.simulation.store import VARIANTS, ClaimInOppositeOrder, SimStore
+
+SEEDS = 10_000 if EXHAUSTIVE else 200
+PARTS = 50 if EXHAUSTIVE else 4
+MOST = 400
+"""Seeds in which something that is broken has to be found."""
+
+
+@pytest.mark.rule("N-09", "N-10", "N-23", "N-24", "N-26", "N-28", "N-43", "N-52", "N-61")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_cluster_keeps_its_promises_whatever_fails(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        try:
+            Simulation(seed).run()
+        except Exception as error:
+            error.add_note(f"in the simulation with seed {seed}")
+            raise
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, ClaimInOppositeOrder], ids=lambda variant: variant.__name__)
+def test_the_simulation_finds_what_is_broken_on_purpose(variant: type[SimStore]) -> None:
+    found = first_violation(variant, range(MOST))
+    assert found is not None, f"{variant.__name__} was not found in {MOST} seeds"
+
+
+def test_the_simulation_does_the_same_again_with_the_same_seed() -> None:
+    def course(seed: int) -> list[object]:
+        simulation = Simulation(seed)
+        simulation.run()
+        return [simulation.world.now, sorted(simulation.server.rows["records"].items()), simulation.granted]
+
+    assert course(3) == course(3)
+
+
+def first_violation(variant: type[SimStore], seeds: Sequence[int]) -> Violation | None:
+    for seed in seeds:
+        try:
+            Simulation(seed, variant).run()
+        except Violation as found:
+            return found
+    return None
