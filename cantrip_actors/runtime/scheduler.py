@@ -116,7 +116,7 @@ class Scheduler:
 
     def note(self, timer: Timer) -> None:
         """Take note of a timer that was set. If it is due soon, other processes are told."""
-        if timer.due is not None and timer.due <= time_of_day() + LOOK * SELDOM:
+        if timer.due is not None and timer.due <= self._core.time_of_day() + LOOK * SELDOM:
             self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
             self.wake()
