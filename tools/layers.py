@@ -31,7 +31,7 @@ class Room(NamedTuple):
 
 
 def _room(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Room:
-    tops = {"supervisors", FACE, "bench", "conformance"}
+    tops = {"supervisors", FACE, "bench", "bench.cluster_node", "conformance"}
     neighbours = {name if name in tops else f"{FACE}.{name}" for name in inside.split()}
     return Room(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
 
@@ -90,8 +90,9 @@ ROOMS: dict[str, Room] = {
     "bench": _room("cantrip_actors agentic dispatch http observe redact supervisors", None),
     # A chunk is measured beside the framing that it is read with.
     "bench.crystals": _room("cantrip_actors crystal", None),
-    # It measures on the server that the tests start.
-    "bench.cluster": _room("cantrip_actors bench conformance", None),
+    # They measure on the server that the tests start, with nodes that end as those of the tests.
+    "bench.cluster": _room("cantrip_actors bench bench.cluster_node conformance", None),
+    "bench.cluster_node": _room("cantrip_actors conformance", None),
     "conformance": _room("cantrip_actors supervisors", None),
     # Fuzzing attacks the parsers themselves, where they stand.
     "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
