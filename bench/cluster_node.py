@@ -15,6 +15,7 @@ import structlog
 
 from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
+from conformance.cluster.worker import end_with_parent
 
 __all__ = ["PACED", "run_load", "run_node"]
 
@@ -62,6 +63,7 @@ def run_load(url: str, has_joined: bool, entities: int, turns: int, answer: Conn
 def run_node(url: str, name: str, machine: str, capacity: int, beat: float, ttl: float) -> None:
     """Serve until a signal. With a `machine` it looks like a process of another machine."""
     _log_nothing()
+    end_with_parent()
     if machine:
         socket.gethostname = lambda: machine
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +16,7 @@ import structlog
 from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
 
-__all__ = ["BEAT", "TTL", "run_worker", "worker_cantrip"]
+__all__ = ["BEAT", "TTL", "end_with_parent", "run_worker", "worker_cantrip"]
 
 BEAT: Final = 0.2
 TTL: Final = 1.0
@@ -41,10 +44,23 @@ def worker_cantrip(ledger: str, pace: float) -> Cantrip:
     return Cantrip(scripted(answer, record=False), name="worker", circle=circle)
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it has ended, also if that was killed."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def run_worker(url: str, ledger: str, name: str, machine: str, pace: float) -> None:
     """Serve as a node until a signal. With a `machine` it looks like a process of another machine."""
     log = Path(f"{ledger}-{name}.log").open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+    end_with_parent()
     if machine:
         socket.gethostname = lambda: machine
 
