@@ -90,7 +90,8 @@ def begin_forget(
             raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
     quotes = tuple(_quotes(store, entities))
     roots = {root_of(store, entity) for entity in entities}
-    owner, at = this_process(), datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    owner, now = this_process(), datetime.fromtimestamp(store.clock(), UTC)
+    at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     claims: list[Lease] = []
     try:
         claims.extend(store.claim(root, owner, LEASE, lift=True) for root in sorted(roots - leases.keys()))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import NoReturn
 
 from cantrip_actors.loom.blobs import attached
@@ -64,7 +65,7 @@ class Loom:
         self.tenant = tenant
         self._store = store
         self._append = append
-        self._now = now or _now
+        self._now = now or partial(_now, store)
 
     # ------------------------------------------------------------------------------------------------------- one entity
 
@@ -370,8 +371,8 @@ def open_loom(
         yield Loom(store, append, tenant=tenant)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _now(store: Store) -> str:
+    return datetime.fromtimestamp(store.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _finite(value: float) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import Ask, draw
-from cantrip_actors.loom import Fenced, Held, Lease, Quarantined, Unsure, lease, no_more, postgres
+from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, no_more, postgres
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.loom.postgres import WAITING
 from cantrip_actors.machine.node import (
@@ -875,7 +875,10 @@ class Simulation:
                 own = [key for key in keys if key.startswith(f"{sender.name}-") and (entity, key) not in self.lost]
                 if own != sorted(own):
                     raise Violation(f"{entity}: not in the order of sending: {own}")
-            store.check_chain(entity)
+            try:
+                store.check_chain(entity)
+            except DamagedLoom as error:
+                raise Violation(f"{entity}: {error}") from error
         self._check_schedule()
         self._check_limits()
         faults = list(store.faults())
