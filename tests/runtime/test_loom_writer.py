@@ -58,7 +58,7 @@ async def test_entities_that_write_at_once_share_a_commit(tmp_path: Path) -> Non
 async def test_a_loom_that_crashes_in_the_task_of_an_entity_starts_again(crash_at: int) -> None:
     async with Runtime.open() as runtime:
         sizes = count_appends(runtime, crash_at)
-        with pytest.raises(Exception, match=r".+"):  # noqa: PT011  # the cast ends, whatever it is told
+        with pytest.raises(Exception, match=r".+"):  # the cast ends, whatever it is told
             await runtime.cast(spell(), "go")
         assert len(sizes) >= crash_at
         await anyio.sleep(5)
