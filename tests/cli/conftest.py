@@ -19,6 +19,7 @@ import pytest
 import structlog
 
 from cantrip_actors.cli.main import main
+from tests.forked import COMMAND, Forked
 
 NOT_OURS = {"NO_COLOR", "COLUMNS", "LINES"}
 """What whoever runs the tests has said of a terminal that is not this one."""
@@ -75,15 +76,12 @@ def process(place: Path) -> Callable[..., Said]:
     """Run a command as a process of its own, with its output in pipes."""
 
     def run(*arguments: str, **environment: str) -> Said:
-        done = subprocess.run(
-            [sys.executable, "-m", "cantrip_actors.cli.main", *arguments],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+        pipe = subprocess.PIPE
+        with Forked(
+            COMMAND, *arguments, env={**os.environ, **environment}, stdout=pipe, stderr=pipe, text=True
+        ) as started:
+            out, err = started.communicate(timeout=60)
+        return Said(started.returncode, out, err)
 
     return run
 

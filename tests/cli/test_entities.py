@@ -13,6 +13,7 @@ import pytest
 from cantrip_actors import BlockingRuntime, Runtime, open_loom
 from cantrip_actors.cli.recipe_sidecar import remember
 from cantrip_actors.recipes import load_recipe
+from tests.forked import COMMAND, Forked
 
 pytestmark = pytest.mark.real_time
 
@@ -281,12 +282,10 @@ class TestKilled:
 
     @pytest.fixture
     def killed(self, place):
-        command = [sys.executable, "-m", "cantrip_actors.cli.main"]
-
         def run(*arguments: str) -> None:
             """Start a command, and kill it, as nothing else can, when its first turn is written."""
             before = len(effects(place))
-            with subprocess.Popen([*command, *arguments, "-q"], stderr=subprocess.DEVNULL) as started:
+            with Forked(COMMAND, *arguments, "-q", stderr=subprocess.DEVNULL) as started:
                 until = time.monotonic() + 30
                 while len(effects(place)) == before or not self.turn_is_written():
                     assert time.monotonic() < until

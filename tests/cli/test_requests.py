@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from cantrip_actors.cli.inline_decisions import parse_answer, request_lines
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.runtime.requests import Request
 from tests.dispatch.contracts import terms
+from tests.forked import COMMAND, Forked
 
 pytestmark = pytest.mark.real_time
 
@@ -35,8 +35,9 @@ circle:
 def waiting(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A cast in a process of its own, which waits for a person."""
     (place / "ask.yaml").write_text(RECIPE)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cantrip_actors.cli.main", "cast", "ask.yaml", "Send it", "--quiet"],
+    process = Forked(
+        COMMAND,
+        *("cast", "ask.yaml", "Send it", "--quiet"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -135,15 +136,11 @@ def test_a_loom_that_is_not_there_is_an_error_and_is_not_made(cantrip, place):
 
 def test_follow_prints_each_request_as_a_line_of_json(waiting):
     first = next_request(waiting)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cantrip_actors.cli.main", "requests", "--follow", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = Forked(COMMAND, "requests", "--follow", "--json", stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["id"] == first
-        subprocess.run([sys.executable, "-m", "cantrip_actors.cli.main", "allow", first], check=True)
+        assert Forked(COMMAND, "allow", first).wait(60) == 0
         assert json.loads(process.stdout.readline())["id"] == next_request(waiting)
         process.terminate()
 

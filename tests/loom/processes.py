@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
-from pathlib import Path
+
+from tests.forked import ROOT, Forked
 
 
 def python(script, *arguments, stdin=None):
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    return Forked(script, *arguments, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def child(script, *arguments, stdin=None):
+    """Run a program as a child of this process, which is a zombie when it was killed."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT)

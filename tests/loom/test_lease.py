@@ -16,7 +16,7 @@ from cantrip_actors.loom.lease import gone, is_alive
 from cantrip_actors.records.records import Committed, Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, run, turn
-from tests.loom.processes import python
+from tests.loom.processes import child
 from tests.loom.test_store import SHARED, anywhere
 
 ME, YOU = "me", "you"
@@ -212,7 +212,7 @@ with open_store(sys.argv[1]) as store:
 @pytest.mark.rule("C-66")
 def test_time_never_ends_the_lease_of_a_process_that_is_there(tmp_path):
     with (
-        python(RUN, tmp_path / "loom.db", 0.2, stdin=subprocess.PIPE) as other,
+        child(RUN, tmp_path / "loom.db", 0.2, stdin=subprocess.PIPE) as other,
         open_store(tmp_path / "loom.db") as store,
     ):
         assert other.stdout.readline() == "running\n"
@@ -259,7 +259,7 @@ def test_a_lease_ends_with_the_run_of_the_machine(tmp_path, monkeypatch):
 def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws():
     with (
         anywhere("postgres") as shared,
-        python(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other,
+        child(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other,
         shared.open() as store,
     ):
         assert other.stdout.readline() == "running\n"
@@ -280,7 +280,7 @@ def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws():
 
 @pytest.mark.rule("F-34")
 def test_leases_of_a_killed_process_are_free_at_once(shared):
-    with python(RUN, shared.url, 3600, stdin=subprocess.PIPE) as other, shared.open() as store:
+    with child(RUN, shared.url, 3600, stdin=subprocess.PIPE) as other, shared.open() as store:
         assert other.stdout.readline() == "running\n"
         with pytest.raises(Held, match=f"/{other.pid}/"):
             store.claim("e", ME, 60)
@@ -346,7 +346,7 @@ def test_an_entity_that_kills_its_process_is_quarantined(shared):
     with shared.open() as store:
         store.append([header("e", lasting=True)])
         for _ in range(3):
-            with python(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
+            with child(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
                 assert other.stdout.readline() == "claimed\n"
                 other.kill()
         with pytest.raises(Quarantined):

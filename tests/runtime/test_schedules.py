@@ -544,18 +544,21 @@ def scheduled(runtime: Runtime) -> list[str]:
 
 
 async def killed_at(url: str, at: int, *, durable: bool) -> None:
-    """Kill a process at its `at`-th write, and let the next one go on; each firing happens once."""
-    waking = wakes(in_seconds=30, why="look again")
+    """Kill a process at its `at`-th write, and let the next one go on; each firing happens once.
+
+    The times are short, because a runtime that shares its loom looks for news twice a second.
+    """
+    waking = wakes(in_seconds=6, why="look again")
     spells = [SPELL, waking]
     async with Runtime.open(url, cantrips=spells, recover="resume") as runtime:
         entity = await invoked(runtime)
         woken = await invoked(runtime, waking, "y")
-        await runtime.schedule("x", "tick", every=20, id="x", catch_up="all", overlap="queue")
-        await runtime.schedule("spell", "tick", every=20, id="c", catch_up="all", overlap="queue")
+        await runtime.schedule("x", "tick", every=4, id="x", catch_up="all", overlap="queue")
+        await runtime.schedule("spell", "tick", every=4, id="c", catch_up="all", overlap="queue")
         Kill(runtime, at, durable=durable)
-        await anyio.sleep(65)
+        await anyio.sleep(13)
     async with Runtime.open(url, cantrips=spells, recover="resume") as runtime:
-        await anyio.sleep(70)
+        await anyio.sleep(14)
         for made in runtime.schedules():
             await made.remove()
         await anyio.sleep(1)

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.runtime.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
+from tests.forked import Forked
 from tests.loom.test_blobs import tamper
 from tests.loom.test_store import anywhere
 from tests.runtime.test_recovery import crash_at
@@ -187,12 +187,9 @@ class TestRecovery:
             "        await runtime.cast(murder(sys.argv[2], strike), 'go')\n"
             "anyio.run(main)\n"
         )
-        ended = await anyio.to_thread.run_sync(
-            lambda: subprocess.run(
-                [sys.executable, "-c", program, str(loom), language], check=False, capture_output=True
-            )
-        )
-        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+        with Forked(program, loom, language, stderr=subprocess.PIPE, text=True) as ended:
+            _, why = await anyio.to_thread.run_sync(ended.communicate)
+        assert ended.returncode == -signal.SIGKILL, why
 
         async with Runtime.open() as runtime:
             undisturbed = await runtime.cast(murder(language, lambda: None), "go")
