@@ -164,13 +164,7 @@ class TestRules:
         ids += [f"OTEL-{n:02}" for n in range(1, 15)]
         ids += [f"METRIC-{n:02}" for n in range(1, 7)]
         ids += [f"LOG-{n:02}" for n in range(1, 8)]
-        unproven = {
-            47,
-            51,
-            66,
-            87,
-        }
-        ids += [f"N-{n:02}" for n in range(1, 89) if n not in unproven]
+        ids += [f"N-{n:02}" for n in range(1, 89) if n != 51]  # N-51 is reserved
         ids += [f"ACP-{n:02}" for n in range(1, 23)]
         ids += [f"MCP-{n:02}" for n in range(1, 18)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
