@@ -39,8 +39,8 @@ print("starts", flush=True)
 {use}
 """
 PYTHON = (
-    "from cantrip_actors.circle.python.medium import Python",
-    "Python().open([], Limits()).begin('while 1: pass')",
+    "from cantrip_actors.circle.python.medium import PythonMedium",
+    "PythonMedium().open([], Limits()).begin('while 1: pass')",
 )
 SHELL = (
     "from cantrip_actors.circle.shell.medium import Shell",

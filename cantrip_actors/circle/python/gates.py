@@ -17,7 +17,7 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["callables", "capability", "named", "shown", "stub"]
+__all__ = ["callables", "capability", "for_calls", "for_check", "shown", "stub"]
 
 _TYPES: Mapping[str, str] = {
     "string": "str",
@@ -37,17 +37,16 @@ def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
     return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
 
 
-def named(gate: ToolDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name. Raises TypeError, as Python would, where one cannot be told."""
-    names = [name for name, _ in _parameters(gate.parameters)]
-    if len(args) > len(names):
-        takes = "no positional arguments" if not names else f"at most {len(names)} positional arguments"
-        raise TypeError(f"{gate.name}() takes {takes}, got {len(args)}")
-    made = dict(zip(names, args, strict=False))
-    for name in kwargs:
-        if name in made:
-            raise TypeError(f"{gate.name}() got multiple values for argument '{name}'")
-    return {**made, **kwargs}
+def for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
+    """What a worker has to know of the gates to take their calls, as JSON: their own names and their parameters."""
+    return {name: [gate.name, [one for one, _ in _parameters(gate.parameters)]] for name, gate in named.items()}
+
+
+def for_check(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
+    """What a worker has to know of the gates to check their calls, as JSON: stubs, and how each gate is called."""
+    stubs = ["from typing import Any, Literal, Sequence", *(stub(name, gate) for name, gate in named.items())]
+    signatures = {name: shown(gate).splitlines()[0].removesuffix(" -> any") for name, gate in named.items()}
+    return {"stubs": "\n".join(stubs), "signatures": signatures}
 
 
 def shown(gate: ToolDefinition) -> str:
