@@ -42,6 +42,7 @@ PYTHON = (
     "from cantrip_actors.circle.python.medium import PythonMedium",
     "PythonMedium().open([], Limits()).begin('while 1: pass')",
 )
+HANGING = (PYTHON[0], "PythonMedium().open([], Limits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')")
 SHELL = (
     "from cantrip_actors.circle.shell.medium import Shell",
     (
@@ -113,6 +114,12 @@ def test_nothing_of_a_shell_outlives_a_host_killed_at_any_moment(jail: JailName,
 def test_nothing_of_a_python_program_outlives_a_host_killed_at_any_moment(where: Path) -> None:
     delays = [LONGEST * moment / MOMENTS for moment in range(MOMENTS)]
     assert left_after_kills(host(PYTHON), delays, where, patience=8.0) == []
+    assert list(where.iterdir()) == []
+
+
+@pytest.mark.rule("X-01")
+def test_nothing_of_a_python_value_that_takes_for_ever_outlives_a_killed_host(where: Path) -> None:
+    assert left_after_kills(host(HANGING), [0.3, 1.5], where, patience=8.0) == []
     assert list(where.iterdir()) == []
 
 

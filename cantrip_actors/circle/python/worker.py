@@ -39,7 +39,6 @@ def main(binary: str, *folders: str) -> None:
     for number in range(3):  # which the interpreter inherits
         os.dup2(null, number)
     os.close(null)
-    _confine()
     sys.path += folders
     _register(_PACKAGE)
     _register(f"{_PACKAGE}.circle")
@@ -47,6 +46,7 @@ def main(binary: str, *folders: str) -> None:
     from cantrip_actors.circle.python.frames import receive, send
     from cantrip_actors.circle.python.steps import Steps
 
+    _confine()
     with Steps(binary, printed, _allow) as steps:
         while (frame := receive(requests)) is not None:
             made = steps.compute(frame.said, frame.state)

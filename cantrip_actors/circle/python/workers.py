@@ -100,7 +100,7 @@ class Worker:
             if sys.platform == "win32":
                 self.process.kill()
                 return
-            with suppress(PermissionError):  # so says macOS of a group in which nothing runs any more
+            with suppress(ProcessLookupError, PermissionError):  # of a group in which nothing runs any more
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
