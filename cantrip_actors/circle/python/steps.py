@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from os import PathLike
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self, TypeGuard
+from typing import Any, BinaryIO, Final, Protocol, Self, TypeGuard
 
 import orjson
 from pydantic_monty import (
@@ -52,7 +53,7 @@ from cantrip_actors.circle.step import (
 from cantrip_actors.terms.bounds import NotPlain, TooLarge
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["GRACE", "KEEPING", "Steps"]
+__all__ = ["GRACE", "KEEPING", "Clock", "Steps"]
 
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter is killed that has not noticed. What is left of the second that the
@@ -86,7 +87,7 @@ class _Turn:
 
     limits: Limits
     gates: Gates
-    stream: BinaryIO
+    stream: BinaryIO | FileIO
     """Where the output is written as well, for the host to read if this process is killed."""
     calls: int = 0
     printed: int = 0
@@ -132,23 +133,35 @@ class _Turn:
         return encodable("".join(self.kept)) + self.notice()
 
 
+class Clock(Protocol):
+    """What ends this process when a step takes too long here."""
+
+    def start(self, seconds: float) -> None:
+        """Begin a step that may compute here for so many seconds."""
+        ...
+
+    def shorten(self, seconds: float) -> None:
+        """Allow no more than so many seconds of computing from here on."""
+        ...
+
+
 class Steps:
     """Computes steps, one at a time, in an interpreter process that is kept for the next one.
 
-    `printed` is written to while a program prints. `allow` is called with the seconds that this process itself may
-    compute for a step from then on: when the step begins, and before what a program handed out is made JSON.
+    `printed` is written to while a program prints. `clock` ends this process when a step takes too long here; without
+    one, nothing does.
     """
 
     def __init__(
         self,
         binary: str | PathLike[str],
-        printed: BinaryIO,
-        allow: Callable[[float], None] = lambda _: None,
+        printed: BinaryIO | FileIO,
+        clock: Clock | None = None,
         deadline: float | None = None,
     ) -> None:
         self._binary = str(binary)
         self._printed = printed
-        self._allow = allow
+        self._clock = clock
         self._deadline = deadline
         self._pools = ExitStack()
         self._programs: Monty | None = None
@@ -166,7 +179,7 @@ class Steps:
         `asked` is begin, answer, load or resume, as `PythonSandbox` writes it.
         """
         limits, gates = Limits(**asked["limits"]), asked["gates"]
-        self._allow(limits.time + GRACE)
+        self._start_clock(limits.time)
         if self._printed.tell():
             self._printed.seek(0)
             self._printed.truncate()
@@ -250,7 +263,8 @@ class Steps:
             "max_memory": turn.limits.memory,
             "max_suspensions": REQUESTS,
         }
-        self._allow(turn.time + GRACE)
+        if turn.again:
+            self._start_clock(turn.time)
         try:
             with self._pool().checkout(limits=bounds, os_policy=_policy(seed)) as session:
                 turn.began = time.perf_counter()
@@ -313,9 +327,14 @@ class Steps:
         # what the program did before it failed stays done
         return Raised(told(error, turn.gates), turn.output()), _dumped(session, turn.limits)
 
+    def _start_clock(self, seconds: float) -> None:
+        if self._clock is not None:
+            self._clock.start(seconds + GRACE)
+
     def _allow_conversion(self, turn: _Turn) -> None:
         """Allow what is left of the program's time for what it hands out, and GRACE at least."""
-        self._allow(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
+        if self._clock is not None:
+            self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
 
     def _pool(self, *, checks: bool = False) -> Monty:
         pool = self._checks if checks else self._programs

@@ -8,6 +8,7 @@ where the interpreter's client is in the middle of something that takes for ever
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -47,10 +48,12 @@ def main(binary: str, *folders: str) -> None:
     from cantrip_actors.circle.python.steps import Steps
 
     _confine()
-    with Steps(binary, printed, _allow) as steps:
+    clock = _Clock()
+    gc.freeze()  # what has been imported stays
+    with Steps(binary, printed, clock) as steps:
         while (frame := receive(requests)) is not None:
             made = steps.compute(frame.said, frame.state)
-            _disarm()
+            clock.stop()
             try:
                 send(answers, *made)
             except BrokenPipeError:
@@ -87,19 +90,26 @@ def _confine() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _allow(seconds: float) -> None:
-    """Allow this process so many seconds of computing from here on, if it does not have fewer already."""
-    if sys.platform == "win32":
-        return
-    left, _ = signal.getitimer(signal.ITIMER_PROF)
-    signal.setitimer(signal.ITIMER_PROF, min(left, seconds) if left else seconds)
-    signal.setitimer(signal.ITIMER_REAL, seconds + STALLED)
+class _Clock:
+    """The kernel's timers, which end this process: one for its own computing, one for the time that a step takes."""
 
+    def start(self, seconds: float) -> None:
+        """Begin a step that may compute here for so many seconds, and has to be over some seconds later."""
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds + STALLED)
 
-def _disarm() -> None:
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    def shorten(self, seconds: float) -> None:
+        """Allow no more than so many seconds of computing from here on."""
+        if sys.platform != "win32":
+            left, _ = signal.getitimer(signal.ITIMER_PROF)
+            if seconds < left:
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+
+    def stop(self) -> None:
+        """End a step: nobody waits for this process any more."""
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ class _Pool:
     def _take(self) -> Worker:
         with self._lock:
             lent = self._take_idle() or Worker(self._started_by())
-            if self.script is not None and not self.script.exists():
+            if self.script is not None and not os.access(self.script, os.F_OK):
                 # a program that tidies up temporary files has removed it
                 _write(self.script, self._text, find_monty_binary())
             self._busy.add(lent)
