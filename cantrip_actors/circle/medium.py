@@ -17,15 +17,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
+from cantrip_actors.circle.step import (
+    CLOSED,
+    Exceeded,
+    Finished,
+    Limit,
+    LimitExceeded,
+    Limits,
+    Raised,
+    Stepped,
+    Suspended,
+)
 from cantrip_actors.machine.actions import Answer
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
-from cantrip_actors.terms.ward import Wards
 
 __all__ = [
     "CLOSED",
@@ -42,126 +50,6 @@ __all__ = [
     "Suspended",
     "medium",
 ]
-
-
-CLOSED: Final = "done was called before: no gate can be called any more"
-"""The error that a program catches if it calls a gate after `done` (D-003)."""
-
-PATIENCE: Final = 10
-"""How many times as long as at first a program may take when it is run again."""
-
-Limit = Literal["seconds", "memory", "gate_calls", "recursion", "disk", "interrupted", "crash"]
-"""A limit that a program can exceed: a field of `Limits`, or one that the engine or the runtime sets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one turn of a program. `seconds` counts computing only, not the time that gates take."""
-
-    seconds: float = 5.0
-    memory: int = 64 * 1024 * 1024
-    """Bytes."""
-    output: int = 64 * 1024
-    """Characters of printed output that are kept; longer output is cut, with a note."""
-    gate_calls: int = 100
-
-    patience: int = 1
-    """Times the seconds that a program may take."""
-
-    @property
-    def time(self) -> float:
-        """Seconds that a program may take."""
-        return self.patience * self.seconds
-
-    def again(self) -> Limits:
-        """Return the limits for a program that ended before and is run again: the machine may be busier now."""
-        return replace(self, patience=PATIENCE)
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def under(cls, wards: Wards) -> Limits:
-        """Return the usual limits under `wards`: the smaller one of each (D-009)."""
-        usual = cls()
-        return cls(
-            seconds=min(usual.seconds, wards.max_compute or usual.seconds),
-            memory=min(usual.memory, wards.max_memory or usual.memory),
-            output=min(usual.output, wards.max_output or usual.output),
-            gate_calls=min(usual.gate_calls, wards.max_gate_calls or usual.gate_calls),
-        )
-
-    def exceeded(self, limit: Limit) -> str:
-        """Return the text of a limit, as in `Exceeded.limit`."""
-        return _WORDS[limit].format(self, mebibytes=self.memory / 2**20)
-
-
-_WORDS: Final[dict[Limit, str]] = {
-    "seconds": "{0.seconds:g} s of computing",
-    "memory": "{mebibytes:.4g} MiB of memory",
-    "gate_calls": "{0.gate_calls} gate calls in one program",
-    "recursion": "calls nested too deep (recursion)",
-    "disk": "what its files may take",
-    "interrupted": "interrupted from outside",
-    "crash": "the interpreter broke down",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    """The program calls a gate and waits. `state` is for `answer`, and opaque otherwise.
-
-    `args` are those given by name; positional ones have been given their names by the gate's definition. `output` is
-    the text printed since the step began. `image`, if the medium can make one, is the whole suspended program as bytes.
-    """
-
-    gate: str
-    args: Mapping[str, Any]
-    state: Any = field(repr=False)
-    output: str = ""
-    image: bytes | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The program ended normally. `value` is the value of its last expression, as JSON, or None."""
-
-    value: Any
-    output: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception left the program: its type, its message, where in the program. Variables set before are kept."""
-
-    error: str
-    output: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """The program exceeded a limit and was ended; the sandbox is as it was before the turn.
-
-    `limit` is the text of `Limits.exceeded`: the entity reads it.
-    """
-
-    limit: str
-    output: str = ""
-
-
-Stepped = Suspended | Finished | Raised | Exceeded
-
-
-class LimitExceeded(Exception):
-    """Raised inside a step if the program exceeds a limit; the step undoes the turn and returns Exceeded."""
-
-    def __init__(self, limit: Limit, text: str | None = None) -> None:
-        super().__init__(limit)
-        self.limit = limit
-        self.text = text
-        """The text for the entity, if it is not that of `Limits.exceeded`."""
-
-    def ended(self, limits: Limits, output: str) -> Exceeded:
-        """Return how the step ended."""
-        return Exceeded(self.text or limits.exceeded(self.limit), output)
 
 
 class Sandbox(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from pydantic_monty import Monty
+import orjson
 
 from cantrip_actors.circle.javascript.values import arguments, ended
 from cantrip_actors.circle.medium import (
@@ -24,6 +25,8 @@ from cantrip_actors.circle.medium import (
     medium,
 )
 from cantrip_actors.circle.python import medium as python_medium
+from cantrip_actors.circle.python.frames import Frame
+from cantrip_actors.circle.python.steps import Steps
 from cantrip_actors.circle.shell.medium import Shell
 from cantrip_actors.gates import echo
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -35,6 +38,7 @@ __all__ = [
     "open_python_worker",
     "open_shell_protocol",
     "open_snapshots",
+    "python_worker_here",
     "snapshots",
 ]
 
@@ -131,9 +135,33 @@ def _expect_step(step: object) -> None:
 # -------------------------------------------------------------------------------------------------- worker protocols
 
 
+class _WorkerHere:
+    """A worker of Python programs in this process, where a debugger and a planted bug can reach it."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def compute(self, asked: object, state: bytes, most: int) -> Frame:
+        """Return the answer to a step."""
+        said, made = self._steps.compute(orjson.loads(orjson.dumps(asked)), state)
+        text = orjson.dumps(said)
+        assert len(text) <= most
+        return Frame(orjson.loads(text), made)
+
+
+@contextmanager
+def python_worker_here(interpreter: Path) -> Iterator[None]:
+    """Compute the steps of Python programs in this process meanwhile, with another program as the interpreter."""
+    with (
+        Steps(interpreter, BytesIO(), deadline=5) as steps,
+        mock.patch.object(python_medium, "borrow", return_value=nullcontext(_WorkerHere(steps))),
+    ):
+        yield
+
+
 @contextmanager
 def open_python_worker() -> Iterator[Check]:
-    """Yield a check: whatever a worker of Python programs answers, the step ends, and the sandbox works on."""
+    """Yield a check: whatever an interpreter of Python programs answers, the step ends, and the sandbox works on."""
     with tempfile.TemporaryDirectory() as folder:
         said, script = Path(folder, "said"), Path(folder, "worker")
         script.write_text(f"#!/bin/sh\nexec cat '{said}'\n", encoding="utf-8")
@@ -141,10 +169,7 @@ def open_python_worker() -> Iterator[Check]:
 
         def check(data: bytes) -> None:
             said.write_bytes(data)
-            with (
-                Monty(binary_path=script, max_processes=1, request_timeout=5) as pool,
-                mock.patch.object(python_medium, "workers", return_value=pool),
-            ):
+            with python_worker_here(script):
                 sandbox = medium("python").open(GATES, LIMITS)
                 step = sandbox.begin("x = echo('a')\nx")
                 for _ in range(STEPS):

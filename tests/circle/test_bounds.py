@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio import to_thread
 
 from cantrip_actors import Cantrip, Circle, InvalidIntent, Runtime, gate, scripted
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.files import read
-from cantrip_actors.circle.medium import Finished, Limits, Raised, medium
+from cantrip_actors.circle.medium import Exceeded, Finished, Limits, Raised, medium
 from cantrip_actors.terms.bounds import BYTES, RESULT_BYTES, VALUES
-from cantrip_actors.wards import max_children, max_depth, max_turns
+from cantrip_actors.wards import max_children, max_compute, max_depth, max_turns
+from tests.circle.heart import LATE, Hearts
+from tests.circle.unhurried import unhurried
 from tests.runtime.spells import done, say
 
 SHARED = {
@@ -120,6 +126,71 @@ async def test_an_answer_over_its_bound_is_not_taken(language: str) -> None:
     assert sum(len(turn.observation) for turn in episode.thread) < 10_000
 
 
+# Values that take for ever to be made: the hash of a tuple that shares its parts doubles with each level
+
+NESTED = "t = (1,)\nfor i in range(50):\n    t = (t, t)\n"
+FOR_EVER = {
+    "value": "{t: 1}",
+    "member": "[{t}]",
+    "argument": "echo({t: 1})",
+    "caught": "try:\n    echo({t: 1})\nexcept BaseException:\n    pass",
+    "exception": "{}[t]",
+}
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.real_time
+@pytest.mark.parametrize("what", FOR_EVER)
+def test_a_python_value_that_takes_for_ever_ends_its_program_and_nothing_else(what: str) -> None:
+    limits = Limits(seconds=0.2)
+    box = medium("python").open([echo.definition], limits)
+    assert unhurried(box, "kept = 1") == Finished(None)
+    assert box.begin(f"kept = 2\n{NESTED}{FOR_EVER[what]}") == Exceeded(limits.exceeded("seconds"))
+    assert unhurried(box, "kept") == Finished(1)
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.real_time
+async def test_an_answer_that_takes_for_ever_is_not_taken() -> None:
+    steps = [{"code": f"{NESTED}done({{t: 1}})"}, {"code": "done('ok')"}]
+    circle = Circle(["done"], [max_turns(4), max_compute(0.2)], medium="python")
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(scripted(steps), circle=circle), "go")
+    assert episode.result == "ok"
+    assert "0.2 s of computing" in episode.thread[0].observation
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.real_time
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one program computes at a time")
+async def test_the_loop_and_other_programs_go_on_while_a_python_value_takes_for_ever() -> None:
+    late: list[float] = []
+    with Hearts() as hearts:
+        while not late or (late[-1] > LATE and len(late) < 8):
+            late.append(await hearts.late_by(compute_beside))
+    assert late[-1] <= LATE, late
+
+
+async def compute_beside() -> None:
+    """Let one program hand out what takes for ever, and another one take steps until that has ended."""
+    stuck = medium("python").open([], Limits(seconds=1))
+    other = medium("python").open([], Limits(seconds=20))
+    steps = 0
+    ended: list[Any] = []
+
+    async def hang() -> None:
+        ended.append(await to_thread.run_sync(stuck.begin, f"{NESTED}print('made')\n{{t: 1}}"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hang)
+        while not ended:
+            step = await to_thread.run_sync(partial(other.begin, f"x = {steps}\nx"))
+            assert step == Finished(steps)
+            steps += not ended
+    assert ended == [Exceeded("1 s of computing", "made\n")]
+    assert steps >= 1
+
+
 MEASURE = """
 import resource, sys
 from cantrip_actors.circle.medium import Limits, medium
@@ -136,7 +207,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 @pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the unit is another one")
 def test_the_memory_of_the_host_rises_by_no_more_than_twice_the_bound() -> None:
-    codes = [SHARED["python"], "a = ['x' * 1000] * 10000\n[a] * 1000", "[[]] * 3_000_000", "[1.5] * 4_000_000"]
+    codes = [
+        SHARED["python"],
+        "'x' * 30_000_000",
+        "a = ['x' * 1000] * 10000\n[a] * 1000",
+        "[[]] * 3_000_000",
+        "[1.5] * 4_000_000",
+    ]
     done = subprocess.run([sys.executable, "-c", MEASURE, *codes], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 <= 2 * BYTES
 

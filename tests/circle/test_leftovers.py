@@ -39,9 +39,10 @@ print("starts", flush=True)
 {use}
 """
 PYTHON = (
-    "from cantrip_actors.circle.python.medium import Python",
-    "Python().open([], Limits()).begin('while 1: pass')",
+    "from cantrip_actors.circle.python.medium import PythonMedium",
+    "PythonMedium().open([], Limits()).begin('while 1: pass')",
 )
+HANGING = (PYTHON[0], "PythonMedium().open([], Limits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')")
 SHELL = (
     "from cantrip_actors.circle.shell.medium import Shell",
     (
@@ -116,7 +117,13 @@ def test_no_python_worker_outlives_a_killed_host(where: Path) -> None:
     assert list(where.iterdir()) == []
 
 
-def test_the_next_process_sweeps_what_a_killed_host_and_watcher_left(where: Path) -> None:
+@pytest.mark.rule("X-01")
+def test_nothing_of_a_python_value_that_takes_for_ever_outlives_a_killed_host(where: Path) -> None:
+    assert left_after_kills(host(HANGING), [0.3, 1.5], where, patience=8.0) == []
+    assert list(where.iterdir()) == []
+
+
+def test_the_next_process_ends_what_a_host_and_its_watcher_left(where: Path) -> None:
     confined_by("landlock")
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = host(SHELL, "landlock", watched=False)

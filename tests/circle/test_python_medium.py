@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.circle.python.gates import callables, shown, stub
-from cantrip_actors.circle.python.medium import KEEPING, PythonMedium
+from cantrip_actors.circle.python.medium import PythonMedium
+from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
 from cantrip_actors.terms.messages import ToolDefinition
@@ -429,9 +430,8 @@ def test_the_capability_text_is_short():
 
 
 def test_without_the_interpreter_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.python.medium")
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
-    for name in [name for name in sys.modules if name.startswith("cantrip_actors.circle.python_")]:
+    for name in [name for name in sys.modules if name.startswith("cantrip_actors.circle.python.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InvalidCantrip, match=r"cantrip-actors\[python\]"):
         medium("python")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,12 +33,17 @@ def spinning(sandbox: PythonSandbox, ended: list[object]) -> threading.Thread:
 
 
 def until_it_computes(sandbox: PythonSandbox) -> int:
+    """The number of the worker that computes for a sandbox, and of its group."""
     deadline = time.monotonic() + 20
-    while (worker := sandbox._worker) is None or worker._pid is None:
+    while (worker := sandbox._worker) is None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+    if sys.platform == "linux":
+        while not _interpreters(worker.process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
     time.sleep(0.05)
-    return worker._pid
+    return worker.process.pid
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals")
@@ -52,7 +58,53 @@ def test_a_worker_that_dies_undoes_the_turn_and_is_replaced():
     assert sandbox.begin("x") == Finished(1)
 
 
-def test_a_step_waiting_for_a_worker_can_be_interrupted_alone():
+@LINUX
+def test_an_interpreter_that_dies_undoes_the_turn_and_its_worker_goes_on():
+    sandbox = opened()
+    sandbox.begin("x = 1")
+    ended: list[object] = []
+    thread = spinning(sandbox, ended)
+    worker = until_it_computes(sandbox)
+    os.kill(_interpreters(worker)[0], signal.SIGKILL)
+    thread.join(5)
+    assert ended == [Exceeded("the interpreter broke down")]
+    assert sandbox.begin("x") == Finished(1)
+    assert _is_running(worker)
+
+
+@LINUX
+def test_a_worker_that_died_between_two_steps_is_replaced():
+    sandbox = opened()
+    sandbox.begin("x = 1")
+    for one in _workers():
+        os.kill(one, signal.SIGKILL)
+        os.waitid(os.P_PID, one, os.WEXITED | os.WNOWAIT)
+    assert sandbox.begin("x") == Finished(1)
+
+
+def test_what_was_printed_before_an_interrupt_is_kept():
+    sandbox = PythonMedium().open([], Limits(seconds=20, output=20))
+    ended: list[object] = []
+    printing = "print('seen')\nprint('cut' * 10)\nwhile True:\n    pass"
+    thread = threading.Thread(target=lambda: ended.append(sandbox.begin(printing)))
+    thread.start()
+    until_it_computes(sandbox)
+    time.sleep(0.3)
+    sandbox.interrupt()
+    thread.join(5)
+    output = "seen\n" + ("cut" * 10)[:15] + "\n[16 more characters of output were cut]"
+    assert ended == [Exceeded("interrupted from outside", output)]
+
+
+def test_a_worker_that_fails_by_a_mistake_of_ours_says_which(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(python_workers, "_folders", list)
+    python_workers.close()
+    with pytest.raises(RuntimeError, match="a worker of the Python medium failed: ModuleNotFoundError"):
+        opened().begin("1")
+    python_workers.close()
+
+
+def test_a_step_that_waits_for_a_worker_can_be_interrupted_and_harms_nobody():
     busy = [opened() for _ in range(python_workers._cores())]
     ended: list[object] = []
     threads = [spinning(one, ended) for one in busy]
@@ -103,22 +155,44 @@ def test_a_thousand_programs_wait_at_a_gate_as_a_few_kilobytes_each():
 def test_a_workers_environment_is_empty(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CANTRIP_CANARY", "seen")
     python_workers.close()
-    with python_workers.workers().checkout() as session:
-        assert session.worker_pid is not None
-        for process in [session.worker_pid, *_below(session.worker_pid)]:
-            assert b"CANTRIP_CANARY" not in _environment(process)
+    opened().begin("1")
+    (worker,) = _workers()
+    for process in [worker, *_below(worker)]:
+        assert b"CANTRIP_CANARY" not in _environment(process)
     python_workers.close()
 
 
 @LINUX
+def test_a_worker_has_nothing_of_the_host_open():
+    with Path(__file__).open(encoding="utf-8") as file:
+        inherited = os.dup(file.fileno())
+        os.set_inheritable(inherited, True)
+        python_workers.close()
+        opened().begin("1")
+        os.close(inherited)
+    (worker,) = _workers()
+    for process in [worker, *_below(worker)]:
+        opens = [str(one.readlink()) for one in Path(f"/proc/{process}/fd").iterdir()]
+        assert __file__ not in opens
+
+
+@LINUX
+def test_a_worker_yields_to_its_host_and_is_bounded():
+    opened().begin("1")
+    for process in [(worker := _workers()[0]), *_interpreters(worker)]:
+        assert os.getpriority(os.PRIO_PROCESS, process) >= os.getpriority(os.PRIO_PROCESS, 0) + 5
+        limits = Path(f"/proc/{process}/limits").read_text()
+        assert any(line.split()[:4] == ["Max", "address", "space", str(4 * 2**30)] for line in limits.splitlines())
+
+
+@LINUX
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-def test_a_worker_lives_in_namespaces_of_its_own():
-    with python_workers.workers().checkout() as session:
-        assert session.worker_pid is not None
-        inside = _below(session.worker_pid)[-1]
-        for kind in ("net", "mnt", "pid", "user"):
-            assert Path(f"/proc/{inside}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
-        assert {path.name for path in Path(f"/proc/{inside}/root").iterdir()} <= {"worker", "lib", "lib64", "usr"}
+def test_an_interpreter_lives_in_namespaces_of_its_own():
+    opened().begin("1")
+    (inside,) = _interpreters(_workers()[0])
+    for kind in ("net", "mnt", "pid", "user"):
+        assert Path(f"/proc/{inside}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
+    assert {path.name for path in Path(f"/proc/{inside}/root").iterdir()} <= {"worker", "lib", "lib64", "usr"}
 
 
 @LINUX
@@ -140,7 +214,7 @@ def test_the_jail_dies_with_the_worker():
 @LINUX
 def test_workers_can_still_be_replaced_after_temporary_files_were_tidied_up():
     assert opened().begin("1") == Finished(1)
-    script = python_workers._pools.script
+    script = python_workers._pool.script
     assert script is not None
     shutil.rmtree(script.parent)
     for _ in range(python_workers._cores() + 1):
@@ -167,29 +241,54 @@ def test_the_bare_interpreter_is_used_where_scripts_cannot_run(monkeypatch: pyte
     monkeypatch.setattr(python_workers, "_works", lambda _: False)
     python_workers.close()
     assert opened().begin("1 + 1") == Finished(2)
-    assert python_workers._pools.script is None
+    assert python_workers._pool.script is None
     python_workers.close()
 
 
 @LINUX
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking with threads: that is what this is about
-def test_a_forked_process_gets_an_error_instead_of_hanging():
-    assert opened().begin("1") == Finished(1)
+def test_a_process_that_was_forked_has_workers_of_its_own():
+    sandbox = opened()
+    sandbox.begin("x = 1")
+    mine = _workers()
     child = os.fork()
     if child == 0:
-        told = False
+        is_fine = False
         try:
-            opened().begin("2")
-        except RuntimeError as refused:
-            told = "spawn" in str(refused)
+            is_fine = sandbox.begin("x + 1") == Finished(2) and not set(_workers()) & set(mine)
+            python_workers.close()
         finally:
-            os._exit(0 if told else 1)
+            os._exit(0 if is_fine else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert opened().begin("3") == Finished(3)
+    assert sandbox.begin("x") == Finished(1)
+    assert _workers() == mine
+
+
+@LINUX
+def test_nothing_is_left_of_the_workers_when_their_process_has_ended():
+    code = (
+        "from cantrip_actors.circle.medium import Limits, medium\n"
+        "from cantrip_actors.circle.python import workers\n"
+        "medium('python').open([], Limits()).begin('1')\n"
+        "print(workers._pool._idle[0].process.pid)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert not _is_running(int(said.stdout))
 
 
 def _children() -> list[int]:
     return _below(os.getpid()) if sys.platform == "linux" else []
+
+
+def _workers() -> list[int]:
+    """The workers that wait for a step."""
+    return [one.process.pid for one in python_workers._pool._idle]
+
+
+def _interpreters(process: int) -> list[int]:
+    """The interpreters below a worker."""
+    return [one for one in _below(process) if Path(f"/proc/{one}/comm").read_text().strip() in ("worker", "monty")]
 
 
 def _below(process: int) -> list[int]:

@@ -15,6 +15,7 @@ from cantrip_actors.circle.javascript import medium as javascript_medium
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Exceeded, Limits, medium
 from cantrip_actors.circle.python import medium as python_medium
+from cantrip_actors.circle.python import steps as python_steps
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.cli import loom_views
 from cantrip_actors.crystal.replay import DECODERS
@@ -53,9 +54,9 @@ def plant(target: str) -> Any:  # noqa: PLR0911  # a table
         case "record":
             return worse(parsers, "decode", lambda line: line[0])
         case "python-snapshot":
-            return worse(python_medium, "_read", lambda image, _: image.partition(b"\n")[0][0])
+            return worse(python_medium, "unpack", lambda image, _: image.partition(b"\n")[0][0])
         case "python-worker":
-            return mock.patch.object(python_medium, "_NONSENSE", "words that its client does not use")
+            return mock.patch.object(python_steps, "_NONSENSE", "words that its client does not use")
         case "javascript-snapshot":
             return worse(
                 javascript_medium, "unpack", lambda _, __, image, ___: zlib.decompress(image[image.index(b"\n") + 9 :])
@@ -147,7 +148,10 @@ class TestFound:
 
     def test_a_python_worker_that_answers_nonsense_ends_the_program(self) -> None:
         error = RuntimeError("monty worker protocol error: invalid payload from worker")
-        with mock.patch.object(python_medium, "workers", side_effect=error):
+        with (
+            sandboxes.python_worker_here(Path("never-started")),
+            mock.patch.object(python_steps.Steps, "_pool", side_effect=error),
+        ):
             step = medium("python").open((), Limits()).begin("1")
         assert isinstance(step, Exceeded)
         assert step.limit == "the interpreter broke down"

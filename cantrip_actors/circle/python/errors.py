@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 
-from cantrip_actors.circle.medium import Limit, LimitExceeded
+from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.messages import encodable
 
 __all__ = ["REQUESTS", "describe", "limit_of"]

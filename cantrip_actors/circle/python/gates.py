@@ -1,4 +1,4 @@
-"""Gates as Python functions: names, signatures, positional arguments, and the capability text for the entity.
+"""Gates as Python functions: their names, signatures, and positional arguments; and what the entity is told of them.
 
 Derived from the definition that the crystal of a tool circle would be shown (CALL-3), never written by hand. Required
 parameters come first, because Python wants them so; that is the order of the signature that the entity reads, and so
@@ -17,7 +17,7 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["callables", "capability", "named", "shown", "stub"]
+__all__ = ["callables", "capability", "for_calls", "for_check", "shown", "stub"]
 
 _TYPES: Mapping[str, str] = {
     "string": "str",
@@ -31,27 +31,26 @@ _DEEP = 6
 
 
 def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """Return the gates by the names that a program can call, including other accepted names (D-002, D-003)."""
+    """The gates by the names that a program can call them by, other accepted names included (D-002, D-003)."""
     named = {_identifier(gate.name): gate for gate in gates}
     aliases = {**ALIASES, "submit_answer": "done"}
     return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
 
 
-def named(gate: ToolDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name. Raises TypeError, as Python does, for a wrong argument."""
-    names = [name for name, _ in _parameters(gate.parameters)]
-    if len(args) > len(names):
-        takes = "no positional arguments" if not names else f"at most {len(names)} positional arguments"
-        raise TypeError(f"{gate.name}() takes {takes}, got {len(args)}")
-    made = dict(zip(names, args, strict=False))
-    for name in kwargs:
-        if name in made:
-            raise TypeError(f"{gate.name}() got multiple values for argument '{name}'")
-    return {**made, **kwargs}
+def for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
+    """What a worker has to know of the gates to take their calls, as JSON: their own names and their parameters."""
+    return {name: [gate.name, [one for one, _ in _parameters(gate.parameters)]] for name, gate in named.items()}
+
+
+def for_check(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
+    """What a worker has to know of the gates to check their calls, as JSON: stubs, and how each gate is called."""
+    stubs = ["from typing import Any, Literal, Sequence", *(stub(name, gate) for name, gate in named.items())]
+    signatures = {name: shown(gate).splitlines()[0].removesuffix(" -> any") for name, gate in named.items()}
+    return {"stubs": "\n".join(stubs), "signatures": signatures}
 
 
 def shown(gate: ToolDefinition) -> str:
-    """Return the gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and its description."""
+    """The gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and what it does."""
     more = bool(gate.parameters.get("additionalProperties", not gate.parameters.get("properties")))
     lines = [f"def {_identifier(gate.name)}({_signature(gate, 'list', more=more)}) -> any"]
     lines += [f"    {line}".rstrip() for line in gate.description.splitlines()]
@@ -62,7 +61,7 @@ def shown(gate: ToolDefinition) -> str:
 
 
 def stub(name: str, gate: ToolDefinition) -> str:
-    """Return the gate as a stub for the type checker, under the name that a program calls."""
+    """The gate for the type checker, under the name that it is called by."""
     more = gate.parameters.get("additionalProperties", True) is not False
     return f"def {name}({_signature(gate, 'Sequence', more=more)}) -> Any: ..."
 
@@ -90,7 +89,7 @@ def _parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> str:
-    """Return the annotation of a JSON Schema; Any if Python has no annotation for it."""
+    """The annotation of a JSON Schema; Any where Python has no word for it."""
     if not isinstance(shape, Mapping) or depth > _DEEP:
         return "Any"
     if "$ref" in shape:
@@ -147,10 +146,10 @@ loop or a comprehension.
 
 
 def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
-    """Return the text for the entity about its Python: the language and its gaps, gates, limits, how to finish.
+    """What the entity is told of its Python: the language it has and has not, its gates, its limits, how to finish.
 
-    It is short, because every query contains it. It lists missing language features, because an entity that knows
-    ordinary Python would use them; other failures explain themselves when they happen.
+    Short, because it is in every query. What is missing from the language is said, because an entity that knows
+    ordinary Python would use it; what fails for another reason says so when it does.
     """
     parts = [_LANGUAGE]
     if gates:

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from pydantic_monty import MontyError, MontyTypingError
-
-from cantrip_actors.circle.python.gates import shown, stub
-from cantrip_actors.circle.python.workers import checkers
-from cantrip_actors.terms.messages import ToolDefinition
+from pydantic_monty import Monty, MontyError, MontyTypingError
 
 __all__ = ["wrong_calls"]
 
@@ -36,23 +32,28 @@ SHOWN: Final = 120
 _MEMORY: Final = 512 * 1024 * 1024
 
 
-def wrong_calls(code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
-    """Return the wrong calls of `gates` in `code`, a line each, or None. Blocks for some ten milliseconds."""
-    stubs = "\n".join(["from typing import Any, Literal, Sequence", *(stub(name, gates[name]) for name in gates)])
+def wrong_calls(code: str, gates: Mapping[str, Any], pool: Monty) -> str | None:
+    """What is wrong with the calls of gates in `code`, a line each, or None. Blocks for some ten milliseconds.
+
+    `gates` are as `gates.for_check` describes them.
+    """
     try:
-        with checkers().checkout(
-            type_check=True, type_check_stubs=stubs, type_check_format="concise", limits={"max_memory": _MEMORY}
+        with pool.checkout(
+            type_check=True,
+            type_check_stubs=gates["stubs"],
+            type_check_format="concise",
+            limits={"max_memory": _MEMORY},
         ) as session:
             session.feed_start(f"{_NOTHING_RUNS}\n{code}")
     except MontyTypingError as diagnostics:
-        return _describe(diagnostics.display(), code, gates)
-    except MontyError:  # it does not parse, or the check was ended: the run will show the error
+        return _describe(diagnostics.display(), code, gates["signatures"])
+    except MontyError:  # it does not even parse, or the check was ended: running it will tell
         return None
     return None
 
 
-def _describe(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) -> str | None:
-    """Return the findings about `gates`, each with its line of code, and the signatures of these gates."""
+def _describe(diagnostics: str, code: str, gates: Mapping[str, str]) -> str | None:
+    """The findings about `gates` by line, with the line, and how the gates are called that they are about."""
     lines = code.splitlines()
     wrong: dict[int, set[str]] = {}
     signatures: dict[str, None] = {}
@@ -61,7 +62,7 @@ def _describe(diagnostics: str, code: str, gates: Mapping[str, ToolDefinition]) 
         source = lines[line - 1] if 0 < line <= len(lines) else ""
         if name in gates and not (_INCORRECT.match(message) and _UNPACKED.search(source)):
             wrong.setdefault(line, set()).add(_reword(message))
-            signatures[shown(gates[name]).splitlines()[0].removesuffix(" -> any")] = None
+            signatures[gates[name]] = None
     if not wrong:
         return None
     told = ["TypeError: nothing was run, because of the call of a gate"]

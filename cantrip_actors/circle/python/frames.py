@@ -1,0 +1,61 @@
+"""Messages between the host and a worker of Python programs: JSON, and bytes beside it, each with its length.
+
+One process sends, then the other one, so nothing is ever read beyond the end of a message. The streams are unbuffered.
+"""
+
+from __future__ import annotations
+
+import struct
+from io import RawIOBase
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+__all__ = ["Frame", "receive", "send"]
+
+_HEAD: Final = struct.Struct(">QQ")
+_PIECE: Final = 8 * 1024
+
+
+class Frame(NamedTuple):
+    """A message: its JSON, parsed, and the bytes that came with it."""
+
+    said: Any
+    state: bytes
+
+
+def send(stream: RawIOBase, said: Any, state: bytes = b"") -> None:
+    """Write a message. Raises BrokenPipeError if the other process has ended."""
+    text = orjson.dumps(said)
+    left = memoryview(b"".join((_HEAD.pack(len(text), len(state)), text, state)))
+    while left:
+        left = left[stream.write(left) or 0 :]
+
+
+def receive(stream: RawIOBase, most: int | None = None) -> Frame | None:
+    """Read a message; return None if the other process has ended.
+
+    Raises ValueError for JSON of more than `most` bytes, and reads none of it.
+    """
+    piece = stream.read(_PIECE)
+    while piece and len(piece) < _HEAD.size:
+        more = stream.read(_PIECE)
+        piece = piece + more if more else b""
+    if not piece:
+        return None
+    length, rest = _HEAD.unpack_from(piece)
+    if most is not None and length > most:
+        raise ValueError(f"expected a message of at most {most:,} bytes, got {length:,}")
+    begins = _HEAD.size + length
+    if len(piece) < begins + rest:
+        whole = bytearray(begins + rest)
+        whole[: len(piece)] = piece
+        left = memoryview(whole)[len(piece) :]
+        while left:
+            count = stream.readinto(left)
+            if not count:
+                return None
+            left = left[count:]
+        piece = whole
+    view = memoryview(piece)
+    return Frame(orjson.loads(view[_HEAD.size : begins]), bytes(view[begins:]))

@@ -1,0 +1,40 @@
+"""Snapshots of Python sandboxes: a line of JSON with the engine and the kind, then the bytes of the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import orjson
+from pydantic_monty import __version__
+
+__all__ = ["ENGINE", "DamagedSnapshot", "Kind", "pack", "unpack"]
+
+ENGINE: Final = f"monty {__version__}"
+
+Kind = Literal["idle", "suspended"]
+
+
+class DamagedSnapshot(ValueError):
+    """Bytes that cannot be restored: damaged ones, those of another engine, and those of the other kind."""
+
+
+def pack(kind: Kind, head: Mapping[str, Any], body: bytes) -> bytes:
+    """Return a snapshot. `head` is JSON that is kept in its first line."""
+    return orjson.dumps({"engine": ENGINE, "kind": kind, **head}) + b"\n" + body
+
+
+def unpack(snapshot: bytes, kind: Kind) -> tuple[dict[str, Any], bytes]:
+    """Return the first line of a snapshot and the interpreter's bytes. Raises DamagedSnapshot."""
+    line, _, body = snapshot.partition(b"\n")
+    try:
+        head = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        head = None
+    if not isinstance(head, dict) or "engine" not in head:
+        raise DamagedSnapshot("no image of a sandbox")
+    if head["engine"] != ENGINE:
+        raise DamagedSnapshot(f"the image is of {head['engine']}, and this is {ENGINE}: replay its programs instead")
+    if head.get("kind") != kind:
+        raise DamagedSnapshot(f"expected an image of a sandbox that is {kind}, got one that is {head.get('kind')}")
+    return head, body
