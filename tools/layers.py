@@ -33,7 +33,7 @@ class Room(NamedTuple):
 
 
 def _room(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Room:
-    neighbours = {name if name in WHOLE else f"{FACE}.{name}" for name in inside.split()}
+    neighbours = {name if name.split(".")[0] in WHOLE else f"{FACE}.{name}" for name in inside.split()}
     return Room(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
 
 
@@ -92,7 +92,8 @@ ROOMS: dict[str, Room] = {
     # A chunk is measured beside the framing that it is read with.
     "bench.crystals": _room("cantrip_actors crystal", None),
     # The server that nodes share is started as the suites start theirs.
-    "bench.cluster": _room("cantrip_actors bench conformance", None),
+    "bench.cluster": _room("cantrip_actors bench bench.cluster_node conformance", None),
+    "bench.cluster_node": _room("cantrip_actors conformance", None),
     "conformance": _room("cantrip_actors supervisors", None),
     # Fuzzing attacks the parsers themselves, where they stand.
     "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
