@@ -294,6 +294,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return a JSON value without the secrets that this runtime knows of, as `Runtime.redact`."""
         return self._inner.redact(value)
 
+    def derive_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes that are the same in each process that opens this loom, as `Runtime.derive_key`."""
+        return self._inner.derive_key(purpose)
+
     def dump(self) -> str:
         """Return the tree of actors as text, as `Runtime.dump`."""
         return self._inner.dump()

@@ -33,7 +33,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
-from cantrip_actors.records.tenant import check_tenant
+from cantrip_actors.records.tenant import check_tenant, scoped
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
@@ -385,10 +385,11 @@ class Runtime:
     def derive_key(self, purpose: str) -> bytes:
         """Return 32 secret bytes that are the same in each process that opens this loom, on this machine.
 
-        They depend on `purpose`, and are made from the key of the loom's snapshots (`snapshot_key`, or the file beside
-        the loom). A loom on Postgres has no such file: without `snapshot_key`, they are those of this process.
+        They depend on `purpose` and on the tenant. They are made from the key of the loom's snapshots (`snapshot_key`,
+        or the file beside the loom). A loom on Postgres has no such file: without `snapshot_key`, they are those of
+        this process.
         """
-        return self._tree.derive_key(purpose)
+        return self._tree.derive_key(scoped(self._tenant or "", purpose))
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""

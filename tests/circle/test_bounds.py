@@ -145,7 +145,9 @@ def test_a_python_value_that_takes_for_ever_ends_its_program_and_nothing_else(wh
     limits = Limits(seconds=0.2)
     box = medium("python").open([echo.definition], limits)
     assert unhurried(box, "kept = 1") == Finished(None)
-    assert box.begin(f"kept = 2\n{NESTED}{FOR_EVER[what]}") == Exceeded(limits.exceeded("seconds"))
+    ended = box.begin(f"kept = 2\n{NESTED}{FOR_EVER[what]}")
+    # an exception is written out in the sandbox, where it may also run out of memory first
+    assert ended in [Exceeded(limits.exceeded(one)) for one in ("seconds", "memory")[: 1 + (what == "exception")]]
     assert unhurried(box, "kept") == Finished(1)
 
 

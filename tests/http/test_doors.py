@@ -50,7 +50,9 @@ async def test_a_cast_through_any_door_leaves_the_same_turns(tmp_path: Path) -> 
         said = {"model": "counter", "messages": [{"role": "user", "content": intent}]}
         await on.ask("POST", "/v1/chat/completions", 200, json=said)
         named = by_name([counter])
-        async with Client(make_server(named, lambda context: find_local(on.runtime, named, context))) as client:
+        async with Client(
+            make_server(named, lambda context: find_local(on.runtime, named, context), on.runtime)
+        ) as client:
             await client.call_tool("counter", {"intent": intent})
         async with edited(counter, runtime=on.runtime) as editor:
             session = (await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[]))["sessionId"]

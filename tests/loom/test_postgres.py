@@ -18,7 +18,7 @@ from cantrip_actors.records.records import Ended, IntentGiven
 from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
-from tests.loom.processes import python
+from tests.loom.processes import child, python
 from tests.loom.test_store import anywhere
 from tests.loom.test_verify import FAMILY
 from tests.pictures import png
@@ -197,8 +197,8 @@ def test_a_read_only_store_accepts_no_records(place, store):
             reader.append(run("f"))
 
 
-def test_tables_of_a_later_version_are_refused(place, store, other):
-    other.execute(f"update version set version = {VERSION + 1}")
+def test_tables_that_only_a_later_version_can_use_are_refused(place, store, other):
+    other.execute(f"update version set version = {VERSION + 1}, readable_by = {VERSION + 1}")
     with pytest.raises(
         LoomError, match=f"has tables of version {VERSION + 1}, this version knows up to {VERSION}: use a newer"
     ):
@@ -380,7 +380,7 @@ def test_a_frozen_transaction_holds_its_tree_no_longer_than_its_lease(store, mon
     monkeypatch.setattr(postgres, "WAITING", 0.2)
     store.append(run("e", "t1", ends=False))
     store.close()
-    with python(FROZEN.format(before=before, after=after), f"{store._url}&schema={store.schema}") as first:
+    with child(FROZEN.format(before=before, after=after), f"{store._url}&schema={store.schema}") as first:
         first.stdout.readline()
         assert os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code == os.CLD_STOPPED
         with PostgresStore(store._url, schema=store.schema) as second:

@@ -217,10 +217,11 @@ def test_a_folder_is_no_loom(tmp_path, read_only):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_tables_of_a_later_version_are_refused(path, read_only):
+def test_tables_that_only_a_later_version_can_use_are_refused(path, read_only):
     SqliteStore(path).close()
     with plain(path) as other:
         other.execute(f"pragma user_version = {VERSION + 1}")
+        other.execute(f"update version set readable_by = {VERSION + 1}")
     with pytest.raises(
         LoomError, match=f"has tables of version {VERSION + 1}, this version knows up to {VERSION}: use a newer"
     ):

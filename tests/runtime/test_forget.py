@@ -178,7 +178,7 @@ async def test_retention_forgets_in_the_background(place, monkeypatch):
         entity = await runtime.invoke(secret(), "go")
         await entity.stop()
         idle = await runtime.invoke(secret(), "go", name="notes")
-        monkeypatch.setattr("cantrip_actors.runtime.retention.time.time", lambda: now[0] + 365 * DAY)
+        monkeypatch.setattr(runtime._tree.store, "clock", lambda: now[0] + 365 * DAY)
         while not runtime.loom.is_forgotten(episode.entity_id):
             await anyio.sleep(1.0)
         assert not runtime.loom.is_forgotten(entity.id)

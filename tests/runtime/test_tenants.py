@@ -212,6 +212,7 @@ OF_NO_ENTITY = {
     "crystals",
     "redact",
     "check_writer",
+    "derive_key",
     "id_of_key",
     "seal_key",
     "loom.attach",
