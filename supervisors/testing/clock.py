@@ -22,14 +22,14 @@ interface); for trio, its own test clock with the rule about threads added.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import functools
-import gc
 import math
+import re
 import selectors
-import sys
+import tempfile
 import threading
 import time
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ __all__ = ["Stuck", "virtual"]
 #: the clock notices that a thread has begun to wait for the loop.
 _LOOK_AGAIN = 0.005
 
-#: The file in which a thread waits for the event loop: the end of its path.
-_WAITS_FOR_LOOP = ("anyio/from_thread.py", "anyio\\from_thread.py")
-_WAITS_FOR_TRIO = "_send_message_to_trio"
+#: A line of the stack of a thread that waits for the event loop.
+_WAITS = re.compile(r'anyio[/\\]from_thread\.py"|in _send_message_to_trio$', re.MULTILINE)
 
 _STUCK = "every task waits, nothing is scheduled and no thread works: nothing happened for {} s"
 
@@ -85,25 +84,17 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
 
 
 def _waiting_for_the_loop() -> int:
-    """Return how many threads wait for an event loop to do something for them."""
-    collects = gc.isenabled()
-    gc.disable()  # Python 3.11 deadlocks if a garbage collection begins within this call (CPython issue 106883)
-    try:
-        frames = sys._current_frames()  # noqa: SLF001 - there is no public name
-    finally:
-        if collects:
-            gc.enable()
-    frames.pop(threading.get_ident(), None)  # the loop's own thread does not wait for the loop, and its stack is deep
-    return sum(1 for frame in frames.values() if _waits(frame))
+    """Return how many threads wait for an event loop to do something for them.
 
-
-def _waits(frame: FrameType | None) -> bool:
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.endswith(_WAITS_FOR_LOOP) or code.co_name == _WAITS_FOR_TRIO:
-            return True
-        frame = frame.f_back
-    return False
+    The stacks come from faulthandler, which reads them in one step: the frame objects of a thread that goes on
+    meanwhile have crashed Python 3.11.
+    """
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        stacks = file.read().decode(errors="replace").split("\n\n")
+    # the loop's own thread does not wait for the loop
+    return sum(1 for stack in stacks if not stack.startswith("Current thread") and _WAITS.search(stack))
 
 
 # --- asyncio ----------------------------------------------------------------------------------------------------------

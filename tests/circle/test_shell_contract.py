@@ -256,7 +256,10 @@ def test_output_is_the_text_printed_since_the_step_began(box):
 
 
 def test_output_after_a_programs_end_does_not_reach_the_next(box):
-    assert printed(box, "echo first") == "first\n"
+    for _ in range(10):
+        assert printed(box, "echo first") == "first\n"
+        if box._process is not None:  # the host ends a shell that it cannot stop in time, as on a busy machine
+            break
     shells = Path(f"/proc/{box._process._process.pid}/fd/1")  # which those that die share, and may have written to
     shells.write_text("fork: retry\n", encoding="utf-8")
     assert printed(box, "echo second") == "second\n"
