@@ -103,7 +103,7 @@ async def test_a_client_that_knows_no_cantrip_sends_to_entities_of_nodes(url: st
 
 
 @pytest.mark.rule("N-21", "N-22")
-async def test_mail_for_an_entity_that_nobody_has_loaded_is_taken_by_a_node(url: str) -> None:
+async def test_mail_for_an_unloaded_entity_is_taken_by_a_node(url: str) -> None:
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         await (await runtime.invoke(DESK, "hello", name="keeper")).episode()
     async with Runtime.open(url) as client, node(url, "w1"):
@@ -137,7 +137,7 @@ async def test_mail_of_a_dead_node_is_taken_by_another_one(url: str) -> None:
 
 
 @pytest.mark.rule("N-10")
-async def test_a_node_takes_over_what_a_program_left_behind(url: str) -> None:
+async def test_a_node_takes_over_entities_that_a_program_left_behind(url: str) -> None:
     slow = answering(delay=30)
     async with crashing(Runtime.open(url, cantrips=[slow])) as program:
         cast = await program.start(slow, "a cast")
@@ -169,7 +169,7 @@ async def test_entities_above_the_capacity_wait_for_room(url: str) -> None:
 
 
 @pytest.mark.rule("N-12")
-async def test_interrupted_does_not_list_what_a_node_runs(url: str) -> None:
+async def test_interrupted_does_not_list_entities_that_a_node_runs(url: str) -> None:
     slow = answering(delay=30)
     async with node(url, "w1", slow) as one, Runtime.open(url, cantrips=[slow]) as client:
         await one.start(slow, "a cast")
@@ -469,7 +469,7 @@ async def test_senders_that_are_too_fast_are_refused_lose_nothing_and_hold_up_no
 
 
 @pytest.mark.rule("N-16")
-async def test_a_node_without_room_does_not_read_all_that_waits_again_and_again(url: str) -> None:
+async def test_a_full_node_does_not_reread_waiting_submissions(url: str) -> None:
     async with Runtime.open(url) as client, node(url, "w1", answering(delay=100), capacity=1) as one:
         for n in range(500):
             await client.submit("desk", f"job {n}")

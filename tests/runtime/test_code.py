@@ -111,7 +111,7 @@ async def test_variables_live_on_from_turn_to_turn(language: str) -> None:
 
 
 @pytest.mark.rule("CIRCLE-5", "CIRCLE-9")
-async def test_an_exception_is_an_observation_and_what_was_set_before_is_kept(language: str) -> None:
+async def test_an_exception_is_an_observation_and_earlier_variables_are_kept(language: str) -> None:
     world = World(language)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["raise"], world.says["done y"]), "go")
@@ -134,7 +134,7 @@ async def test_data_is_split_among_children_and_never_enters_a_prompt(language: 
 
 
 @pytest.mark.rule("COMP-1")
-async def test_what_a_child_may_not_be_given_is_an_error_that_the_program_catches(language: str) -> None:
+async def test_granting_a_forbidden_gate_to_a_child_is_an_error_that_the_program_catches(language: str) -> None:
     world = World(language)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["catch"]), "go")
@@ -172,7 +172,7 @@ async def test_a_fork_has_the_variables_of_its_turn(language: str) -> None:
 
 @pytest.mark.rule("CIRCLE-9", "D-011")
 @pytest.mark.parametrize("at", range(1, 6))
-async def test_a_crash_in_the_middle_of_a_program_goes_on_in_its_middle(
+async def test_a_program_is_resumed_in_its_middle_after_a_crash(
     language: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(language)
@@ -187,7 +187,9 @@ async def test_a_crash_in_the_middle_of_a_program_goes_on_in_its_middle(
 
 @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
 @pytest.mark.parametrize("after", range(2, 8))
-async def test_the_next_process_goes_on_in_the_middle_of_a_program(language: str, after: int, tmp_path: Path) -> None:
+async def test_a_program_is_resumed_in_its_middle_by_the_next_process(
+    language: str, after: int, tmp_path: Path
+) -> None:
     world = World(language)
     says = world.says
     spell = world.spell(says["set"], says["add"], says["done x"])

@@ -34,7 +34,7 @@ def files_with(folder: Path, text: bytes) -> list[str]:
 
 
 @pytest.mark.rule("C-50")
-async def test_forget_deletes_what_was_cast_and_what_was_invoked(place, tmp_path):
+async def test_forget_deletes_one_shot_and_long_lived_entities(place, tmp_path):
     async with Runtime.open(place.url) as runtime:
         cast = await runtime.cast(secret(), "MARK-intent", context={"a": "MARK-context"})
         entity = await runtime.invoke(secret(), "MARK-intent", name="MARK-name")
@@ -187,7 +187,7 @@ async def test_retention_forgets_in_the_background(place, monkeypatch):
 
 
 @pytest.mark.rule("C-52")
-async def test_prune_forgets_what_is_older_and_lists_it_first():
+async def test_prune_lists_and_forgets_older_entities():
     async with Runtime.open() as runtime:
         episode = await runtime.cast(secret(), "go")
         await anyio.sleep(0.01)

@@ -61,7 +61,7 @@ async def test_mail_reaches_another_node_and_its_answer_comes_back(monkeypatch: 
 
 
 @pytest.mark.rule("N-31")
-async def test_without_any_hint_everything_happens_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mail_and_answers_arrive_at_the_next_poll_when_no_hint_does(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(PostgresStore, "can_hint", lambda _: False)
     monkeypatch.setattr(inboxes, "LOOK", 0.05)
@@ -73,7 +73,7 @@ async def test_without_any_hint_everything_happens_at_the_next_look(monkeypatch:
 
 
 @pytest.mark.rule("N-32")
-async def test_who_listens_comes_back_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_reconnects_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(inboxes, "LOOK", RARELY)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
@@ -96,7 +96,7 @@ async def test_who_listens_comes_back_by_itself_and_is_never_in_a_transaction(mo
 
 
 @pytest.mark.rule("N-08")
-async def test_a_program_alone_neither_listens_nor_tells() -> None:
+async def test_a_program_without_nodes_neither_listens_nor_notifies() -> None:
     url, cantrip = fresh(), desk()
     async with Runtime.open(url, cantrips=[cantrip]) as runtime:
         await runtime.cast(cantrip, "go")
@@ -104,7 +104,7 @@ async def test_a_program_alone_neither_listens_nor_tells() -> None:
 
 
 @pytest.mark.rule("N-30", "N-64")
-async def test_an_entity_that_is_handed_over_goes_on_at_once_and_not_at_the_next_beat() -> None:
+async def test_an_entity_handed_over_is_resumed_before_the_next_heartbeat() -> None:
     async def walk(context: Any) -> Any:
         taken = sum(message.role == "assistant" for message in context)
         call = {"gate": "done", "args": {"answer": "there"}} if taken == 40 else {"gate": "step", "args": {}}

@@ -55,7 +55,7 @@ async def test_entities_that_write_at_once_share_a_commit(tmp_path: Path) -> Non
 
 @pytest.mark.rule("D-011", "C-71")
 @pytest.mark.parametrize("crash_at", [1, 2, 3, 4])
-async def test_a_loom_that_crashes_in_the_task_of_an_entity_starts_again(crash_at: int) -> None:
+async def test_the_loom_writer_restarts_when_it_crashes_in_the_task_of_an_entity(crash_at: int) -> None:
     async with Runtime.open() as runtime:
         sizes = count_appends(runtime, crash_at)
         with pytest.raises(Exception, match=r".+"):  # the cast ends, whatever it is told

@@ -410,7 +410,7 @@ async def test_a_full_inbox_takes_a_firing_later() -> None:
         assert "tick" in intents(runtime, entity.id)
 
 
-async def test_no_intent_is_logged() -> None:
+async def test_a_scheduled_intent_is_not_logged() -> None:
     broken = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(1)], medium="python"), name="broken")
     with capture_logs() as logs:
         async with Runtime.open(cantrips=[SPELL, broken]) as runtime:
