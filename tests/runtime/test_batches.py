@@ -45,7 +45,7 @@ from tests.runtime.test_waiting import tasks as tasks_alive
 pytestmark = pytest.mark.rule("R-24")
 
 WHILE = 200.0
-"""Seconds: a batch is looked at each minute. Hours would be the same, but for the clock's many ticks."""
+"""Seconds. A batch is polled each minute; real hours would test the same with many more ticks of the clock."""
 HOUR = 3600.0
 MODELS = {
     AnthropicServer: "claude-sonnet-4-5",
@@ -152,7 +152,7 @@ async def test_an_entity_that_waits_for_a_batch_has_no_task_and_its_handle_is_re
             if isinstance(record, QueryPosted)
         ]
         assert [handle["batches"] for handle in handles] == [["msgbatch_0"]] * 5
-        assert tasks_alive() - before <= 3  # the crystal's actor, and what looks at the batch for all of them
+        assert tasks_alive() - before <= 3  # the crystal's actor, and the task that polls the batch for all of them
         server.end()
         assert [(await entity.episode()).result for entity in entities] == ["fine"] * 5
 

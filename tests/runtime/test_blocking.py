@@ -1,4 +1,4 @@
-"""The blocking face, for entities that last: whatever async code does with them, code that is not async does too."""
+"""The blocking face: synchronous code does everything with long-lived entities that async code does."""
 
 import inspect
 import threading
@@ -64,7 +64,7 @@ def test_an_entity_cut_short_by_a_crash_can_be_abandoned(tmp_path) -> None:
         assert runtime.interrupted() == []
 
 
-# Everything that the async face has
+# The same methods as the async face
 
 ASYNC_ONLY = {"open", "blocking", "aclose"}
 """How a runtime is opened and closed."""

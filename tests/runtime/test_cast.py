@@ -296,7 +296,7 @@ async def test_a_gate_that_never_returns_json_becomes_an_observation() -> None:
 async def test_a_caller_cancelled_while_it_opens_or_casts_leaves_no_task_and_no_open_loom(
     tmp_path, store, moments
 ) -> None:
-    """Wherever it is: each further turn of the event loop is another place."""
+    """The cancellation comes one turn of the event loop later each time."""
     for moment in range(moments, moments + 12):
         url = store if store == "memory:" else f"sqlite:{tmp_path}/{moment}.db"
         spell = cantrip([say("echo", text="x"), done("y")])

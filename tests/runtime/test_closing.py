@@ -1,4 +1,4 @@
-"""A runtime that closes while somebody waits: what lasts is driven no further, and everybody is told of it."""
+"""A runtime that closes while callers wait: it suspends long-lived entities and tells every caller."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ async def test_acting_on_an_entity_raises_runtime_closed_after_the_runtime_close
 @pytest.mark.rule("D-001", "COMP-3")
 @pytest.mark.parametrize("after", [5.0, 30.0, 50.0])
 async def test_the_children_of_a_long_lived_entity_are_resumed_with_it(tmp_path: Path, after: float) -> None:
-    """Also their children, and where their parent has hibernated meanwhile."""
+    """Grandchildren are resumed too, also when their parent has hibernated meanwhile."""
 
     async def policy(context: Any) -> dict[str, object]:
         depth = {"go": 0, "child": 1}.get(context[0].content, 2)

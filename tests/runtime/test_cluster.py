@@ -1,4 +1,4 @@
-"""Several runtimes that have joined one loom: who runs what, when one of them dies, is full, or leaves."""
+"""Several runtimes that have joined one loom: which one runs an entity when a node dies, is full, or leaves."""
 
 import contextlib
 import time
@@ -41,7 +41,7 @@ def node(url: str, name: str, *cantrips: Cantrip, **more: Any) -> Runtime:
 
 @contextlib.asynccontextmanager
 async def crashing(runtime: Runtime) -> AsyncIterator[Runtime]:
-    """A runtime that leaves the block as a machine that is switched off: nothing is recorded or released."""
+    """A runtime that ends like a machine that is switched off: it records and releases nothing."""
     async with runtime:
         yield runtime
         tree = runtime._tree
@@ -429,7 +429,7 @@ async def test_a_submission_is_refused_while_too_many_wait_before_it(url: str) -
         async with node(url, "w1"):
             assert [(await cast.episode()).result for cast in casts] == ["0", "1", "urgent"]
             later = await client.submit("desk", "later", key="more")
-            assert (await later.episode()).result == "later"  # what was refused has not used the key
+            assert (await later.episode()).result == "later"  # a refused submission does not use up its key
 
 
 @pytest.mark.rule("N-58")

@@ -1,4 +1,4 @@
-"""Who sends to, waits for and watches entities that run on other nodes."""
+"""Runtimes that send to, wait for and watch entities on other nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
 
 
 def walker(steps: int = 6, delay: float = 1.0) -> Cantrip:
-    """Takes so many turns, each after a delay."""
+    """A policy that takes so many turns, each after a delay."""
 
     async def policy(context: Any) -> object:
         n = sum(message.role == "assistant" for message in context)

@@ -1,4 +1,4 @@
-"""Code circles in the runtime: programs, their gates, their children, and the way back into the middle of one."""
+"""Code circles in the runtime: programs, their gates and children, and resuming in the middle of a program."""
 
 import contextlib
 from pathlib import Path
@@ -25,7 +25,7 @@ from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, m
 from supervisors.reasons import SHUTDOWN
 from tests.runtime.test_recovery import crash_at, die_after
 
-# how each language says what the tests want to say
+# the programs of the tests, in each language
 PYTHON = {
     "set": "x = 41",
     "add": "x = x + effect('one')\nprint('x is', x)\nx",
@@ -69,7 +69,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 class World:
-    """Where effects happen, whatever entities remember of them."""
+    """The effects of gates, counted outside of the entities."""
 
     def __init__(self, language: str) -> None:
         self.says = LANGUAGES[language]
@@ -179,7 +179,7 @@ async def test_a_program_is_resumed_in_its_middle_after_a_crash(
     crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["twice"]), "go")
-    # where the crash fell between a gate's start and its end nobody knows, and the program hears so
+    # if the crash fell between a gate's start and its end, the program observes an unknown outcome
     unknown = any("outcome unknown" in turn.observation for turn in episode.thread)
     assert episode.result == ("gave up" if unknown else [1, 1])
     assert len(world.effects) == len(set(world.effects))
@@ -265,7 +265,7 @@ async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name:
         episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
     assert str(episode.result) == "1"
     seen = episode.thread[1].gate_calls[-1]
-    if what == "print":  # what is too long is cut, and no reason to end anything
+    if what == "print":  # output that is too long is cut; it ends nothing
         assert "cut" in seen.result["output"]
         assert len(seen.result["output"]) < 150
     elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may go on
@@ -276,7 +276,7 @@ async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name:
 
 
 def limit_text(name: str, what: str) -> str:
-    """What is told of a limit: of a shell's processes nobody knows whether they compute or wait."""
+    """The text about a limit; for a shell it cannot say whether its processes compute or wait."""
     if (name, what) == ("shell", "spin"):
         return "0.3 s of running, waiting included"
     return LIMIT_TEXTS[what]
@@ -371,7 +371,7 @@ async def test_a_child_cannot_be_asked_for_with_more(language: str) -> None:
 
 @pytest.mark.rule("COMP-8")
 async def test_a_sandbox_is_closed_while_programs_of_others_take_all_the_threads(language: str) -> None:
-    """Or entities that are to end would wait for each program that computes, one after the other."""
+    """Otherwise an ending entity would wait for each computing program, one after the other."""
     actor = CircleActor(Circle(["done"], medium=language))  # type: ignore[arg-type]
     await actor.handle_call(Compute("1", None, []), None)  # type: ignore[arg-type]
     limiter = circles._limiter()

@@ -1,4 +1,4 @@
-"""Companions, and what is kept in sight of turns that are folded away."""
+"""Companions, and summaries of folded turns."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.runtime.spells import done, say
 
 
 class Told(Companion):
-    """Notes what it is told."""
+    """A companion that records its calls."""
 
     def __init__(self, greeting: str | None = None, recalled: str | None = None) -> None:
         self.heard: list[str] = []
@@ -119,7 +119,7 @@ async def test_a_crystal_summarises_folded_turns() -> None:
     assert crystal.invocations[3].messages[1].content == "[folded: turns 1-2]\nso far: 0 and 1 were said"
     asked = summaries.invocations[0].messages
     assert "word 0" in asked[1].content
-    assert "word 2" not in asked[1].content  # it stays in sight
+    assert "word 2" not in asked[1].content  # this turn is not folded
     assert whole == ["word 0", "word 1", "word 2", "word 3", 1]
     assert episode.usage.total_tokens >= 10
 

@@ -25,7 +25,7 @@ DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "yes"}}]}
 
 
 class Model:
-    """A crystal that takes `seconds` for each answer, and notes when it was asked, and how many at once."""
+    """A crystal that takes `seconds` for each answer, and records when it was asked and how often at once."""
 
     name = "model"
 
@@ -55,7 +55,7 @@ class Model:
 
 
 class Stand:
-    """A crystal's actor, standing alone."""
+    """A crystal's actor outside of a runtime."""
 
     def __init__(self, crystal, ref):
         self.crystal, self.ref = crystal, ref
@@ -213,7 +213,7 @@ class TestPauses:
         assert [round(at - began, 1) for at in model.asked] == [0.0, 20.1, 20.2]
 
     async def test_every_query_is_answered_after_a_storm_of_refusals(self, stand):
-        """100 at once, of which the provider hears 5 in each 10 s."""
+        """100 queries at once; the provider accepts 5 in each 10 s."""
         heard = []
 
         def says(number):
@@ -287,7 +287,7 @@ class TestBreaker:
         one = await stand(model)
         await one.ask()
         await anyio.sleep(30)
-        replies = await one.all(3)  # one probes; the others are not to find out the same
+        replies = await one.all(3)  # one probes; the others need not find out the same
         assert sorted(isinstance(reply, Response) for reply in replies) == [False, False, True]
         assert all(isinstance(reply, Response) for reply in await one.all(3))
 
@@ -319,7 +319,7 @@ class TestDeadline:
 
 
 class Speaker(Model):
-    """One that streams: its first word comes after `seconds`, the rest a second later."""
+    """A crystal that streams: its first word comes after `seconds`, the rest a second later."""
 
     async def invoke(self, messages, emit):
         number = len(self.asked) + 1
@@ -534,7 +534,7 @@ class TestOverSockets:
 
 
 class TestAskedByARuntime:
-    """`Runtime.ask`: a query that is no entity's, on the same terms."""
+    """`Runtime.ask`: a query without an entity, on the same terms."""
 
     async def test_a_query_is_answered_without_a_loom_record(self):
         async with Runtime.open() as runtime:

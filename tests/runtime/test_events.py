@@ -1,4 +1,4 @@
-"""Events: what subscribers see, and that none of them can slow or break an entity."""
+"""Events: subscribers see them, and cannot slow down or break an entity."""
 
 from contextlib import suppress
 
@@ -184,7 +184,7 @@ async def test_several_may_read_one_subscription() -> None:
             for _ in range(3):
                 tasks.start_soon(reader)
             with anyio.move_on_after(1):
-                await anext(events)  # one that gives up takes nothing along
+                await anext(events)  # a reader that gives up takes no event with it
             await runtime.cast(cantrip([done(1)]), "go")
             await anyio.sleep(1)
             events.close()

@@ -1,4 +1,4 @@
-"""A primary and a streaming standby, real servers: the primary is killed, the standby promoted, and nodes go on."""
+"""A primary and a streaming standby, real servers: the primary is killed, the standby promoted, and nodes continue."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ async def test_entities_are_resumed_after_a_failover_and_pay_once(pair: Pair) ->
 
 
 async def ended(runtime: Runtime, entity_id: str) -> Any:
-    """The episode of an entity, as somebody waits for it who repeats what failed while the server was away."""
+    """Return the episode of an entity; repeat the wait when it fails because the server is away."""
     while True:
         try:
             return await runtime.find(entity_id).episode()

@@ -18,7 +18,7 @@ USAGE = {"prompt_tokens": 300, "completion_tokens": 100}
 BROKEN = {"content": "", "usage": USAGE}
 
 
-# What answers that break the contract cost
+# Costs of answers that break the contract
 
 
 @pytest.mark.rule("C-62")

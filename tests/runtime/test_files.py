@@ -1,4 +1,4 @@
-"""Files put to entities and given by gates, and images that crystals make: kept once, in any store, after any crash."""
+"""Files in intents and gate results, and generated images: stored once, in any store, after any crash."""
 
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ class TestAtTheDoor:
             assert entity is not None
             with pytest.raises(InvalidFile):
                 await entity.send(["Listen.", SOUND])
-        async with Runtime.open(url) as runtime:  # it knows no crystal of the entity's
+        async with Runtime.open(url) as runtime:  # it does not know the entity's crystal
             entity = runtime.entity("reader")
             assert entity is not None
             assert (await entity.post(["Listen.", SOUND])).state == "waiting"
@@ -236,7 +236,7 @@ class TestKept:
 
 
 async def draw(context: Any) -> Response:
-    """A crystal that answers with an image alone, and then says what it sees."""
+    """A crystal that answers with an image alone, and then describes the images it sees."""
     if len(context) == 1:
         return Response(images=(CAT,))
     return Response("Two.", images=tuple(one for message in context for one in message.images))

@@ -1,4 +1,4 @@
-"""Forgetting and keeping in a runtime: what is alive is refused, what ended is forgotten, other entities go on."""
+"""Forgetting in a runtime: a live entity is refused, an ended one is forgotten, other entities continue."""
 
 from pathlib import Path
 
@@ -172,7 +172,7 @@ async def test_forgetting_puts_no_content_into_logs():
 @pytest.mark.rule("C-52")
 async def test_retention_forgets_in_the_background(place, monkeypatch):
     now = [1_800_000_000.0]
-    monkeypatch.setattr("cantrip_actors.runtime.retention.LOOK", 5.0)  # an hour is thousands of looks for mail
+    monkeypatch.setattr("cantrip_actors.runtime.retention.LOOK", 5.0)  # an hour is thousands of polls for mail
     async with Runtime.open(place.url, retention={"one-shot": "90d", "long-lived": None}) as runtime:
         episode = await runtime.cast(secret(), "go")
         entity = await runtime.invoke(secret(), "go")

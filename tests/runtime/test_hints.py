@@ -1,4 +1,4 @@
-"""Hints between processes on one Postgres loom: they look at once for what another one posted or ended."""
+"""Hints between processes on one Postgres loom: they read at once the mail and ends of another process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real_time
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "here"}}]}
 RARELY = 60.0
-"""Seconds between two looks: what happens sooner, a hint has brought."""
+"""Seconds between two polls: anything that happens sooner was caused by a hint."""
 
 LISTENERS = "select pid from pg_stat_activity where query like 'listen cantrip_%'"
 
@@ -35,7 +35,7 @@ async def ask(url: str, query: str) -> list[Any]:
 
 
 async def with_nodes() -> str:
-    """The URL of a loom that a node has joined before, so that whoever opens it uses hints from the beginning."""
+    """The URL of a loom that a node has joined before, so that a runtime on it uses hints from the beginning."""
     url = fresh()
     async with Runtime.open(url, cantrips=[desk()], node=Node("w0")):
         pass

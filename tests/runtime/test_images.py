@@ -1,4 +1,4 @@
-"""Images put to entities and given by gates: seen where they belong, by whom they are for, and after any crash."""
+"""Images in intents and gate results: shown in the right queries, and again after any crash."""
 
 import contextlib
 from pathlib import Path
@@ -47,7 +47,7 @@ def survey() -> dict[str, object]:
 
 
 def seen(context: Invocation) -> list[tuple[str, list[str]]]:
-    """What a crystal is shown: who says it, and which images, by name and with their bytes at hand or to be had."""
+    """The messages that a crystal sees: their roles, and the names of their images, whose bytes must be available."""
     assert all(image.url is not None or image.found() for message in context for image in message.images)
     return [(message.role, [NAMES[image.name] for image in message.images]) for message in context]
 
@@ -254,7 +254,7 @@ LOOMS = ("loom.jsonl", "loom.db")
 
 
 def walker(context: Invocation) -> object:
-    """Three pictures, one after the other, and then what of them is to be seen."""
+    """Three pictures, one after the other, and then those that are still visible."""
     done_so_far = sum(one.role == "assistant" for one in context)
     if done_so_far < 3:
         return say("shoot", which="ABC"[done_so_far])

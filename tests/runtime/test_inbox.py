@@ -1,4 +1,4 @@
-"""The inbox of an entity: mail is durable before its sender is told, and is taken exactly once, in order."""
+"""The inbox of an entity: mail is durable before its sender gets a reply, and is taken exactly once, in order."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +61,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'loom'}"
 
 
-# Kills at every border
+# Kills at every write
 
 
 class Senders:
@@ -70,7 +70,7 @@ class Senders:
     def __init__(self) -> None:
         self.accepted: list[str] = []
         self.unknown: list[str] = []
-        """Those whose sender got an error: they were accepted or not."""
+        """Intents whose sender got an error: they may have been accepted."""
 
     async def work(self, runtime: Runtime, of_each: int = 3) -> None:
         entity = runtime.entity("x")
@@ -100,7 +100,7 @@ class Senders:
 
 
 async def killed_at(url: str, kills: Sequence[tuple[int, bool]]) -> None:
-    """Kill one process after the other at these writes; the last one works on."""
+    """Kill one process after the other at these writes; the last one finishes the work."""
     senders = Senders()
     entity_id = await begun(url)
     for n, (at, durable) in enumerate(kills):
@@ -281,7 +281,7 @@ async def test_1000_intents_may_wait_and_100_control_mails_besides() -> None:
 @pytest.mark.parametrize("how", ["send", "post"])
 @pytest.mark.parametrize("where", ["idle", "working", "unloaded", "hibernating"])
 async def test_a_sender_that_is_cancelled_has_sent_once_or_not_at_all(tmp_path: Path, how: str, where: str) -> None:
-    """Cancelled after each number of steps; then the same key and content gives the one episode there is."""
+    """Cancelled after each number of steps; then the same key and content returns the one episode."""
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=3) as runtime:
         entity = await runtime.invoke(cantrip(scripted(slowly if where == "working" else repeat)), "start")
         await entity.episode()
@@ -364,7 +364,7 @@ async def test_a_runtime_that_drains_answers_its_callers_and_leaves_other_mail_t
         assert intents(runtime, entity_id) == ["start", "working", "awaited", "for the next"]
 
 
-# What cannot be taken, and what remains of mail
+# Mail that cannot be taken, and remains of mail
 
 
 @pytest.mark.rule("N-34")

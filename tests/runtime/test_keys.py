@@ -1,4 +1,4 @@
-"""Keys: what is sent, cast, started, invoked or forked with a key happens once, whoever repeats it."""
+"""Keys: a send, cast, start, invoke or fork with a key happens once, however often it is repeated."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def at_once(number: int, work: Callable[[], Awaitable[Any]]) -> list[Any]:
-    """Return what so many concurrent calls return."""
+    """Return the results of so many concurrent calls."""
     results: list[Any] = []
 
     async def call() -> None:
@@ -267,7 +267,7 @@ BEGIN = {
 
 
 async def ended(begun: Any) -> Episode:
-    """Return the episode of what was begun: a handle, or the episode itself."""
+    """Return the episode of a beginning, which returned a handle or the episode itself."""
     return await begun.episode() if isinstance(begun, Entity) else begun
 
 
@@ -440,7 +440,7 @@ async def test_a_named_entity_that_is_invoked_again_with_its_key_is_the_same(url
 
 @pytest.mark.rule("C-18")
 async def test_a_keyed_cast_of_an_unknown_cantrip_value_is_the_same_by_content(url: str) -> None:
-    """Not the value counts but the content id: the same program in the next process makes an equal cantrip."""
+    """The content id counts, not the value: the same program in the next process makes an equal cantrip."""
 
     def made() -> Cantrip:
         return cantrip(scripted(slowly))

@@ -1,4 +1,4 @@
-"""Entities that last: invoke, send, stop (D-001), and forks of what they did."""
+"""Long-lived entities: invoke, send, stop (D-001), and forks of their turns."""
 
 from pathlib import Path
 
@@ -443,7 +443,7 @@ async def test_the_ward_that_truncated_an_episode_is_read_from_the_log(tmp_path,
 @pytest.mark.rule("D-001")
 @pytest.mark.parametrize("idle_for", [1.0, 60.0, 100.0], ids=["awake", "falling asleep", "asleep"])
 async def test_a_send_is_taken_after_its_caller_was_cancelled(tmp_path, idle_for: float) -> None:
-    """One that is cancelled before its mail is durable was not sent; any other is taken, awake or asleep."""
+    """A send cancelled before its mail is durable was not sent; any other is taken, by a loaded entity or not."""
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=60) as runtime:
         entity = await runtime.invoke(cantrip(remembering), "start")
         await entity.episode()

@@ -73,7 +73,7 @@ def live(backend: str, life: Callable[..., Any], *args: Any, patience: float = 1
 
 
 async def cast(task: Task, struck: list[Blow]) -> Any:
-    """The story of a cast, and its error; where its house is struck down it is resumed."""
+    """Return the story of a cast and its error; a cast whose runtime is killed is resumed."""
     world, before = World(task), tasks_alive()
     episode = error = None
 
@@ -126,7 +126,7 @@ def test_a_runtime_killed_at_any_point_resumes_to_the_same_result(
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("how", ["circle", "entity", "registry", "loom"])
 def test_at_every_step_of_a_start_and_of_an_end(backend: str, how: str) -> None:
-    """A child is not cancelled because its parent was restarted as it started; who has an end is told of it."""
+    """A child is not cancelled when its parent restarts while it starts; every end is delivered."""
     for tick in range(0, 30, 2):
         for task in (Task(), Task((Words((Children((Task(),)),)),))):
             comes_to_the_same(backend, task, [Blow(0.0, tick, how, 0)], 0.0)
@@ -262,7 +262,7 @@ def test_a_loom_that_fails_once_costs_and_doubles_nothing(
         assert found[1] in (None, expected[1])
 
 
-# Entities that last
+# Long-lived entities
 
 
 async def lasting(
@@ -354,9 +354,9 @@ FAILS = Task((Words(fails=-1),))
     st.sampled_from([300.0, 5.0, 0.5, 0.0]),
     patiences,
 )
-@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it fell asleep again before it had the intent
+@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it unloaded again before it had the intent
 @example("trio", [Task()] * 3, [(0.0, 4), (0.0, 4)], [], 300.0, 0.0)  # the first was being posted
-@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # said to one that slept meanwhile
+@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # it was unloaded meanwhile
 @example("trio", [Task((Words((), 5.0),))] * 3, [], [Blow(1.0, 0, "say", 0), Blow(2.0, 0, "interrupt", 0)], 300.0, 1.0)
 def test_a_long_lived_entity_answers_each_send_once_and_in_order(
     backend: str,
@@ -374,7 +374,7 @@ def test_a_long_lived_entity_answers_each_send_once_and_in_order(
 @pytest.mark.rule("D-001")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_mail_that_arrives_while_an_entity_unloads_is_kept(backend: str) -> None:
-    """Neither is it lost, nor answered with how the episode before ended."""
+    """The mail is not lost, and is not answered with the outcome of the previous episode."""
     for tick in range(10):
         with TemporaryDirectory() as folder:
             url, said = f"jsonl:{Path(folder)}/", [Blow(0.5, tick, "say", 0)]
@@ -382,7 +382,7 @@ def test_mail_that_arrives_while_an_entity_unloads_is_kept(backend: str) -> None
             live(backend, lasting, [FAILS, Task()], [(0.5, tick)], [], 0.5, f"{url}sent.jsonl", patience=0.0)
 
 
-# Those who watch, wards, forks
+# Subscribers, wards, forks
 
 
 async def watched(task: Task, wards: list[Ward], struck: list[Blow], late: float) -> None:

@@ -19,7 +19,7 @@ ASK, POST = (standard(name).with_(to=["*"]) for name in ("ask", "post"))
 
 
 def obeys(context: Any) -> Any:
-    """Do what the intent says, as "ask b ask c hello"; answer with what that led to, or with the intent."""
+    """Do what the intent says, as "ask b ask c hello"; answer with the observation, or with the intent."""
     last = context[-1]
     if last.role == "tool":
         return done(last.content)
@@ -35,7 +35,7 @@ def obeys(context: Any) -> Any:
 
 
 async def slowly(context: Any) -> Any:
-    """The same, an hour later."""
+    """Do the same an hour later."""
     return {**obeys(context), "delay": 3600.0}
 
 
@@ -333,7 +333,7 @@ async def test_waiting_for_an_intent_that_is_done_is_no_circle() -> None:
 
 
 async def talk_with_kills(url: str, order: str, at: int, *, durable: bool, policy: Any = obeys) -> tuple[Any, Runtime]:
-    """Kill the process of two entities at a write while one talks to the other; what comes of it in the next."""
+    """Kill the process of two entities at a write while one talks to the other; return the result in the next."""
     own = spell(policy=policy)
     async with Runtime.open(url, cantrips=[own]) as runtime:
         await made(runtime, "a", "b", of=own)

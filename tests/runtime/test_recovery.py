@@ -18,11 +18,11 @@ from tests.runtime.spells import cantrip, done, say
 
 
 class Killed(Exception):
-    """What the tests crash an actor with."""
+    """The error with which the tests crash an actor."""
 
 
 class World:
-    """Where effects happen, whatever entities remember of them."""
+    """The effects of gates, counted outside of the entities."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -101,7 +101,7 @@ async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytes
 async def test_every_send_is_answered_when_the_entity_crashes(
     monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
-    """Also where it crashes once its end is recorded and nobody has been told, or before its intent is."""
+    """Also if it crashes after its end is recorded and before any caller knows, or before its intent is recorded."""
     world = World()
 
     @gate
@@ -172,7 +172,7 @@ async def test_an_entity_that_crashes_at_the_same_point_each_time_is_given_up(mo
 
 
 def die_after(runtime: Runtime, appends: int) -> None:
-    """From now on so many appends are written, and none after that."""
+    """Let so many more appends be written, and none after them."""
     store = runtime._tree.store
     whole, left = store.append, appends
 
@@ -187,7 +187,7 @@ def die_after(runtime: Runtime, appends: int) -> None:
 
 
 class Process:
-    """A process that opens a loom, and dies as kill -9 does: nothing of it is written after that."""
+    """A process that opens a loom and dies as by kill -9: it writes nothing afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.url = f"jsonl:{path / 'loom.jsonl'}"
@@ -259,7 +259,7 @@ async def test_an_abandoned_entity_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def cut_file(path: Path, kind: str, number: int) -> None:
-    """Cut a JSONL loom behind its `number`-th record of a kind: what a kill in the middle of a batch may leave."""
+    """Cut a JSONL loom behind its `number`-th record of a kind: as a kill in the middle of a batch may."""
     lines = path.read_bytes().splitlines(keepends=True)
     found = [n for n, line in enumerate(lines) if line.startswith(b'{"kind":"' + kind.encode())]
     path.write_bytes(b"".join(lines[: found[number - 1] + 1]))
@@ -408,7 +408,7 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
 async def test_a_lease_that_was_not_released_does_not_block_the_next_runtime_of_the_process(
     tmp_path: Path,
 ) -> None:
-    """A server that is away takes no release either."""
+    """A store that cannot be reached does not release leases either."""
     world = World()
     spell = world.spell(*SCRIPT)
     url = f"sqlite:{tmp_path / 'loom.db'}"
@@ -442,7 +442,7 @@ async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store
 @pytest.mark.rule("COMP-8", "D-011")
 @pytest.mark.parametrize("kind", ["Header", "Utterance", "GateFinished", "Ended"])
 async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_are_resumed(tmp_path: Path, kind: str) -> None:
-    """That a child has stopped is no answer for its parent: it has not failed, and it comes back."""
+    """A stopped child is not an outcome for its parent: it has not failed, and will be resumed."""
     world = World()
     spell = world.spell(say("call_agent_batch", intents=["child", "child"]), done("over"), delegates=True)
     async with Process(tmp_path).open() as runtime:

@@ -29,7 +29,7 @@ from tests.dispatch.entities import FINISH, block, in_order, progress, worker
 from tests.runtime.spells import done, say
 
 MARK = "zebra"
-"""In everything that an entity or a person says."""
+"""A mark in every text of an entity or a person."""
 
 UNLOADED = 600.0
 """Seconds after which an entity that waits is unloaded."""

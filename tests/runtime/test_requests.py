@@ -199,7 +199,7 @@ async def test_a_long_lived_entity_takes_its_next_intent_after_the_decision(url:
 
 
 class Life:
-    """The lives of a process that is killed at one write after the other, until the entity has paid."""
+    """Processes that are killed at one write after the other, until the entity has paid."""
 
     def __init__(self, url: str, spell: Cantrip) -> None:
         self.url, self.spell = url, spell
@@ -218,7 +218,7 @@ class Life:
             return results(runtime, entity_id)
 
     async def _live(self, runtime: Runtime) -> None:
-        """Allow what is asked, until the entity has ended or its process is long dead."""
+        """Allow each request, until the entity has ended or its process is long dead."""
         entity = await runtime.start(self.spell, "go", key="only")
         with anyio.move_on_after(120):
             async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Who may run an entity: one cell of one runtime, however many ask for it at once."""
+"""One cell of one runtime runs an entity, however many callers ask for it at once."""
 
 import contextlib
 from pathlib import Path
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def asleep(url: str) -> str:
-    """The id of an entity that sleeps in this loom."""
+    """Return the id of an unloaded entity in this loom."""
     async with Runtime.open(url) as runtime:
         entity = await runtime.invoke(SPELL, "one", name="keeper")
         await entity.episode()

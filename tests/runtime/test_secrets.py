@@ -1,4 +1,4 @@
-"""Secrets that the runtime knows, planted everywhere: no event, stream, error or log line has them."""
+"""Secrets that the runtime knows appear in no event, stream, error or log line."""
 
 from pathlib import Path
 from typing import Any

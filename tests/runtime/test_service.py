@@ -1,4 +1,4 @@
-"""What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
+"""A runtime in a service: many requests, cancelled anywhere, one after the other."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Model:
 
 
 async def cancelled_after(checkpoints, work):
-    """Have `work` done in a task that is cancelled after so many checkpoints of ours."""
+    """Run `work` in a task that is cancelled after so many checkpoints of the caller."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         for _ in range(checkpoints):
@@ -126,11 +126,11 @@ async def test_a_question_cancelled_anywhere_does_not_affect_the_next_one(checkp
         assert runtime._tree.services.crystals.find(model).users == 0
 
 
-# ------------------------------------------------------------------------------------ what each request has of its own
+# ------------------------------------------------------------------------------------ the dependencies of each request
 
 
 class Session:
-    """What a service opens for a request."""
+    """A session that a service opens for a request."""
 
     def __init__(self, user):
         self.user = user
@@ -174,7 +174,7 @@ async def test_an_unloaded_entity_is_loaded_with_its_own_dependencies():
 @pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
 @pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
 async def test_an_entity_is_never_loaded_with_dependencies_of_another_one(apart, monkeypatch):
-    monkeypatch.setattr(known, "UNLOADED", 0)  # as if so many others had fallen asleep since
+    monkeypatch.setattr(known, "UNLOADED", 0)  # as if that many others had been unloaded since
 
     def spell(user):
         match apart:
@@ -377,7 +377,7 @@ def request_in_a_thread() -> str:
 
 
 class Asking:
-    """A crystal that has both gates called, and says whose request it was asked for itself."""
+    """A crystal that has both gates called, and names the request that it was queried for."""
 
     name = "asking"
 
@@ -391,7 +391,7 @@ class Asking:
 
 
 def seen_in(episode):
-    """Whose request the turns of an episode saw, at the crystal and at the gates."""
+    """Return the requests that the crystal and the gates of an episode saw."""
     return {said for turn in episode.thread for said in (turn.content, turn.observation) if said}
 
 
@@ -531,7 +531,7 @@ async def test_a_runtime_of_another_event_loop_names_its_event_loop():
 
 
 def taking(seconds):
-    """A cantrip whose crystal takes so long for its answer."""
+    """Return a cantrip whose crystal takes so many seconds for its answer."""
 
     class Taking:
         name = "taking"

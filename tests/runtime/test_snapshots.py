@@ -1,4 +1,4 @@
-"""Snapshots: what a sandbox comes back from, in the middle of a program too, and when it is made again instead."""
+"""Snapshots: a sandbox is restored from one, also in the middle of a program, or else rebuilt by replay."""
 
 import signal
 import subprocess
@@ -92,13 +92,13 @@ def language(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every image is small enough to be kept."""
+    """Every snapshot is small enough to be kept."""
     monkeypatch.setattr(Account, "affords", lambda _: True)
 
 
 @contextmanager
 def begun() -> Iterator[list[str]]:
-    """The programs that are begun in any sandbox meanwhile."""
+    """Yield the programs that begin in any sandbox meanwhile."""
     seen: list[str] = []
     whole = CircleActor._begin
 
@@ -126,7 +126,7 @@ def spell(language: str, *script: str, child: Any = None, gates: tuple[Any, ...]
 
 
 async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None:
-    """Cast it in a runtime that writes `after` batches and then no more: what is left is what a kill leaves."""
+    """Cast it in a runtime that writes `after` batches and then stops writing, as if it were killed."""
     async with Runtime.open(url, **options) as runtime:
         store = runtime._tree.store
         whole, left = store.append, after
@@ -144,7 +144,7 @@ async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None
 
 
 async def resumed(url: str, cantrip: Cantrip, **options: Any) -> tuple[Any, list[str], list[str]]:
-    """Go on with what was killed: its result, the programs that were begun for that, what was logged."""
+    """Resume the killed entity; return its result, the programs that began meanwhile, and the log lines."""
     with begun() as codes, capture_logs() as logs:
         async with Runtime.open(url, cantrips=[cantrip], **options) as runtime:
             (header,) = runtime.interrupted()
@@ -174,7 +174,7 @@ class TestRecovery:
     ) -> None:
         """The kill is a real one: the child's gate ends its process while its parent waits for it, three calls deep.
 
-        Where the engine has no images of suspended programs, this one is run again, with the answers that it got.
+        If the engine cannot snapshot suspended programs, this one is run again with the recorded answers.
         """
         loom = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
         program = (
@@ -198,7 +198,7 @@ class TestRecovery:
         assert result == undisturbed.result
         assert why == []
         assert (SAYS[language]["deep"] in codes) == (language != "python"), "what came before the call is not run again"
-        # an image of JavaScript is too large for one program, unless that took long
+        # a snapshot of JavaScript is too large for one program, unless that took long
         assert SAYS[language]["set"] not in codes or language == "javascript"
         with open_store(str(loom), read_only=True) as store:
             assert verify_loom(store).ok
@@ -557,7 +557,7 @@ def look(at: Any) -> Any:
 
 
 class Stage:
-    """A circle actor by itself, with what the loop would keep of it."""
+    """A circle actor outside of a cell, with the programs and snapshots that the loop would keep."""
 
     def __init__(self, language: str) -> None:
         from cantrip_actors.wards import max_compute
@@ -579,7 +579,7 @@ class Stage:
         return SnapshotAfter(after, reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:
-        """What a program comes to, step by step."""
+        """Return the results of a program, step by step."""
         step = await actor._compute(Compute(code, None, tuple(self.programs), (), tuple(self.images)))
         answers: tuple[Answer, ...] = ()
         printed, told = "", []
@@ -599,7 +599,7 @@ class Stage:
         return [*told, printed + step.output, step.value, step.error, step.limit]
 
     async def probe(self, language: str, images: tuple[SnapshotAfter, ...], programs: int) -> Any:
-        """The variables of a sandbox that is made again, after so many programs."""
+        """Return the variables of a sandbox that is rebuilt after so many programs."""
         actor = CircleActor(self._unhurried, self.snapshots)
         step = await actor._compute(Compute(PROBES[language], None, tuple(self.programs[:programs]), (), images))
         await actor._close()
@@ -643,7 +643,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
     async def again(
         stage: Stage, before: int, midway: SnapshotAfter, answers: tuple[Answer, ...], code: str
     ) -> list[Any]:
-        """What a program comes to that goes on in its middle, and has been answered there once more."""
+        """Return the results of a program that is resumed in its middle with the next answer."""
         other = Stage(language)
         other.kept, other.programs = stage.kept, stage.programs[:before]
         other.snapshots = Snapshots(lambda: KEY, stage.kept.get)
@@ -656,7 +656,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
             assert isinstance(step, Called)
             printed += step.output
             told.append((step.gate, step.args, printed))
-            if step.snapshot is not None:  # of a program that was brought back once, and may be a second time
+            if step.snapshot is not None:  # the program was restored once, and may be restored again
                 kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
@@ -667,7 +667,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
         return [*first[: len(answers)], *told, printed + step.output, step.value, step.error, step.limit]
 
     async def untouched(stage: Stage, before: int, code: str) -> list[Any]:
-        """The same program, run again from its beginning."""
+        """Return the results of the same program, run again from its beginning."""
         other = Stage(language)
         other.programs = stage.programs[:before]
         actor = other.actor()

@@ -14,7 +14,7 @@ from tests.runtime.test_children import family
 
 
 class Streaming:
-    """A crystal that tells of its answer while it comes, slowly; its first attempt may break off."""
+    """A crystal that streams its answer slowly; its first attempt may break off."""
 
     name = "test:stream"
 

@@ -80,7 +80,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @dataclass
 class World:
-    """A loom with two tenants, and what there is of one of them."""
+    """A loom with two tenants, and the entities of one of them."""
 
     runtime: Runtime
     acme: Runtime
@@ -151,7 +151,7 @@ REFUSED: dict[str, Look] = {
     "html of it": lambda w, id: b"".join(html_page(w.other.loom, [id])),
     "redacted": lambda w, id: redacted_loom(w.other.loom, Redactor()).turns(id),
 }
-"""Reads by an id of an entity: each raises LoomError, as for an id that nobody has."""
+"""Reads by an id of an entity: each raises LoomError, as for an unknown id."""
 
 OF_TURNS: dict[str, Look] = {
     "fork": lambda w, turn: w.other.fork(turn, intent="mine now"),
@@ -195,14 +195,14 @@ NOTHING: dict[str, Look] = {
     "chat": lambda w, _: b"".join(chat_jsonl(conversation_of(w.other.loom, one) for one in w.other.loom.entities())),
     "redacted all": lambda w, _: redacted_loom(w.other.loom, Redactor()).entities(),
 }
-"""Reads of what there is: each finds nothing."""
+"""Listings: each is empty for the other tenant."""
 
 ELSEWHERE = {
     *("events", "watch", "decide", "schedule", "cast", "start", "invoke", "tenant", "loom", "add_request_source"),
     *("batch", "submit"),
     *("loom.tenant",),
 }
-"""What has a test of its own below, or makes something new."""
+"""Methods with a test of their own below, and methods that make something new."""
 
 OF_THE_WHOLE = {"aclose", "drain", "backup", "dump", "cluster", "serve", "inspect", "watch_actors"}
 OF_NO_ENTITY = {

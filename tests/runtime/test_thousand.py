@@ -32,14 +32,14 @@ async def slow() -> str:
 
 
 class Bomb(Response):
-    """A response that blows up in the hands of whoever numbers its calls: the entity's own actor."""
+    """A response that raises when the entity's own actor numbers its calls."""
 
     def numbered(self, utterance: int) -> Response:
         raise ZeroDivisionError("a bug in the child")
 
 
 class Crash:
-    """The crystal of a child that crashes: not by a failure that anybody expects, but by a bug."""
+    """The crystal of a child that crashes by a bug, not by an expected failure."""
 
     name = "crash"
 

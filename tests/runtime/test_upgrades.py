@@ -1,4 +1,4 @@
-"""Long-lived entities move to another content of their cantrip: when, to which one, and what the loom says about it."""
+"""Long-lived entities move to another content of their cantrip: when, to which one, and how the loom records it."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Parents that wait for long: they hibernate, and nobody sees a difference."""
+"""Parents that wait for long hibernate, with the same results."""
 
 import asyncio
 from contextlib import suppress
@@ -59,7 +59,7 @@ async def test_an_entity_that_waits_for_a_child_has_no_task() -> None:
         before = tasks()
         entities = [await runtime.start(spell, "go") for _ in range(5)]
         await anyio.sleep(10)
-        assert tasks() == before + 5 * 2  # a child, and what it asked of its crystal
+        assert tasks() == before + 5 * 2  # a child, and its query
         assert [(await entity.episode()).result for entity in entities] == ["42"] * 5
         assert anyio.current_time() >= 2 * HOUR
 
@@ -248,7 +248,7 @@ def programs(waits: anyio.Event) -> Cantrip:
 
 @pytest.fixture
 def circles(monkeypatch: pytest.MonkeyPatch) -> list[CircleActor]:
-    """Those that were told to put their programs away; parents have no patience at all."""
+    """The circles that were told to drop their programs from memory; parents hibernate at once."""
     told: list[CircleActor] = []
     whole = CircleActor.handle_cast
 
@@ -316,7 +316,7 @@ async def test_a_program_that_waits_stays_in_memory_in_a_loom_redacted_at_rest(c
 # Whatever happens while they wait
 
 Tree = Any
-"""A number: who answers after so many seconds. A list: who has such children, all at once."""
+"""A number: an entity that answers after so many seconds. A list: a parent with these children, all at once."""
 
 trees = st.recursive(st.floats(0, 5), lambda below: st.lists(below, min_size=1, max_size=3), max_leaves=8)
 blows = st.lists(

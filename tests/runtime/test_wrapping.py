@@ -46,7 +46,7 @@ class Trail:
 
 
 async def observed(*gates: Any, key: str = "a") -> Observation:
-    """What comes of one press."""
+    """Return the observation of one press."""
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip([say("press", key=key), done("ok")], *gates), "go")
         assert episode.result == "ok"
@@ -235,6 +235,6 @@ async def test_done_and_call_agent_are_wrapped_like_any_gate() -> None:
         "whole",
         "whole",
     ]
-    assert len(headers) == 2  # the refused one never was
+    assert len(headers) == 2  # the refused child was never made
     assert answers == ["half", "whole", "whole"]  # the child inherits the wrapped `done`
     assert [one.get("wrapped") for one in headers[0].circle["gates"]] == [["whole"], ["named"]]
