@@ -74,7 +74,7 @@ def _blocking_object(
 
 
 class _Feed(Protocol[T_co]):
-    """What can be iterated and closed."""
+    """An object that can be iterated and closed."""
 
     @property
     def is_over(self) -> bool: ...
@@ -98,7 +98,7 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
             raise StopIteration from None
 
     def _read_rest(self) -> T:
-        """What came before the runtime closed, and its event loop with it: reading that waits for nothing."""
+        """The items that arrived before the runtime closed. Reading them does not wait: its event loop is gone."""
         try:
             self._inner.__anext__().send(None)
         except StopIteration as read:
@@ -109,11 +109,11 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing further comes; what came before can still be read."""
+        """Whether no further item comes; earlier items can still be read."""
         return self._inner.is_over
 
     def close(self) -> None:
-        """Take nothing further; what came before can still be read."""
+        """Take no further items; earlier items can still be read."""
         self._portal.call(self._inner.close)
 
 
@@ -144,7 +144,7 @@ class BlockingReceipt(_Blocking[Receipt]):
 
     @property
     def state(self) -> MailState:
-        """How it stands with the intent: see `Receipt.state`."""
+        """The state of the intent: see `Receipt.state`."""
         return self._inner.state
 
     episode = _blocking(Receipt.episode)
@@ -205,7 +205,7 @@ class BlockingCluster(_Blocking[Cluster]):
     use_release = _blocking(Cluster.use_release)
 
     def events(self, entity: str) -> BlockingLogFeed[EntityEvent]:
-        """Return what is recorded of an entity from now on, as `Cluster.events`, to iterate in a thread of yours."""
+        """Return the events recorded of an entity from now on, as `Cluster.events`, to iterate in a thread of yours."""
         return BlockingLogFeed(self._portal.call(self._inner.events, entity), self._portal)
 
 

@@ -55,7 +55,7 @@ __all__ = [
 
 
 NEWS: Final = object()
-"""Sent to an entity's actor that may have to look around: what it waits for has changed."""
+"""Tells an entity's actor that its wait may be over."""
 
 
 class Loaded(Protocol):
@@ -75,7 +75,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What an entity needs of the runtime around it."""
+    """The services of the runtime that an entity uses."""
 
     append: Callable[[Sequence[Record], Sequence[tuple[int, int]], Sequence[Mail | Timer]], Awaitable[None]]
     """Write records; with them take mail (places of records, and numbers of mail), post mail and set timers."""
@@ -132,7 +132,7 @@ class Dismissed(NamedTuple):
 
     reason: str
     sender: str = ""
-    """Who ends it."""
+    """The name of the caller that ends it."""
 
     def __str__(self) -> str:
         return self.reason
@@ -151,7 +151,7 @@ class Bound(NamedTuple):
 
 @dataclass(slots=True)
 class Wait:
-    """What an entity waits for, and who waits for it."""
+    """The waits of an entity, and the callers that wait for it."""
 
     deadline: Deadline
     kind: Literal["", "person", "children", "crystal", "node"] = ""
@@ -191,7 +191,7 @@ class Caller:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """One loaded entity: its plan, its surroundings, and what became of it."""
+    """One loaded entity: its plan, its surroundings and its outcome."""
 
     plan: Plan
     crystal: Bound
@@ -202,7 +202,7 @@ class Cell:
     start: Start | None = None
     """How it begins; None if its log has its first intent."""
     caller: Caller = field(default_factory=Caller)
-    """Whose episode is under way."""
+    """The caller whose episode is under way."""
     adoption: Adoption | None = None
     """None if the log says that the entity works with the cantrip of this cell."""
     inbox: Inbox | None = None
@@ -246,7 +246,7 @@ class Cell:
 
     @property
     def working(self) -> Working:
-        """What log lines say of the entity."""
+        """The fields of the entity in log lines."""
         return Working(self.entity_id, self.plan.cantrip.name or "", self.plan.tenant)
 
     @property
@@ -287,7 +287,7 @@ class Cell:
         self.note_wait()
 
     def note_wait(self) -> None:
-        """Let the root look whether its whole tree waits for people: a child waits, or has ended."""
+        """Let the root check whether its whole tree waits for people: a child waits, or has ended."""
         if self.parent is not None and self.root.waits:
             self.root.entity.send(NEWS)
 

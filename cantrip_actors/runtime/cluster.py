@@ -105,11 +105,11 @@ class Cluster:
         return await self._in_store(self._find_stranded)
 
     async def risks(self) -> list[str]:
-        """Return what may lose records that the loom has acknowledged: settings of its server, in words (N-70)."""
+        """Return warnings about settings of the server that may lose acknowledged records (N-70)."""
         return await self._in_store(self._store.risks)
 
     async def backlog(self) -> int:
-        """Return how many root entities are at work or wait to be loaded, whoever runs them, and casts to begin.
+        """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
 
         Divided by a worker's capacity, it is how many workers there is work for.
         """

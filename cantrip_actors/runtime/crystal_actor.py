@@ -148,7 +148,7 @@ class CrystalActor(Actor):
                 continue
             try:
                 grant = await draw(limits, ask)
-            except LoomError as error:  # nothing begins beyond what was drawn, until it is back (N-55)
+            except LoomError as error:  # until the account is back, no query begins beyond the drawn slice (N-55)
                 _log.warning("shared limits cannot be read", crystal=self._name, limits=limits.shared, why=str(error))
                 await anyio.sleep(FRESH)
                 continue
@@ -158,7 +158,7 @@ class CrystalActor(Actor):
                 await anyio.sleep(min(max(grant.wait, BREATH / 10), FRESH))
 
     def status(self) -> CrystalStatus:
-        """Return how things stand with the crystal."""
+        """Return the status of the crystal."""
         return self._traffic.status()
 
     def snapshot(self) -> Books:
@@ -199,7 +199,7 @@ class CrystalActor(Actor):
         self._news.set()
 
     async def _watch(self, posting: PostingCrystal) -> None:
-        """Look at posted queries again and again, and say which can be collected."""
+        """Poll the posted queries, and report which can be collected."""
         while True:
             self._news = anyio.Event()
             self._watched[:] = [one for one in self._watched if not (one.is_left or one.ready.is_set)]

@@ -1,10 +1,10 @@
-"""What servers of tools ask people while they work on a call: requests of kind "question".
+"""Questions of tool servers to people during a call: requests of kind "question".
 
-A server of today ends its call with the question, and the call is made once more with the answer. So such a question is
-a record of the entity, and waits as long as it has to (`InputNeeded`).
+A current server ends its call with the question, and the call is repeated with the answer. So the question is a record
+of the entity, and waits as long as needed (`InputNeeded`).
 
-An older server holds its call open. Its question is no record: it is known in the process that runs the entity, and is
-gone when the call ends. Where nobody follows requests, nobody is asked, and both kinds are declined.
+An older server holds its call open. Its question is not recorded: only the process that runs the entity knows it, and
+it is gone when the call ends. If no program follows requests, both kinds are declined.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Elicitation:
     moment: Moment
     is_settled: anyio.Event = field(default_factory=anyio.Event)
     fields: Mapping[str, Any] | None = None
-    """What the server is told; None where a person declined."""
+    """The answer for the server; None if a person declined."""
 
     @property
     def text(self) -> str:
-        """What a person reads: who asks, and what. An address is shown, never opened."""
+        """The text for a person: the server and its question. An address is shown, never opened."""
         asked = self.asked
         opening = "" if asked.url is None else f"\nOpen {asked.url} yourself if you trust it; then answer true."
         return f"{asked.server} asks: {asked.message[:LONGEST]}{opening}"
@@ -61,7 +61,7 @@ class Elicitation:
 class Elicitations:
     """The open questions of one runtime's servers.
 
-    `tell` is called for each new one; `is_attended` says whether anybody would see it.
+    `tell` is called for each new one; `is_attended` says whether a program follows requests.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Elicitations:
         return self._open.get(request_id)
 
     async def elicit(self, asked: Elicited) -> Mapping[str, Any] | None:
-        """Put a question to whoever follows requests; return the fields of the form, or None if it is declined.
+        """Publish a question to the programs that follow requests; return the form's fields, or None if it is declined.
 
-        It is declined if nobody follows, if the form is no valid JSON Schema, and if it is not known which of several
-        calls it belongs to: then nobody could judge it. Raises InputNeeded for one that can wait.
+        It is declined if no program follows requests, if the form is not a valid JSON Schema, and if it is not known to
+        which of several calls it belongs: a person could not judge it. Raises InputNeeded for a question that can wait.
         """
         if asked.call is None or not self._is_attended():
             return None

@@ -302,7 +302,7 @@ class Entity:
             return
         if tree.is_waiting(self._id):  # it may have been unloaded just before it was terminated
             await self.stop()
-        elif not tree.drains and tree.is_held(self._id):  # what was handed over goes on
+        elif not tree.drains and tree.is_held(self._id):  # the entity was handed over, and continues there
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 

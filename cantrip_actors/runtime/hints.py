@@ -1,9 +1,9 @@
 """Hints between the processes of a loom: "look now". Only latency depends on them (N-30, N-31).
 
-A process that posts mail, or that ends an episode which nobody here waits for, tells the others. They look at once, and
-not at their next look. A hint says nothing else, is never part of what writes, and may be lost.
+A process that posts mail, or that ends an episode for which no caller waits here, notifies the others. They look at
+once instead of at their next poll. A hint says nothing else, is never part of a transaction, and may be lost.
 
-Two threads, because the server's connections block: one listens, one tells, at most once each `GAP` seconds.
+Two threads, because connections to the server block: one listens, one notifies, at most once each `GAP` seconds.
 """
 
 from __future__ import annotations

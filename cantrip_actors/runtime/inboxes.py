@@ -115,7 +115,7 @@ class Inboxes:
         ):  # another process runs it, or it is loaded again
             return None
         if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
-            return None  # it goes on here when the store is back, or elsewhere
+            return None  # it is resumed when the store is back, here or elsewhere
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.interruption_error()
         if cell.is_over:

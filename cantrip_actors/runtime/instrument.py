@@ -143,7 +143,7 @@ class Instrument(Protocol):
         """Begin the spans of an episode that another process began, or that was unloaded meanwhile."""
 
     def answered(self, cell: Any, reply: Response | CrystalError, seconds: float) -> None:
-        """Take note of what the crystal answered to the query under way, all its attempts, after so many seconds."""
+        """Take note of the crystal's answer to the query under way, all its attempts, after so many seconds."""
 
     def retried(self, cell: Any, failed: ProviderError, delay: float) -> None:
         """Take note that an attempt of the query under way failed; the next one comes in `delay` seconds."""

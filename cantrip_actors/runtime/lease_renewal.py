@@ -48,7 +48,7 @@ class LeaseRenewal:
             self._thread.start()
 
     def tick(self) -> None:
-        """Say that the event loop goes on."""
+        """Report that the event loop is alive."""
         self._ticked = time.monotonic()
 
     async def stop(self) -> None:

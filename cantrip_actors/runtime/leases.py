@@ -13,7 +13,7 @@ def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: b
     """Claim the tree of a root entity. Raises as `Store.claim`."""
     try:
         return store.claim(entity_id, owner, ttl, lift=lift)
-    except Unsure:  # it may be granted, and renewals would keep it for nobody: to claim it again is harmless
+    except Unsure:  # it may have been granted, and renewals would keep an unused lease; claiming again is harmless
         return store.claim(entity_id, owner, ttl, lift=lift)
 
 

@@ -1,7 +1,7 @@
-"""What is recorded of one entity, as it is recorded, whichever process runs it (N-39, N-41).
+"""A feed of the records of one entity, whichever process runs it (N-39, N-41).
 
-A feed reads the loom. Where this process runs the entity, its events say when there is more; else the feed looks twice
-a second. So it goes on when another process takes the entity over, and tells nothing twice and leaves nothing out.
+A feed reads the loom. If this process runs the entity, its events say when there is more; otherwise the feed polls
+twice a second. So it continues when another process takes the entity over, without repetitions and gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Reader = Callable[[Sequence[Record]], Iterable[T]]
 
 
 class LogFeed(AsyncIterator[T], Generic[T]):
-    """What comes of an entity's records, in order. It ends with the entity, or when the runtime closes.
+    """Items derived from an entity's records, in order. It ends with the entity, or when the runtime closes.
 
     Iterating raises LoomError for an entity that is not in the loom, and while the loom cannot be read: try again then.
     """
@@ -45,11 +45,11 @@ class LogFeed(AsyncIterator[T], Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing further comes; what came before can still be read."""
+        """Whether no further item comes; earlier items can still be read."""
         return self._is_closed
 
     def close(self) -> None:
-        """Take nothing further; what came before can still be read."""
+        """Take no further items; earlier items can still be read."""
         self._is_closed = True
         self._news.close()
 

@@ -1,4 +1,4 @@
-"""What a runtime is as a node of a cluster, and what its parts share of that."""
+"""The settings of a node of a cluster, and the state that its parts share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Membership", "Node", "UnownedCount"]
 
 @dataclass(frozen=True)
 class Node:
-    """What a runtime is as a member of a cluster: `Runtime.open("postgresql://…", cantrips=[…], node=Node("w1"))`.
+    """The settings of a cluster member: `Runtime.open("postgresql://…", cantrips=[…], node=Node("w1"))`.
 
     `name` is for people; two nodes may have the same. `capacity` is how many root entities may be at work here at once.
     `release` names the set of cantrips that it serves, `zone` and `labels` say where it runs.
@@ -83,7 +83,7 @@ class Membership:
         self.on_handed_over: Callable[[], object] = lambda: None
         """Called once entities that this node hands over are without an owner."""
         self.asked = anyio.Event()
-        """Set when somebody asks this node to drain."""
+        """Set when this node is asked to drain."""
         self._lock = threading.Lock()
         self._state = begin(node.ttl, time.monotonic())
         self._told_late = 0

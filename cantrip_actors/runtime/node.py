@@ -1,7 +1,8 @@
 """A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
 
-The loom says who lives and what has no owner. `machine/node.py` decides what this node takes of it. The node's
-actor looks every `beat` seconds, and carries the decisions out. Who runs an entity is always what its lease says.
+The loom says which nodes live and which entities have no owner. `machine/node.py` decides which of them this node
+takes. The node's actor looks every `beat` seconds, and carries the decisions out. The lease of an entity always says
+which node runs it.
 """
 
 from __future__ import annotations

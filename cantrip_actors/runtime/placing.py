@@ -1,4 +1,4 @@
-"""What placement has to know of entities and nodes, read from the loom, and which entities no living node can run."""
+"""The facts about entities and nodes that placement needs, and the entities that no living node can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["candidate_of", "member_of", "stranding"]
 
 
 def candidate_of(core: Core, header: Any) -> Candidate:
-    """Return what placement has to know of an entity. Raises LoomError."""
+    """Return the facts about an entity that placement needs. Raises LoomError."""
     now = cantrip_in_force(core.loom, header)
     is_idle = header.lasting and core.store.life(header.entity_id) is Life.IDLE
     move = core.upgrades.move_of(header, now, is_idle=True) if is_idle else None
@@ -29,7 +29,7 @@ def member_of(row: NodeRow) -> Member:
 
 
 def stranding(core: Core, entity_id: str) -> LoomError | None:
-    """Return why an entity of a cluster is not run by anybody and will not be soon; None if it is, or may be.
+    """Return why no node runs an entity of a cluster, or will soon; None if one does or may.
 
     It blocks while it reads the loom.
     """

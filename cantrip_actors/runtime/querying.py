@@ -1,4 +1,4 @@
-"""One query of an entity to a crystal's actor, and what an instrument is told of it."""
+"""One query of an entity to a crystal's actor, and its reports to an instrument."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["query_crystal", "request_of", "retried_by"]
 
 
 def retried_by(cell: Cell) -> Callable[[ProviderError, float], None] | None:
-    """Return what is told of the retries of an entity's queries."""
+    """Return the callback that reports retries of an entity's queries."""
     instrument = cell.services.watchers.instrument
     return None if instrument is None else partial(instrument.retried, cell)
 
@@ -42,7 +42,7 @@ async def _ask(cell: Cell, bound: Bound, query: Query) -> Response | CrystalErro
 
 
 def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
-    """Return what the actor of an entity's crystal is asked."""
+    """Return the request to the actor of an entity's crystal."""
     return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, cell.context_variables)
 
 

@@ -30,7 +30,7 @@ class Receipt:
 
     @property
     def state(self) -> MailState:
-        """How it stands with the intent.
+        """The state of the intent.
 
         "waiting": it waits in the inbox. "working": its episode is under way. "settled": its episode has ended.
         "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.

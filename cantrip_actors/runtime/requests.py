@@ -178,7 +178,7 @@ class Requests:
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
     def _of_servers(self, tenant: str | None) -> Iterator[Request]:
-        """Yield what servers of tools ask now."""
+        """Yield the open questions of tool servers."""
         for one in self.elicitations:
             if self._core.is_tenants(one.call.entity_id, tenant):
                 yield self._elicited(one)

@@ -233,7 +233,7 @@ class Runtime:
         With `node` the runtime joins the other nodes of the loom, in Postgres or, on one machine, in SQLite. A node
         resumes entities whose nodes died, and loads those for which mail waits, if it serves their cantrips and has
         room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
-        Whoever waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
+        A caller that waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
 
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
         is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and

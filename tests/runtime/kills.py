@@ -1,7 +1,7 @@
-"""Processes that are killed at a write, for tests of what the next process makes of the loom.
+"""Kill a process at a write, to test how the next process resumes from the loom.
 
-After the kill nothing of the process is written any more, as with `kill -9`. The write it is killed at is either not
-made, or made and nobody is told of it.
+After the kill the process writes nothing more, as with `kill -9`. The write at which it is killed either does not
+happen, or happens and its caller gets no reply.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.records.records import IntentGiven
 
 WRITES = ("append", "post", "replace_timer", "release", "release_if_empty", "keep_checkpoint")
-"""What of a store a killed process does no more."""
+"""The methods of a store that a killed process no longer calls."""
 
 COUNTED = ("append", "post", "replace_timer")
 

@@ -1,4 +1,4 @@
-"""What the tests of the runtime cast: small cantrips with scripted crystals."""
+"""Small cantrips with scripted crystals, which the tests of the runtime cast."""
 
 from cantrip_actors import Cantrip, Circle, scripted
 from cantrip_actors.wards import max_turns
@@ -13,7 +13,7 @@ def say(name: str, **args: object) -> dict[str, object]:
 
 
 async def forever(_: object) -> dict[str, object]:
-    """A policy that says the same once a second."""
+    """A policy that gives the same answer once a second."""
     return {**say("echo", text="x"), "delay": 1.0}
 
 

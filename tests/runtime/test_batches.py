@@ -45,7 +45,7 @@ from tests.runtime.test_waiting import tasks as tasks_alive
 pytestmark = pytest.mark.rule("R-24")
 
 WHILE = 200.0
-"""Seconds: a batch is looked at each minute. Hours would be the same, but for the clock's many ticks."""
+"""Seconds. A batch is polled each minute; real hours would test the same with many more ticks of the clock."""
 HOUR = 3600.0
 MODELS = {
     AnthropicServer: "claude-sonnet-4-5",
@@ -117,7 +117,7 @@ async def end_after(server, seconds, times=1):
 
 
 @pytest.mark.parametrize("kind", WITH_BUCKETS)
-async def test_queries_of_many_entities_go_in_one_batch_and_each_gets_its_answer(kind):
+async def test_queries_of_many_entities_share_one_batch_and_each_gets_its_answer(kind):
     server = kind(lambda body: f"answer to {text_in(body)}")
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, 5 * HOUR)
@@ -152,12 +152,12 @@ async def test_an_entity_that_waits_for_a_batch_has_no_task_and_its_handle_is_re
             if isinstance(record, QueryPosted)
         ]
         assert [handle["batches"] for handle in handles] == [["msgbatch_0"]] * 5
-        assert tasks_alive() - before <= 3  # the crystal's actor, and what looks at the batch for all of them
+        assert tasks_alive() - before <= 3  # the crystal's actor, and the task that polls the batch for all of them
         server.end()
         assert [(await entity.episode()).result for entity in entities] == ["fine"] * 5
 
 
-async def test_many_casts_in_a_batch_come_to_an_episode_or_an_error_each_in_their_order():
+async def test_batched_casts_each_return_an_episode_or_an_error_in_order():
     server = OpenAIServer(lambda body: 400 if text_in(body) == "case 1" else text_in(body))
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, HOUR)
@@ -168,7 +168,7 @@ async def test_many_casts_in_a_batch_come_to_an_episode_or_an_error_each_in_thei
     assert len(server.paid) == 3
 
 
-async def test_a_full_group_is_handed_in_at_once():
+async def test_a_full_group_is_submitted_at_once():
     server = OpenAIServer()
     async with Runtime.open("memory:") as runtime:
         cantrip = cantrip_of(batched(crystal_at(server), every=HOUR, at_most=2))
@@ -267,7 +267,7 @@ async def test_a_batch_whose_acceptance_was_lost_is_found_in_the_list(kind):
 
 
 @pytest.mark.parametrize("kind", [AnthropicServer, GoogleServer])
-async def test_a_batch_of_another_program_is_waited_for_and_the_query_is_then_handed_in(kind, monkeypatch):
+async def test_a_query_waits_for_a_batch_of_another_program_and_is_then_submitted(kind, monkeypatch):
     server = kind()
     server.take("batches/other" if kind is GoogleServer else "msgbatch_other", [("x", {})], title="cantrip-actors")
     server.fails = [503]
@@ -280,7 +280,7 @@ async def test_a_batch_of_another_program_is_waited_for_and_the_query_is_then_ha
 
 @pytest.mark.parametrize("kind", WITH_BUCKETS)
 @pytest.mark.parametrize("first", [None, 529])
-async def test_what_a_provider_did_not_work_on_goes_into_another_batch(kind, first):
+async def test_a_query_that_the_provider_did_not_process_goes_into_another_batch(kind, first):
     answers = [first, "fine"]
     server = kind(lambda body: answers.pop(0))
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
@@ -291,7 +291,7 @@ async def test_what_a_provider_did_not_work_on_goes_into_another_batch(kind, fir
 
 
 @pytest.mark.parametrize("status", ["Failed", "Stopped"])
-async def test_a_job_of_bedrock_that_failed_as_a_whole_ends_its_casts_with_what_it_says(status):
+async def test_a_failed_bedrock_job_ends_its_casts_with_its_error(status):
     server = BedrockServer()
     server.line = lambda line, answer: None
     told = server.told
@@ -304,7 +304,7 @@ async def test_a_job_of_bedrock_that_failed_as_a_whole_ends_its_casts_with_what_
 
 
 @pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
-async def test_a_job_of_vertex_that_failed_as_a_whole_ends_its_casts_with_what_it_says(state):
+async def test_a_failed_vertex_job_ends_its_casts_with_its_error(state):
     server = VertexServer(lambda body: None)
     told = server.told
     server.told = lambda name: {**told(name), "state": state, "error": {"code": 3, "message": "no such model"}}
@@ -314,7 +314,7 @@ async def test_a_job_of_vertex_that_failed_as_a_whole_ends_its_casts_with_what_i
     assert len(server.paid) == 1
 
 
-async def test_a_query_that_no_batch_comes_to_fails_after_four():
+async def test_a_query_that_no_batch_processes_fails_after_four_batches():
     server = AnthropicServer(lambda body: None)
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, HOUR, 5)
@@ -372,7 +372,7 @@ async def test_an_interrupted_entity_does_not_collect_the_old_answer_for_its_nex
         assert (await entity.send("case 2")).result == "case 2"
 
 
-async def test_a_batch_that_cannot_be_looked_at_for_hours_is_not_lost():
+async def test_a_batch_that_cannot_be_polled_for_hours_is_not_lost():
     server = OpenAIServer()
     async with Runtime.open("memory:") as runtime:
         entity = await runtime.start(cantrip_of(batched(crystal_at(server))), "case 1")
@@ -416,7 +416,7 @@ def test_the_name_of_a_batched_crystal_is_a_name(monkeypatch):
         (lambda: background("anthropic:claude-sonnet-4-5"), "background: expected a crystal of openai"),
     ],
 )
-def test_what_cannot_be_batched_is_refused_where_it_is_made(make, problem):
+def test_a_crystal_that_cannot_be_batched_is_refused_when_it_is_made(make, problem):
     with pytest.raises(InvalidCantrip, match=problem):
         make()
 
@@ -448,7 +448,7 @@ async def test_a_bug_in_posting_a_query_ends_the_cast_with_an_error():
             await runtime.cast(cantrip_of(Broken("post")), "case 1")
 
 
-async def test_a_bug_in_looking_at_queries_only_delays_their_answers():
+async def test_a_bug_in_polling_queries_only_delays_their_answers():
     async with Runtime.open("memory:") as runtime:
         assert (await runtime.cast(cantrip_of(Broken("look")), "case 1")).result == "fine"
 
@@ -535,7 +535,7 @@ class TestBackground:
             await background(server.crystal()).invoke([Message("user", "case 1")])
         assert server.cancelled == ["resp_1"]
 
-    async def test_a_response_that_failed_at_the_provider_is_begun_again(self):
+    async def test_a_response_that_failed_at_the_provider_is_requested_again(self):
         server = self.Server()
         server.status = "failed"
         async with Runtime.open("memory:") as runtime:
@@ -555,7 +555,7 @@ class TestBackground:
         assert episode.result == "fine"
         assert "temperature" not in server.made[0]
 
-    async def test_an_error_of_the_provider_that_teaches_nothing_ends_the_cast(self):
+    async def test_a_provider_error_that_no_retry_can_fix_ends_the_cast(self):
         server = self.Server()
         server.refuses = "model"
         async with Runtime.open("memory:") as runtime:

@@ -1,4 +1,4 @@
-"""The blocking face, for entities that last: whatever async code does with them, code that is not async does too."""
+"""The blocking face: synchronous code does everything with long-lived entities that async code does."""
 
 import inspect
 import threading
@@ -29,7 +29,7 @@ from tests.runtime.spells import cantrip, done
 
 @pytest.mark.rule("D-001")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_entity_is_found_again_by_its_name_and_talked_to(tmp_path, backend: str) -> None:
+def test_an_entity_is_found_by_its_name_and_answers(tmp_path, backend: str) -> None:
     spell = cantrip(lambda ctx: done([m.content for m in ctx if m.role == "user"]))
     url = f"sqlite:{tmp_path / 'loom.db'}"
     with Runtime.blocking(url, backend=backend) as runtime:
@@ -49,7 +49,7 @@ def test_an_entity_is_found_again_by_its_name_and_talked_to(tmp_path, backend: s
             entity.send("more")
 
 
-def test_what_a_crash_cut_short_is_abandoned(tmp_path) -> None:
+def test_an_entity_cut_short_by_a_crash_can_be_abandoned(tmp_path) -> None:
     async def slow(_: object) -> dict[str, object]:
         return {**done("late"), "delay": 3600.0}
 
@@ -64,7 +64,7 @@ def test_what_a_crash_cut_short_is_abandoned(tmp_path) -> None:
         assert runtime.interrupted() == []
 
 
-# Everything that the async face has
+# The same methods as the async face
 
 ASYNC_ONLY = {"open", "blocking", "aclose"}
 """How a runtime is opened and closed."""
@@ -166,7 +166,7 @@ def test_blocking_code_iterates_events_in_a_thread_of_its_own(backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_blocking_code_reads_after_the_runtime_what_came_before(backend: str) -> None:
+def test_blocking_code_reads_earlier_events_after_the_runtime_has_closed(backend: str) -> None:
     with Runtime.blocking(backend=backend) as runtime:
         events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
         requests = runtime.requests(follow=True)

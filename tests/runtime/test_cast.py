@@ -30,7 +30,7 @@ from tests.runtime.spells import cantrip, done, forever, say
 
 
 @pytest.mark.rule("CANTRIP-2", "ENTITY-2")
-async def test_one_cantrip_is_cast_many_times_at_once() -> None:
+async def test_a_cantrip_is_cast_many_times_concurrently() -> None:
     spell = cantrip(lambda ctx: done(ctx[0].content))
     results = {}
     async with Runtime.open() as runtime:
@@ -48,7 +48,7 @@ async def test_one_cantrip_is_cast_many_times_at_once() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.rule("LOOM-1")
-async def test_a_runtime_that_closes_right_after_many_casts_leaves_nothing_unsaid_and_nothing_held(tmp_path) -> None:
+async def test_a_runtime_closed_right_after_many_casts_tells_each_caller_and_holds_nothing(tmp_path) -> None:
     url, count = f"sqlite:{tmp_path}/loom.db", 400
     together = anyio.Event()
 
@@ -122,7 +122,7 @@ async def test_a_provider_that_fails_for_good_is_an_error_with_its_status() -> N
 
 @pytest.mark.rule("INTENT-1")
 @pytest.mark.parametrize("intent", [None, "", "  ", 7])
-async def test_no_intent_no_entity(intent: object) -> None:
+async def test_a_cast_without_an_intent_makes_no_entity(intent: object) -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidIntent, match="intent is required"):
             await runtime.cast(cantrip([done(1)]), intent)
@@ -135,7 +135,7 @@ async def test_a_crystal_of_no_known_family_is_refused() -> None:
             await runtime.cast(Cantrip("nobody:x", circle=Circle(["done"], [max_turns(1)])), "go")
 
 
-async def test_what_is_no_cantrip_cannot_be_cast() -> None:
+async def test_a_cast_of_a_non_cantrip_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidCantrip, match="expected a Cantrip, got str"):
             await runtime.cast("hello", "go")
@@ -249,7 +249,7 @@ async def test_cancelling_the_wait_stops_the_entity_and_says_so_in_the_loom() ->
         assert runtime.loom.state(entity) == "cancelled"
 
 
-async def test_closing_the_runtime_ends_what_runs() -> None:
+async def test_closing_the_runtime_ends_running_entities() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.start(cantrip(forever), "go")
         await anyio.sleep(2.5)
@@ -293,10 +293,10 @@ async def test_a_gate_that_never_returns_json_becomes_an_observation() -> None:
 
 @pytest.mark.parametrize("moments", range(0, 60, 12))
 @pytest.mark.parametrize("store", ["memory:", "sqlite:"])
-async def test_who_is_cancelled_while_it_opens_or_casts_leaves_no_task_and_no_open_loom(
+async def test_a_caller_cancelled_while_it_opens_or_casts_leaves_no_task_and_no_open_loom(
     tmp_path, store, moments
 ) -> None:
-    """Wherever it is: each further turn of the event loop is another place."""
+    """The cancellation comes one turn of the event loop later each time."""
     for moment in range(moments, moments + 12):
         url = store if store == "memory:" else f"sqlite:{tmp_path}/{moment}.db"
         spell = cantrip([say("echo", text="x"), done("y")])

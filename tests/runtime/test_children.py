@@ -43,7 +43,7 @@ async def test_batch_children_run_at_once_and_answer_in_order() -> None:
 
 
 @pytest.mark.rule("COMP-8", "D-011")
-async def test_one_child_that_fails_or_hangs_takes_nobody_along() -> None:
+async def test_a_child_that_fails_or_hangs_leaves_its_siblings_alone() -> None:
     ask = say("call_agent_batch", intents=[{"intent": "a"}, {"intent": "b"}, {"intent": "c", "timeout": 5}, "d", "e"])
 
     def child(ctx: object) -> object:
@@ -93,7 +93,7 @@ async def test_a_child_has_its_own_context() -> None:
 
 
 @pytest.mark.rule("COMP-6")
-async def test_depth_ends_where_the_ward_says() -> None:
+async def test_delegation_stops_at_the_depth_of_the_ward() -> None:
     def deeper(ctx: object) -> object:
         if len(ctx) == 1 and any(tool.name == "call_agent" for tool in ctx.tools):
             return say("call_agent", intent="deeper")
@@ -139,7 +139,7 @@ async def test_cancelling_a_parent_stops_its_subtree_with_the_reason() -> None:
     assert sorted(reasons) == ["cancelled", "parent_ended", "parent_ended"]
 
 
-async def test_a_parents_timeout_is_what_its_children_are_told() -> None:
+async def test_children_are_told_their_parents_timeout() -> None:
     async with Runtime.open() as runtime:
         spell = family([say("call_agent", intent="a")], forever, wards=(timeout(2.5),))
         episode = await runtime.cast(spell, "go")
@@ -177,7 +177,7 @@ async def test_the_old_names_of_delegation_are_taken() -> None:
     assert episode.thread[1].gate_calls[0].result == 7
 
 
-async def test_children_say_whose_they_are() -> None:
+async def test_children_name_their_parent() -> None:
     async with Runtime.open() as runtime:
         seen = runtime.events(lambda event: isinstance(event, EntityStartedEvent))
         episode = await runtime.cast(family([say("call_agent", intent="a"), done("on")], [done(7)]), "go")

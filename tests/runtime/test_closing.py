@@ -1,4 +1,4 @@
-"""A runtime that closes while somebody waits: what lasts is driven no further, and everybody is told of it."""
+"""A runtime that closes while callers wait: it suspends long-lived entities and tells every caller."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ async def slow(context: Any) -> dict[str, object]:
 
 
 @pytest.mark.rule("D-001")
-async def test_who_waits_is_told_whether_the_intent_was_taken() -> None:
+async def test_a_sender_is_told_whether_its_intent_was_taken_when_the_runtime_closes() -> None:
     said: dict[str, str] = {}
 
     async def send(entity: Entity, intent: str) -> None:
@@ -38,7 +38,7 @@ async def test_who_waits_is_told_whether_the_intent_was_taken() -> None:
     assert taken == ["start", "first"]
 
 
-async def test_nothing_can_be_done_with_an_entity_afterwards_and_it_says_so() -> None:
+async def test_acting_on_an_entity_raises_runtime_closed_after_the_runtime_closes() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
         turn = (await entity.episode()).thread[-1].id
@@ -53,8 +53,8 @@ async def test_nothing_can_be_done_with_an_entity_afterwards_and_it_says_so() ->
 
 @pytest.mark.rule("D-001", "COMP-3")
 @pytest.mark.parametrize("after", [5.0, 30.0, 50.0])
-async def test_the_children_of_an_entity_that_lasts_go_on_with_it(tmp_path: Path, after: float) -> None:
-    """Also their children, and where their parent has hibernated meanwhile."""
+async def test_the_children_of_a_long_lived_entity_are_resumed_with_it(tmp_path: Path, after: float) -> None:
+    """Grandchildren are resumed too, also when their parent has hibernated meanwhile."""
 
     async def policy(context: Any) -> dict[str, object]:
         depth = {"go": 0, "child": 1}.get(context[0].content, 2)
@@ -114,7 +114,7 @@ async def test_the_children_of_an_entity_that_crashed_for_good_end_with_it(monke
 class TestAwaited:
     """A runtime that one task opens and another closes."""
 
-    async def test_it_works_and_closes_from_another_task(self) -> None:
+    async def test_a_runtime_is_closed_by_another_task_than_the_one_that_opened_it(self) -> None:
         opened: list[Runtime] = []
 
         async def open_it() -> None:
@@ -130,7 +130,7 @@ class TestAwaited:
             await runtime.cast(cantrip([done(1)]), "go")
         await runtime.aclose()
 
-    async def test_what_opening_raises_reaches_the_caller(self, tmp_path: Path) -> None:
+    async def test_an_error_while_opening_reaches_the_caller(self, tmp_path: Path) -> None:
         with pytest.raises(LoomError):
             await Runtime.open(f"jsonl:{tmp_path}")
 
@@ -143,13 +143,13 @@ class TestAwaited:
         with pytest.raises(RuntimeClosed):
             await runtime.cast(cantrip([done(1)]), "go")
 
-    async def test_one_that_was_entered_is_closed_by_its_block(self) -> None:
+    async def test_an_entered_runtime_is_closed_only_by_its_block(self) -> None:
         async with Runtime.open() as runtime:
             with pytest.raises(RuntimeClosed, match="async with"):
                 await runtime.aclose()
             assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
 
-    async def test_context_variables_are_those_of_whoever_opened_it(self) -> None:
+    async def test_context_variables_are_those_of_the_opening_task(self) -> None:
         runtime = await Runtime.open()
         entity = await runtime.invoke(cantrip([done(1), done(2)]), "go")
         await entity.episode()

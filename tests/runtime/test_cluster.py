@@ -1,4 +1,4 @@
-"""Several runtimes that have joined one loom: who runs what, when one of them dies, is full, or leaves."""
+"""Several runtimes that have joined one loom: which one runs an entity when a node dies, is full, or leaves."""
 
 import contextlib
 import time
@@ -41,7 +41,7 @@ def node(url: str, name: str, *cantrips: Cantrip, **more: Any) -> Runtime:
 
 @contextlib.asynccontextmanager
 async def crashing(runtime: Runtime) -> AsyncIterator[Runtime]:
-    """A runtime that leaves the block as a machine that is switched off: nothing is recorded or released."""
+    """A runtime that ends like a machine that is switched off: it records and releases nothing."""
     async with runtime:
         yield runtime
         tree = runtime._tree
@@ -103,7 +103,7 @@ async def test_a_client_that_knows_no_cantrip_sends_to_entities_of_nodes(url: st
 
 
 @pytest.mark.rule("N-21", "N-22")
-async def test_mail_for_an_entity_that_nobody_has_loaded_is_taken_by_a_node(url: str) -> None:
+async def test_mail_for_an_unloaded_entity_is_taken_by_a_node(url: str) -> None:
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         await (await runtime.invoke(DESK, "hello", name="keeper")).episode()
     async with Runtime.open(url) as client, node(url, "w1"):
@@ -137,7 +137,7 @@ async def test_mail_of_a_dead_node_is_taken_by_another_one(url: str) -> None:
 
 
 @pytest.mark.rule("N-10")
-async def test_a_node_takes_over_what_a_program_left_behind(url: str) -> None:
+async def test_a_node_takes_over_entities_that_a_program_left_behind(url: str) -> None:
     slow = answering(delay=30)
     async with crashing(Runtime.open(url, cantrips=[slow])) as program:
         cast = await program.start(slow, "a cast")
@@ -169,7 +169,7 @@ async def test_entities_above_the_capacity_wait_for_room(url: str) -> None:
 
 
 @pytest.mark.rule("N-12")
-async def test_interrupted_does_not_list_what_a_node_runs(url: str) -> None:
+async def test_interrupted_does_not_list_entities_that_a_node_runs(url: str) -> None:
     slow = answering(delay=30)
     async with node(url, "w1", slow) as one, Runtime.open(url, cantrips=[slow]) as client:
         await one.start(slow, "a cast")
@@ -429,7 +429,7 @@ async def test_a_submission_is_refused_while_too_many_wait_before_it(url: str) -
         async with node(url, "w1"):
             assert [(await cast.episode()).result for cast in casts] == ["0", "1", "urgent"]
             later = await client.submit("desk", "later", key="more")
-            assert (await later.episode()).result == "later"  # what was refused has not used the key
+            assert (await later.episode()).result == "later"  # a refused submission does not use up its key
 
 
 @pytest.mark.rule("N-58")
@@ -469,7 +469,7 @@ async def test_senders_that_are_too_fast_are_refused_lose_nothing_and_hold_up_no
 
 
 @pytest.mark.rule("N-16")
-async def test_a_node_without_room_does_not_read_all_that_waits_again_and_again(url: str) -> None:
+async def test_a_full_node_does_not_reread_waiting_submissions(url: str) -> None:
     async with Runtime.open(url) as client, node(url, "w1", answering(delay=100), capacity=1) as one:
         for n in range(500):
             await client.submit("desk", f"job {n}")

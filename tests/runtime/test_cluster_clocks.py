@@ -82,7 +82,7 @@ def server_time(url: str) -> float:
 
 
 @pytest.mark.rule("N-03")
-async def test_no_statement_of_a_node_has_the_time_of_its_wall_clock(skew: float, recorded: Recorded) -> None:
+async def test_sql_statements_of_a_node_never_carry_its_wall_clock_time(skew: float, recorded: Recorded) -> None:
     url = postgres.fresh()
     async with node(url, "w1"), Runtime.open(url) as client:
         cast = await client.submit("desk", "Find it.", key="job")

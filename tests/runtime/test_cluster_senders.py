@@ -1,4 +1,4 @@
-"""Who sends to, waits for and watches entities that run on other nodes."""
+"""Runtimes that send to, wait for and watch entities on other nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
 
 
 def walker(steps: int = 6, delay: float = 1.0) -> Cantrip:
-    """Takes so many turns, each after a delay."""
+    """A policy that takes so many turns, each after a delay."""
 
     async def policy(context: Any) -> object:
         n = sum(message.role == "assistant" for message in context)
@@ -69,7 +69,7 @@ async def test_a_sender_waits_on_while_a_node_works_or_has_no_room(url: str) -> 
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "soon"])
-async def test_a_time_for_stranding_that_is_none_is_refused(url: str, wrong: Any) -> None:
+async def test_an_invalid_stranding_time_is_refused(url: str, wrong: Any) -> None:
     with pytest.raises(ValueError, match="stranded_after: expected seconds"):
         Runtime.open(url, stranded_after=wrong)
 
@@ -78,7 +78,7 @@ async def test_a_time_for_stranding_that_is_none_is_refused(url: str, wrong: Any
 
 
 @pytest.mark.rule("N-20")
-async def test_an_entity_runs_only_on_nodes_that_have_what_its_cantrip_needs(url: str) -> None:
+async def test_an_entity_runs_only_on_nodes_with_the_labels_its_cantrip_needs(url: str) -> None:
     picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="picky", needs={"disk": "nfs1"})
     with_disk = {"labels": {"disk": "nfs1", "zone": "a"}}
     async with Runtime.open(url) as client, node(url, "w1", picky, labels={"disk": "other"}):
@@ -93,7 +93,7 @@ async def test_an_entity_runs_only_on_nodes_that_have_what_its_cantrip_needs(url
 
 
 @pytest.mark.rule("N-20")
-async def test_what_no_node_has_the_labels_for_is_stranded(url: str) -> None:
+async def test_an_entity_is_stranded_when_no_node_has_its_labels(url: str) -> None:
     picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="picky", needs={"disk": "nfs1"})
     async with Runtime.open(url, cantrips=[picky]) as program:
         await (await program.invoke(picky, "begin", name="keeper")).episode()
@@ -105,7 +105,7 @@ async def test_what_no_node_has_the_labels_for_is_stranded(url: str) -> None:
 
 
 @pytest.mark.rule("N-20")
-def test_what_a_cantrip_needs_is_no_part_of_its_id() -> None:
+def test_the_id_of_a_cantrip_does_not_depend_on_its_needs() -> None:
     picky = Cantrip(DESK.crystal, DESK.call, DESK.circle, name="desk", needs={"disk": "nfs1"})
     assert (picky.id, dict(picky.needs)) == (DESK.id, {"disk": "nfs1"})
 
@@ -114,7 +114,7 @@ def test_what_a_cantrip_needs_is_no_part_of_its_id() -> None:
 
 
 @pytest.mark.rule("N-38")
-async def test_a_waiter_that_goes_away_takes_nothing_back(url: str) -> None:
+async def test_a_waiter_that_is_cancelled_leaves_its_mail_in_place(url: str) -> None:
     slow = answering(delay=5)
     async with Runtime.open(url) as client, node(url, "w1", slow) as one:
         await (await one.invoke(slow, "begin", name="keeper")).episode()
@@ -149,7 +149,7 @@ async def test_a_story_has_each_turn_once_and_in_order_over_a_takeover(url: str)
 
 
 @pytest.mark.rule("N-39")
-async def test_a_story_of_a_long_lived_entity_goes_on_when_it_was_unloaded(url: str) -> None:
+async def test_a_story_of_a_long_lived_entity_continues_after_unloading(url: str) -> None:
     async with Runtime.open(url, cantrips=[DESK], passivate_after=1) as runtime:
         keeper = await runtime.invoke(DESK, "one", name="keeper")
         seen: list[int] = []
@@ -181,7 +181,7 @@ async def test_a_story_ends_when_it_is_closed_and_when_the_runtime_closes(url: s
 
 @pytest.mark.rule("N-39")
 @pytest.mark.parametrize("after", [-1, "1", True])
-async def test_a_story_after_what_is_no_number_of_a_turn_is_refused(url: str, after: Any) -> None:
+async def test_a_story_after_an_invalid_turn_number_is_refused(url: str, after: Any) -> None:
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         keeper = await runtime.invoke(DESK, "one", name="keeper")
         with pytest.raises(InvalidIntent, match="after: expected the number of a turn"):
@@ -239,7 +239,7 @@ async def test_mail_to_an_entity_of_the_senders_own_node_is_taken_once(url: str,
 
 
 @pytest.mark.rule("N-42")
-async def test_an_end_that_was_recorded_before_its_node_died_settles_the_mail(url: str) -> None:
+async def test_an_end_recorded_before_its_node_died_settles_the_mail(url: str) -> None:
     spell = answering(delay=1)
     async with Runtime.open(url) as client:
         async with node(url, "w1", spell) as dying:

@@ -1,4 +1,4 @@
-"""Code circles in the runtime: programs, their gates, their children, and the way back into the middle of one."""
+"""Code circles in the runtime: programs, their gates and children, and resuming in the middle of a program."""
 
 import contextlib
 from pathlib import Path
@@ -25,7 +25,7 @@ from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, m
 from supervisors.reasons import SHUTDOWN
 from tests.runtime.test_recovery import crash_at, die_after
 
-# how each language says what the tests want to say
+# the programs of the tests, in each language
 PYTHON = {
     "set": "x = 41",
     "add": "x = x + effect('one')\nprint('x is', x)\nx",
@@ -69,7 +69,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 class World:
-    """Where effects happen, whatever entities remember of them."""
+    """The effects of gates, counted outside of the entities."""
 
     def __init__(self, language: str) -> None:
         self.says = LANGUAGES[language]
@@ -111,7 +111,7 @@ async def test_variables_live_on_from_turn_to_turn(language: str) -> None:
 
 
 @pytest.mark.rule("CIRCLE-5", "CIRCLE-9")
-async def test_an_exception_is_an_observation_and_what_was_set_before_is_kept(language: str) -> None:
+async def test_an_exception_is_an_observation_and_earlier_variables_are_kept(language: str) -> None:
     world = World(language)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["raise"], world.says["done y"]), "go")
@@ -134,7 +134,7 @@ async def test_data_is_split_among_children_and_never_enters_a_prompt(language: 
 
 
 @pytest.mark.rule("COMP-1")
-async def test_what_a_child_may_not_be_given_is_an_error_that_the_program_catches(language: str) -> None:
+async def test_granting_a_forbidden_gate_to_a_child_is_an_error_that_the_program_catches(language: str) -> None:
     world = World(language)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["catch"]), "go")
@@ -172,14 +172,14 @@ async def test_a_fork_has_the_variables_of_its_turn(language: str) -> None:
 
 @pytest.mark.rule("CIRCLE-9", "D-011")
 @pytest.mark.parametrize("at", range(1, 6))
-async def test_a_crash_in_the_middle_of_a_program_goes_on_in_its_middle(
+async def test_a_program_is_resumed_in_its_middle_after_a_crash(
     language: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(language)
     crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["twice"]), "go")
-    # where the crash fell between a gate's start and its end nobody knows, and the program hears so
+    # if the crash fell between a gate's start and its end, the program observes an unknown outcome
     unknown = any("outcome unknown" in turn.observation for turn in episode.thread)
     assert episode.result == ("gave up" if unknown else [1, 1])
     assert len(world.effects) == len(set(world.effects))
@@ -187,7 +187,9 @@ async def test_a_crash_in_the_middle_of_a_program_goes_on_in_its_middle(
 
 @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
 @pytest.mark.parametrize("after", range(2, 8))
-async def test_the_next_process_goes_on_in_the_middle_of_a_program(language: str, after: int, tmp_path: Path) -> None:
+async def test_a_program_is_resumed_in_its_middle_by_the_next_process(
+    language: str, after: int, tmp_path: Path
+) -> None:
     world = World(language)
     says = world.says
     spell = world.spell(says["set"], says["add"], says["done x"])
@@ -263,7 +265,7 @@ async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name:
         episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
     assert str(episode.result) == "1"
     seen = episode.thread[1].gate_calls[-1]
-    if what == "print":  # what is too long is cut, and no reason to end anything
+    if what == "print":  # output that is too long is cut; it ends nothing
         assert "cut" in seen.result["output"]
         assert len(seen.result["output"]) < 150
     elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may go on
@@ -274,7 +276,7 @@ async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name:
 
 
 def limit_text(name: str, what: str) -> str:
-    """What is told of a limit: of a shell's processes nobody knows whether they compute or wait."""
+    """The text about a limit; for a shell it cannot say whether its processes compute or wait."""
     if (name, what) == ("shell", "spin"):
         return "0.3 s of running, waiting included"
     return LIMIT_TEXTS[what]
@@ -369,7 +371,7 @@ async def test_a_child_cannot_be_asked_for_with_more(language: str) -> None:
 
 @pytest.mark.rule("COMP-8")
 async def test_a_sandbox_is_closed_while_programs_of_others_take_all_the_threads(language: str) -> None:
-    """Or entities that are to end would wait for each program that computes, one after the other."""
+    """Otherwise an ending entity would wait for each computing program, one after the other."""
     actor = CircleActor(Circle(["done"], medium=language))  # type: ignore[arg-type]
     await actor.handle_call(Compute("1", None, []), None)  # type: ignore[arg-type]
     limiter = circles._limiter()

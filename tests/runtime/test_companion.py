@@ -1,4 +1,4 @@
-"""Companions, and what is kept in sight of turns that are folded away."""
+"""Companions, and summaries of folded turns."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.runtime.spells import done, say
 
 
 class Told(Companion):
-    """Notes what it is told."""
+    """A companion that records its calls."""
 
     def __init__(self, greeting: str | None = None, recalled: str | None = None) -> None:
         self.heard: list[str] = []
@@ -33,7 +33,7 @@ def accompanied(responses: Any, companion: Companion, *gates: Any, **parts: Any)
     return Cantrip(crystal, circle=Circle(["done", "echo", *gates], [max_turns(10)], companion=companion), **parts)
 
 
-async def test_it_is_told_where_an_entitys_life_turns() -> None:
+async def test_a_companion_hears_each_beginning_and_end_of_an_episode() -> None:
     companion = Told()
     async with Runtime.open() as runtime:
         made = accompanied([done(1), done(2)], companion)
@@ -44,14 +44,14 @@ async def test_it_is_told_where_an_entitys_life_turns() -> None:
     assert companion.heard == ["begins", "ends terminated", "begins", "ends terminated", "ends cancelled"]
 
 
-async def test_what_it_says_at_the_beginning_comes_before_the_first_query_and_is_in_the_loom() -> None:
+async def test_a_companions_greeting_is_in_the_first_query() -> None:
     made = accompanied([done(1)], Told(greeting="mind the step"))
     async with Runtime.open() as runtime:
         await runtime.cast(made, "go")
     assert [message.content for message in made.crystal.invocations[0].messages] == ["go", "mind the step"]
 
 
-async def test_after_a_crash_it_is_told_that_the_episode_goes_on() -> None:
+async def test_a_companion_is_told_that_the_episode_is_resumed_after_a_crash() -> None:
     companion = Told()
     crashes = iter([True, False])
 
@@ -69,7 +69,7 @@ async def test_after_a_crash_it_is_told_that_the_episode_goes_on() -> None:
 
 
 @pytest.mark.rule("F-04")
-async def test_one_that_raises_again_and_again_has_its_entity_given_up() -> None:
+async def test_an_entity_crashes_for_good_when_its_companion_keeps_raising() -> None:
     class Broken(Companion):
         async def begins(self, here: Here) -> str | None:
             raise RuntimeError("the contract was tampered with")
@@ -91,7 +91,7 @@ async def test_children_have_no_companion_unless_they_get_one() -> None:
 
 
 @pytest.mark.rule("F-28", "D-007")
-async def test_what_it_recalls_is_shown_in_place_of_folded_turns() -> None:
+async def test_a_companions_recollection_replaces_folded_turns() -> None:
     companion = Told(recalled="the plan: step 2 is current")
     turns = [say("echo", text=str(n)) for n in range(4)]
     made = accompanied([*turns, done(1)], companion, folding=Folding(2, keep_turns=1))
@@ -104,7 +104,7 @@ async def test_what_it_recalls_is_shown_in_place_of_folded_turns() -> None:
 
 
 @pytest.mark.rule("D-007", "LOOM-5")
-async def test_a_crystal_sums_up_what_goes_out_of_sight() -> None:
+async def test_a_crystal_summarises_folded_turns() -> None:
     summaries = scripted(
         [{"content": "so far: 0 and 1 were said", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}]
     )
@@ -119,7 +119,7 @@ async def test_a_crystal_sums_up_what_goes_out_of_sight() -> None:
     assert crystal.invocations[3].messages[1].content == "[folded: turns 1-2]\nso far: 0 and 1 were said"
     asked = summaries.invocations[0].messages
     assert "word 0" in asked[1].content
-    assert "word 2" not in asked[1].content  # it stays in sight
+    assert "word 2" not in asked[1].content  # this turn is not folded
     assert whole == ["word 0", "word 1", "word 2", "word 3", 1]
     assert episode.usage.total_tokens >= 10
 
@@ -139,7 +139,7 @@ async def test_the_next_summary_has_the_last_one_in_it() -> None:
 
 
 @pytest.mark.rule("D-007")
-async def test_without_a_summary_for_good_the_fold_has_its_marker_alone() -> None:
+async def test_a_fold_has_only_its_marker_when_no_summary_can_be_made() -> None:
     summaries = scripted([{"error": {"status": 400, "message": "no"}}])
     turns = [say("echo", text="x") for _ in range(4)]
     crystal = scripted([*turns, done(1)])
@@ -169,7 +169,7 @@ async def test_a_summary_counts_against_the_budget() -> None:
 
 
 @pytest.mark.rule("LOOM-1")
-async def test_a_wakened_entity_sees_what_was_summed_up_before(tmp_path: Any) -> None:
+async def test_a_reloaded_entity_sees_its_earlier_summary(tmp_path: Any) -> None:
     summaries = scripted([{"content": "the milk is bought"}])
     turns = [say("echo", text="x") for _ in range(3)]
     crystal = scripted([*turns, done(1), done(2)])

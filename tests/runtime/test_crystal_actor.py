@@ -25,7 +25,7 @@ DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "yes"}}]}
 
 
 class Model:
-    """A crystal that takes `seconds` for each answer, and notes when it was asked, and how many at once."""
+    """A crystal that takes `seconds` for each answer, and records when it was asked and how often at once."""
 
     name = "model"
 
@@ -55,7 +55,7 @@ class Model:
 
 
 class Stand:
-    """A crystal's actor, standing alone."""
+    """A crystal's actor outside of a runtime."""
 
     def __init__(self, crystal, ref):
         self.crystal, self.ref = crystal, ref
@@ -96,7 +96,7 @@ async def stand():
 
 
 class TestLimits:
-    async def test_all_entities_together_keep_to_them(self, stand):
+    async def test_concurrency_is_limited_over_all_entities(self, stand):
         model = Model(limits=Limits(concurrency=3))
         one = await stand(model)
         began = anyio.current_time()
@@ -105,7 +105,7 @@ class TestLimits:
         assert model.most == 3
         assert anyio.current_time() - began == pytest.approx(4.0, abs=0.01)
 
-    async def test_requests_a_minute(self, stand):
+    async def test_requests_per_minute_are_limited(self, stand):
         model = Model(0.0, limits=Limits(requests_per_minute=60))
         one = await stand(model)
         began = anyio.current_time()
@@ -126,7 +126,7 @@ class TestLimits:
             await one.ask()
         assert anyio.current_time() - began == pytest.approx(60, rel=0.1)
 
-    async def test_limited_gives_them_to_any_crystal(self, stand):
+    async def test_limited_adds_limits_to_any_crystal(self, stand):
         script = scripted([{"content": "a", "delay": 1.0}, {"content": "b", "delay": 1.0}])
         one = await stand(limited(script, concurrency=1))
         began = anyio.current_time()
@@ -134,13 +134,13 @@ class TestLimits:
         assert sorted(reply.content for reply in replies) == ["a", "b"]
         assert anyio.current_time() - began == pytest.approx(2.0, abs=0.01)
 
-    async def test_what_answers_at_once_keeps_to_them_too(self, stand):
+    async def test_a_crystal_that_answers_at_once_keeps_to_its_limits(self, stand):
         one = await stand(limited(scripted(lambda _: "ok"), requests_per_minute=2))
         began = anyio.current_time()
         await one.all(3)
         assert anyio.current_time() - began == pytest.approx(30.0, abs=0.01)
 
-    async def test_who_waits_and_leaves_is_out_of_the_queue_at_once(self, stand):
+    async def test_a_cancelled_waiting_query_leaves_the_queue_at_once(self, stand):
         model = Model(limits=Limits(concurrency=1))
         one = await stand(model)
         async with anyio.create_task_group() as tasks:
@@ -152,7 +152,7 @@ class TestLimits:
             assert (await one.status()).running == 1
         assert len(model.asked) == 1
 
-    async def test_who_runs_and_leaves_makes_room_at_once(self, stand):
+    async def test_a_cancelled_running_query_frees_its_place_at_once(self, stand):
         model = Model(limits=Limits(concurrency=1))
         one = await stand(model)
         began = anyio.current_time()
@@ -171,7 +171,7 @@ class TestLimits:
             status = await one.status()
         assert (status.name, status.running, status.waiting) == ("model", 2, 3)
 
-    async def test_a_crash_of_the_actor_forgets_who_was_on_the_way_and_keeps_the_accounts(self, stand):
+    async def test_a_crash_of_the_actor_forgets_running_queries_and_keeps_the_accounts(self, stand):
         class Broken(Model):
             async def invoke(self, messages):
                 if self.asked:
@@ -212,8 +212,8 @@ class TestPauses:
             assert status.window == 1
         assert [round(at - began, 1) for at in model.asked] == [0.0, 20.1, 20.2]
 
-    async def test_a_storm_ends_in_everybody_being_served(self, stand):
-        """100 at once, of which the provider hears 5 in each 10 s."""
+    async def test_every_query_is_answered_after_a_storm_of_refusals(self, stand):
+        """100 queries at once; the provider accepts 5 in each 10 s."""
         heard = []
 
         def says(number):
@@ -231,7 +231,7 @@ class TestPauses:
         # 95 refusals at once, before anything is known, and then a few in each of the 20 periods
         assert len(model.asked) < 100 + 95 + 20 * 8
 
-    async def test_without_limits_and_refusals_nobody_waits(self, stand):
+    async def test_queries_do_not_wait_without_limits_and_refusals(self, stand):
         model = Model()
         one = await stand(model)
         began = anyio.current_time()
@@ -239,14 +239,14 @@ class TestPauses:
         assert model.most == 200
         assert anyio.current_time() - began == pytest.approx(1.0, abs=0.01)
 
-    async def test_a_spent_quota_pauses_nobody(self, stand):
+    async def test_a_spent_quota_pauses_no_query(self, stand):
         one = await stand(Model(0.0, lambda _: ProviderError("spent", status=429, retryable=False)))
         assert isinstance(await one.ask(Retry()), ProviderError)
         assert (await one.status()).window is None
 
 
 class TestBreaker:
-    async def test_an_open_one_fails_at_once_and_says_until_when(self, stand):
+    async def test_an_open_breaker_fails_queries_at_once_and_says_until_when(self, stand):
         model = Model(0.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=2, open_for=30))
         one = await stand(model)
         await one.ask()
@@ -261,13 +261,13 @@ class TestBreaker:
         assert len(model.asked) == 2
         assert (await one.status()).breaker == "open"
 
-    async def test_it_opens_in_the_midst_of_retries(self, stand):
+    async def test_a_breaker_opens_between_retries(self, stand):
         model = Model(0.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=3))
         error = await (await stand(model)).ask(Retry(max_retries=10))
         assert isinstance(error, CircuitOpen)
         assert len(model.asked) == 3
 
-    async def test_who_waits_when_it_opens_need_not_wait_on(self, stand):
+    async def test_waiting_queries_fail_at_once_when_the_breaker_opens(self, stand):
         model = Model(
             1.0, lambda _: ProviderError("down", status=500), breaker=Breaker(failures=1), limits=Limits(concurrency=1)
         )
@@ -278,7 +278,7 @@ class TestBreaker:
         assert sorted(isinstance(reply, CircuitOpen) for reply in replies) == [False, True, True, True, True]
         assert (await one.status()).waiting == 0
 
-    async def test_a_probe_that_is_answered_closes_it(self, stand):
+    async def test_an_answered_probe_closes_the_breaker(self, stand):
         model = Model(
             0.5,
             lambda number: ProviderError("down", status=500) if number == 1 else "ok",
@@ -287,11 +287,11 @@ class TestBreaker:
         one = await stand(model)
         await one.ask()
         await anyio.sleep(30)
-        replies = await one.all(3)  # one probes; the others are not to find out the same
+        replies = await one.all(3)  # one probes; the others need not find out the same
         assert sorted(isinstance(reply, Response) for reply in replies) == [False, False, True]
         assert all(isinstance(reply, Response) for reply in await one.all(3))
 
-    async def test_a_storm_of_refusals_trips_nothing(self, stand):
+    async def test_a_storm_of_refusals_does_not_open_the_breaker(self, stand):
         model = Model(
             0.0,
             lambda number: ProviderError("slow", status=429, retry_after=1) if number < 8 else "ok",
@@ -301,7 +301,7 @@ class TestBreaker:
 
 
 class TestDeadline:
-    async def test_waiting_and_retries_included(self, stand):
+    async def test_a_deadline_includes_waiting_and_retries(self, stand):
         model = Model(1.0, lambda _: ProviderError("down", status=500), deadline=5.0)
         one = await stand(model)
         began = anyio.current_time()
@@ -310,7 +310,7 @@ class TestDeadline:
         assert "no answer within 5 s" in str(error)
         assert error.retryable is None
 
-    async def test_it_ends_the_wait_in_the_queue(self, stand):
+    async def test_a_deadline_ends_the_wait_in_the_queue(self, stand):
         model = Model(10.0, limits=Limits(concurrency=1), deadline=12.0)
         one = await stand(model)
         replies = await one.all(2)
@@ -319,7 +319,7 @@ class TestDeadline:
 
 
 class Speaker(Model):
-    """One that streams: its first word comes after `seconds`, the rest a second later."""
+    """A crystal that streams: its first word comes after `seconds`, the rest a second later."""
 
     async def invoke(self, messages, emit):
         number = len(self.asked) + 1
@@ -338,7 +338,7 @@ class Speaker(Model):
 
 
 class TestHedge:
-    async def test_one_that_is_slow_to_speak_is_asked_again_and_who_speaks_first_is_heard(self, stand):
+    async def test_a_slow_query_is_hedged_and_the_first_answer_wins(self, stand):
         model = Speaker(lambda number: 100.0 if number == 1 else 1.0, hedge=Hedge(after=2.0))
         one = await stand(model)
         seen = []
@@ -351,18 +351,18 @@ class TestHedge:
         assert [type(one) for one in seen] == [ResponseStart, ItemStart, ItemDelta, ItemDone]
         assert (await one.status()).running == 0
 
-    async def test_one_that_has_spoken_is_not_asked_again_however_long_it_takes(self, stand):
+    async def test_a_query_that_has_started_to_answer_is_not_hedged(self, stand):
         model = Speaker(lambda _: 1.9, hedge=Hedge(after=2.0))
         response = await (await stand(model)).ask()
         assert len(model.asked) == 1
         assert "hedged" not in response.metadata
 
-    async def test_the_first_may_still_win(self, stand):
+    async def test_the_first_attempt_may_still_win(self, stand):
         model = Speaker(lambda number: 3.0 if number == 1 else 9.0, hedge=Hedge(after=2.0))
         response = await (await stand(model)).ask()
         assert (response.content, response.metadata["hedged"]) == ("word 1", 1)
 
-    async def test_where_one_fails_the_other_may_make_it(self, stand):
+    async def test_a_hedged_query_succeeds_when_one_attempt_fails(self, stand):
         def says(number):
             return ProviderError("down", status=500) if number == 1 else "ok"
 
@@ -370,7 +370,7 @@ class TestHedge:
         response = await (await stand(model)).ask()
         assert response.content == "ok"
 
-    async def test_where_both_fail_it_is_one_failed_attempt(self, stand):
+    async def test_a_hedged_query_counts_as_one_failed_attempt_when_both_fail(self, stand):
         model = Model(3.0, lambda _: ProviderError("down", status=500), hedge=Hedge(after=2.0))
         error = await (await stand(model)).ask()
         assert (error.attempts, error.status, len(model.asked)) == (1, 500, 2)
@@ -381,7 +381,7 @@ class TestHedge:
         assert response.content == "ok"
         assert len(model.asked) == 1
 
-    async def test_what_is_slow_is_learnt(self, stand):
+    async def test_the_hedge_delay_is_learnt_from_earlier_answers(self, stand):
         model = Model(1.0, hedge=Hedge())
         one = await stand(model)
         await one.all(30)
@@ -391,7 +391,7 @@ class TestHedge:
             await one.ask()
         assert len(model.asked) - began == 2
 
-    async def test_one_without_a_place_that_is_cut_off_is_an_error(self, stand):
+    async def test_a_hedged_query_fails_with_circuit_open_when_the_breaker_opens(self, stand):
         model = Model(1.0, lambda _: ProviderError("down", status=500), hedge=Hedge(0.5), breaker=Breaker(failures=1))
         one = await stand(model)
         await one.ask()
@@ -399,7 +399,7 @@ class TestHedge:
 
 
 class TestTerms:
-    def test_attributes_that_are_no_terms_are_none(self):
+    def test_attributes_of_other_types_are_not_taken_as_terms(self):
         class Mock:
             limits = breaker = deadline = hedge = "whatever"
 
@@ -409,14 +409,14 @@ class TestTerms:
         assert terms_of(Mock()) is NO_TERMS
         assert terms_of(scripted([])) is NO_TERMS
 
-    def test_the_functions_of_the_families_take_them_as_well(self):
+    def test_the_functions_of_the_families_accept_terms(self):
         limits, breaker = Limits(concurrency=3), Breaker()
         crystal = local("http://localhost:1/v1", "m", limits=limits, breaker=breaker)
         assert terms_of(crystal) == (limits, breaker, None, None)
         with pytest.raises(InvalidCantrip, match="expected a Limits"):
             local("http://localhost:1/v1", "m", limits=3)
 
-    async def test_without_a_runtime_it_is_the_crystal_itself(self):
+    async def test_a_limited_crystal_without_a_runtime_is_the_crystal_itself(self):
         crystal = limited(scripted(["hi"]), concurrency=1)
         assert (await crystal.invoke([Message("user", "x")])).content == "hi"
         assert crystal.name == "scripted"
@@ -435,7 +435,7 @@ class TestTerms:
             (lambda: Hedge(quantile=1), "hedge: quantile"),
         ],
     )
-    def test_terms_that_cannot_be_are_refused(self, make, said):
+    def test_impossible_terms_are_refused(self, make, said):
         with pytest.raises(InvalidCantrip, match=said):
             make()
 
@@ -534,9 +534,9 @@ class TestOverSockets:
 
 
 class TestAskedByARuntime:
-    """`Runtime.ask`: a query that is no entity's, on the same terms."""
+    """`Runtime.ask`: a query without an entity, on the same terms."""
 
-    async def test_it_answers_and_nothing_of_it_is_in_the_loom(self):
+    async def test_a_query_is_answered_without_a_loom_record(self):
         async with Runtime.open() as runtime:
             response = await runtime.ask(scripted([{"content": "yes"}]), QUERY)
             assert response.content == "yes"
@@ -553,14 +553,14 @@ class TestAskedByARuntime:
         assert len(model.asked) == 6
         assert model.most == 1
 
-    async def test_retries_are_those_that_it_is_given(self):
+    async def test_a_query_uses_the_retries_of_its_argument(self):
         busy = {"error": {"status": 429}}
         async with Runtime.open() as runtime:
             assert (await runtime.ask(scripted([busy, {"content": "yes"}]), QUERY)).content == "yes"
             with pytest.raises(ProviderError):
                 await runtime.ask(scripted([busy, {"content": "yes"}]), QUERY, ONCE)
 
-    async def test_whoever_stops_waiting_frees_the_place(self):
+    async def test_a_cancelled_query_frees_its_place(self):
         model = Model(3600.0)
         crystal = limited(model, concurrency=1)
         async with Runtime.open() as runtime:
@@ -569,7 +569,7 @@ class TestAskedByARuntime:
             (status,) = await runtime.crystals()
             assert status.running == 0
 
-    async def test_a_name_that_means_nothing_and_a_runtime_that_is_closed(self):
+    async def test_an_unknown_crystal_name_and_a_closed_runtime_are_refused(self):
         runtime = Runtime.open()
         with pytest.raises(RuntimeClosed):
             await runtime.ask("a:b", QUERY)

@@ -1,4 +1,4 @@
-"""Events: what subscribers see, and that none of them can slow or break an entity."""
+"""Events: subscribers see them, and cannot slow down or break an entity."""
 
 from contextlib import suppress
 
@@ -63,7 +63,7 @@ async def test_an_entitys_own_events_end_with_it() -> None:
     assert isinstance(seen[-1], EntityEndedEvent)
 
 
-async def test_a_subscriber_that_falls_behind_is_told_what_it_missed() -> None:
+async def test_a_subscriber_that_falls_behind_learns_how_much_it_missed() -> None:
     bus = Bus(capacity=5)
     events = bus.subscribe()
     bus.publish(StepStartEvent("e", float(n), "t") for n in range(12))
@@ -75,7 +75,7 @@ async def test_a_subscriber_that_falls_behind_is_told_what_it_missed() -> None:
 
 
 @pytest.mark.rule("PROD-1")
-async def test_subscribers_change_nothing_that_is_recorded() -> None:
+async def test_subscribers_do_not_change_the_records() -> None:
     async def run(watched: bool) -> list[object]:
         async with Runtime.open() as runtime:
             events = [runtime.events() for _ in range(3 if watched else 0)]
@@ -103,7 +103,7 @@ async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
             assert (await runtime.cast(cantrip([done("fine")]), "go")).result == "fine"
 
 
-async def test_letting_go_of_a_subscription_ends_it() -> None:
+async def test_a_dropped_subscription_ends() -> None:
     async with Runtime.open() as runtime:
         events = runtime.events()
         assert runtime._tree.bus
@@ -141,7 +141,7 @@ async def test_an_entity_that_is_over_has_no_more_events(how: str) -> None:
         assert [event async for event in entity.events()] == []
 
 
-async def test_a_choice_of_events_that_raises_is_the_subscribers_affair() -> None:
+async def test_an_event_filter_that_raises_fails_only_its_subscriber() -> None:
     def fussy(event: EntityEvent) -> bool:
         if isinstance(event, ToolResultEvent):
             raise ZeroDivisionError
@@ -158,7 +158,7 @@ async def test_a_choice_of_events_that_raises_is_the_subscribers_affair() -> Non
         assert [event async for event in events] == []
 
 
-async def test_a_watcher_that_raises_is_let_go() -> None:
+async def test_a_watcher_that_raises_is_removed() -> None:
     told: list[object] = []
 
     def breaks(envelopes: object) -> None:
@@ -184,7 +184,7 @@ async def test_several_may_read_one_subscription() -> None:
             for _ in range(3):
                 tasks.start_soon(reader)
             with anyio.move_on_after(1):
-                await anext(events)  # one that gives up takes nothing along
+                await anext(events)  # a reader that gives up takes no event with it
             await runtime.cast(cantrip([done(1)]), "go")
             await anyio.sleep(1)
             events.close()

@@ -1,4 +1,4 @@
-"""A primary and a streaming standby, real servers: the primary is killed, the standby promoted, and nodes go on."""
+"""A primary and a streaming standby, real servers: the primary is killed, the standby promoted, and nodes continue."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def paying(paid: Counter[tuple[str, int]]) -> Cantrip:
 
 
 @pytest.mark.rule("N-69", "N-71")
-async def test_entities_go_on_after_a_failover_and_pay_once(pair: Pair) -> None:
+async def test_entities_are_resumed_after_a_failover_and_pay_once(pair: Pair) -> None:
     pair.is_synchronous()
     paid: Counter[tuple[str, int]] = Counter()
     cantrip = paying(paid)
@@ -94,7 +94,7 @@ async def test_entities_go_on_after_a_failover_and_pay_once(pair: Pair) -> None:
 
 
 async def ended(runtime: Runtime, entity_id: str) -> Any:
-    """The episode of an entity, as somebody waits for it who repeats what failed while the server was away."""
+    """Return the episode of an entity; repeat the wait when it fails because the server is away."""
     while True:
         try:
             return await runtime.find(entity_id).episode()
@@ -103,7 +103,7 @@ async def ended(runtime: Runtime, entity_id: str) -> Any:
 
 
 @pytest.mark.rule("N-73", "N-69")
-async def test_an_entity_that_is_ahead_of_its_log_goes_on_from_what_the_loom_has(pair: Pair) -> None:
+async def test_an_entity_ahead_of_its_log_is_resumed_from_the_loom(pair: Pair) -> None:
     said = scripted(lambda messages: {"tool_calls": [{"gate": "done", "args": {"answer": messages[-1].content}}]})
     desk = Cantrip(said, circle=Circle(["done"], [max_turns(5)]), name="desk")
     async with Runtime.open(pair.url, cantrips=[desk], node=Node("w1", beat=0.2, ttl=5)) as runtime:
@@ -165,7 +165,7 @@ async def test_a_node_has_four_connections() -> None:
 
 @pytest.mark.rule("N-72")
 @pytest.mark.parametrize("is_kept", [False, True], ids=["not kept", "kept"])
-async def test_an_entity_goes_on_from_what_is_recorded_when_its_connection_is_lost_while_it_commits(
+async def test_an_entity_is_resumed_from_its_records_when_the_connection_is_lost_in_a_commit(
     monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
     async with Runtime.open(postgres.fresh(), node=Node("w1"), cantrips=[DESK]) as runtime:

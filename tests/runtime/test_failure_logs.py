@@ -1,4 +1,4 @@
-"""What the server's log says of exceptions in gates and in the steps around them."""
+"""Log lines about exceptions in gates and in the steps around them."""
 
 from typing import Any
 

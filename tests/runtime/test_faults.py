@@ -18,7 +18,7 @@ USAGE = {"prompt_tokens": 300, "completion_tokens": 100}
 BROKEN = {"content": "", "usage": USAGE}
 
 
-# What answers that break the contract cost
+# Costs of answers that break the contract
 
 
 @pytest.mark.rule("C-62")
@@ -165,7 +165,7 @@ async def test_a_runtime_ends_with_its_event_loop_in_one_line_and_is_resumed(tmp
 @pytest.mark.rule("C-68")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("how", ["close", "cancel"])
-async def test_no_content_is_printed_when_a_runtime_ends(tmp_path: Path, how: str) -> None:
+async def test_the_end_of_a_runtime_prints_no_content(tmp_path: Path, how: str) -> None:
     ended = await anyio.to_thread.run_sync(run, f"sqlite:{tmp_path / 'loom.db'}", how)
     assert ended.stdout == ""
     assert "private" not in ended.stderr, ended.stderr[:2000]

@@ -1,4 +1,4 @@
-"""Files put to entities and given by gates, and images that crystals make: kept once, in any store, after any crash."""
+"""Files in intents and gate results, and generated images: stored once, in any store, after any crash."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class TestGiven:
         assert first[-2] == Message("user", "Read it.", images=(REPORT, PHOTO, NOTES))
         assert first[-1].content == f'context:\n{{"more":"{NOTES.handle}"}}'
 
-    async def test_a_gate_gives_one_by_its_handle_and_an_answer_passes_it_on(self) -> None:
+    async def test_a_gate_returns_a_file_as_its_handle_and_an_answer_passes_it_on(self) -> None:
         crystal = scripted(lambda context: say("look_up") if len(context) == 1 else done(context[-1].content))
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(crystal, look_up), "look")
@@ -89,7 +89,7 @@ class TestGiven:
         turn = episode.thread[0]
         assert (turn.files, turn.images, turn.gate_calls[0].files) == ((REPORT,), (PHOTO,), (REPORT,))
 
-    async def test_a_child_is_given_what_its_intent_names(self) -> None:
+    async def test_a_child_gets_the_files_that_its_intent_names(self) -> None:
         def policy(context: Any) -> object:
             if context[0].content.startswith("child"):
                 return done([one.filename for one in context[0].files])
@@ -106,7 +106,7 @@ class TestGiven:
 @pytest.mark.rule("R-20")
 class TestAtTheDoor:
     @pytest.mark.parametrize("given", [["Listen.", SOUND], SOUND])
-    async def test_what_a_crystal_does_not_take_is_refused_before_anything_begins(self, given: Any) -> None:
+    async def test_a_file_that_the_crystal_cannot_take_is_refused_before_an_entity_is_made(self, given: Any) -> None:
         wanted = r"file a.mp3, audio/mpeg, 14 B: test:picky cannot be given it: this model takes application/pdf"
         async with Runtime.open() as runtime:
             spell = cantrip(Picky())
@@ -125,7 +125,9 @@ class TestAtTheDoor:
                 await runtime.fork(runtime.loom.turns(entity.id)[0].id, intent=given)
             assert (await entity.send("and images?", context=[PHOTO])).terminated
 
-    async def test_so_it_is_for_an_entity_that_is_not_loaded(self, tmp_path: Path) -> None:
+    async def test_a_file_that_the_crystal_cannot_take_is_refused_when_the_entity_is_not_loaded(
+        self, tmp_path: Path
+    ) -> None:
         url = str(tmp_path / "loom.db")
         async with Runtime.open(url) as runtime:
             await (await runtime.invoke(cantrip(Picky()), "go", name="reader")).episode()
@@ -134,7 +136,7 @@ class TestAtTheDoor:
             assert entity is not None
             with pytest.raises(InvalidFile):
                 await entity.send(["Listen.", SOUND])
-        async with Runtime.open(url) as runtime:  # it knows no crystal of the entity's
+        async with Runtime.open(url) as runtime:  # it does not know the entity's crystal
             entity = runtime.entity("reader")
             assert entity is not None
             assert (await entity.post(["Listen.", SOUND])).state == "waiting"
@@ -142,7 +144,7 @@ class TestAtTheDoor:
 
 @pytest.mark.rule("R-20", "LOOM-1")
 class TestKept:
-    async def test_each_content_once_in_any_store_and_to_be_read_again(self, place: Place) -> None:
+    async def test_each_content_is_stored_once_and_can_be_read_again(self, place: Place) -> None:
         crystal = scripted([say("look_up"), done("seen")] * 2)
         spell = cantrip(crystal, look_up)
         async with Runtime.open(place.url) as runtime:
@@ -159,7 +161,7 @@ class TestKept:
             ]
             assert [one.data for one in runtime.loom.turns(second.entity_id)[0].files] == [PDF]
 
-    async def test_what_is_forgotten_is_deleted_when_nothing_else_refers_to_it(self, place: Place) -> None:
+    async def test_a_forgotten_file_is_deleted_when_no_record_refers_to_it(self, place: Place) -> None:
         crystal = scripted([done(1)] * 2)
         async with Runtime.open(place.url) as runtime:
             first = await runtime.cast(cantrip(crystal), ["Read.", REPORT, NOTES])
@@ -170,7 +172,7 @@ class TestKept:
             assert verify_loom(store).faults == []
 
     @pytest.mark.parametrize("kind", KINDS[1:])
-    async def test_copies_backups_and_compacted_looms_have_them(self, kind: str, tmp_path: Path) -> None:
+    async def test_copies_backups_and_compacted_looms_have_the_files(self, kind: str, tmp_path: Path) -> None:
         place = Place(kind, tmp_path)
         async with Runtime.open(place.url) as runtime:
             episode = await runtime.cast(cantrip([done(1)]), ["Read.", REPORT])
@@ -184,7 +186,7 @@ class TestKept:
                 assert (file.filename, file.data) == ("report.pdf", PDF)
         place.clear()
 
-    async def test_one_that_is_lost_is_a_fault_of_the_loom(self, tmp_path: Path) -> None:
+    async def test_a_lost_file_is_a_fault_of_the_loom(self, tmp_path: Path) -> None:
         url = f"jsonl:{tmp_path / 'loom.jsonl'}"
         async with Runtime.open(url) as runtime:
             await runtime.cast(cantrip([done(1)]), ["Read.", REPORT])
@@ -193,7 +195,7 @@ class TestKept:
             (fault,) = verify_loom(store).faults
         assert (fault.blob, "its file" in fault.what, "is missing" in fault.what) == (REPORT.digest, True, True)
 
-    async def test_the_next_process_reads_them(self, tmp_path: Path) -> None:
+    async def test_the_next_process_reads_the_files(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
         spell = cantrip(lambda context: done([one.data.decode() for m in context for one in m.files if one.is_text]))
         async with Runtime.open(url) as runtime:
@@ -203,13 +205,13 @@ class TestKept:
             assert again is not None
             assert (await again.send("again")).result == ["the word is MARK"]
 
-    async def test_what_is_kept_without_secrets_is_kept_without_contents(self, tmp_path: Path) -> None:
+    async def test_a_loom_redacted_at_rest_keeps_no_file_contents(self, tmp_path: Path) -> None:
         secret = File(b"x", filename="MARK.txt")
         async with Runtime.open(str(tmp_path / "loom.db"), redact="at_rest", secrets=["MARK"]) as runtime:
             await runtime.cast(cantrip([done(1)]), ["Read.", NOTES, secret])
         assert b"MARK" not in (tmp_path / "loom.db").read_bytes()
 
-    async def test_exports_pages_and_events_say_what_it_is_and_have_no_contents(self) -> None:
+    async def test_exports_pages_and_events_describe_a_file_without_its_contents(self) -> None:
         crystal = scripted([say("look_up"), done("seen")])
         async with Runtime.open() as runtime:
             events = runtime.events()
@@ -234,7 +236,7 @@ class TestKept:
 
 
 async def draw(context: Any) -> Response:
-    """A crystal that answers with an image alone, and then says what it sees."""
+    """A crystal that answers with an image alone, and then describes the images it sees."""
     if len(context) == 1:
         return Response(images=(CAT,))
     return Response("Two.", images=tuple(one for message in context for one in message.images))
@@ -242,7 +244,7 @@ async def draw(context: Any) -> Response:
 
 @pytest.mark.rule("R-09", "LOOM-1")
 class TestMade:
-    async def test_an_image_alone_is_the_answer_by_its_handle(self, place: Place) -> None:
+    async def test_a_generated_image_alone_is_answered_as_its_handle(self, place: Place) -> None:
         async with Runtime.open(place.url) as runtime:
             episode = await runtime.cast(cantrip(scripted([Response(images=(CAT,))])), "Draw a cat.")
             assert (episode.result, episode.images) == (CAT.handle, (CAT,))
@@ -252,7 +254,7 @@ class TestMade:
             assert list(runtime._tree.store.blobs()) == [CAT.digest]
             assert verify_loom(runtime._tree.store).faults == []
 
-    async def test_text_and_image_stand_together_and_are_shown_in_the_next_query(self, tmp_path: Path) -> None:
+    async def test_text_with_a_generated_image_is_shown_in_the_next_query(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
         spell = cantrip(draw)
         async with Runtime.open(url) as runtime:
@@ -266,7 +268,7 @@ class TestMade:
             assert episode.images[0].data == CAT.data
             assert len(list(runtime._tree.store.blobs())) == 1
 
-    async def test_an_entity_passes_on_what_it_made(self) -> None:
+    async def test_an_entity_passes_on_a_generated_image(self) -> None:
         def policy(context: Any) -> object:
             if context[0].content.startswith("child"):
                 return done(len(context[0].images))
@@ -280,7 +282,7 @@ class TestMade:
         async with Runtime.open() as runtime:
             assert (await runtime.cast(spell, "Draw.")).result == "1"
 
-    async def test_streams_and_events_have_it_as_an_item_without_its_bytes(self) -> None:
+    async def test_streams_and_events_have_a_generated_image_without_its_bytes(self) -> None:
         async with Runtime.open() as runtime:
             upserts = Upserts()
             runtime.watch(upserts.publish)
@@ -296,7 +298,7 @@ class TestMade:
         assert next(one.text for one in told if isinstance(one, TextEvent)) == f"Here.\n{CAT.handle}"
         assert CAT.base64() not in repr(seen) + repr(told)
 
-    async def test_exports_and_the_page_show_it(self) -> None:
+    async def test_exports_and_the_page_show_a_generated_image(self) -> None:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(scripted([Response("Here.", images=(CAT,))])), "Draw.")
             loom, entity = runtime.loom, episode.entity_id
@@ -312,7 +314,7 @@ class TestMade:
                 assert text.decode().count(address) == 1
             assert as_messages(conversation_of(loom, entity))[1].images == (CAT,)
 
-    async def test_kept_without_secrets_it_is_kept_without_bytes(self, tmp_path: Path) -> None:
+    async def test_a_loom_redacted_at_rest_keeps_no_bytes_of_a_generated_image(self, tmp_path: Path) -> None:
         async with Runtime.open(str(tmp_path / "loom.db"), redact="at_rest") as runtime:
             episode = await runtime.cast(cantrip(scripted([Response(images=(CAT,))])), "Draw.")
             (turn,) = runtime.loom.turns(episode.entity_id)

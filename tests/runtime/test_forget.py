@@ -1,4 +1,4 @@
-"""Forgetting and keeping in a runtime: what is alive is refused, what ended is forgotten, other entities go on."""
+"""Forgetting in a runtime: a live entity is refused, an ended one is forgotten, other entities continue."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def files_with(folder: Path, text: bytes) -> list[str]:
 
 
 @pytest.mark.rule("C-50")
-async def test_forget_deletes_what_was_cast_and_what_was_invoked(place, tmp_path):
+async def test_forget_deletes_one_shot_and_long_lived_entities(place, tmp_path):
     async with Runtime.open(place.url) as runtime:
         cast = await runtime.cast(secret(), "MARK-intent", context={"a": "MARK-context"})
         entity = await runtime.invoke(secret(), "MARK-intent", name="MARK-name")
@@ -172,7 +172,7 @@ async def test_forgetting_puts_no_content_into_logs():
 @pytest.mark.rule("C-52")
 async def test_retention_forgets_in_the_background(place, monkeypatch):
     now = [1_800_000_000.0]
-    monkeypatch.setattr("cantrip_actors.runtime.retention.LOOK", 5.0)  # an hour is thousands of looks for mail
+    monkeypatch.setattr("cantrip_actors.runtime.retention.LOOK", 5.0)  # an hour is thousands of polls for mail
     async with Runtime.open(place.url, retention={"one-shot": "90d", "long-lived": None}) as runtime:
         episode = await runtime.cast(secret(), "go")
         entity = await runtime.invoke(secret(), "go")
@@ -187,7 +187,7 @@ async def test_retention_forgets_in_the_background(place, monkeypatch):
 
 
 @pytest.mark.rule("C-52")
-async def test_prune_forgets_what_is_older_and_lists_it_first():
+async def test_prune_lists_and_forgets_older_entities():
     async with Runtime.open() as runtime:
         episode = await runtime.cast(secret(), "go")
         await anyio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Hints between processes on one Postgres loom: they look at once for what another one posted or ended."""
+"""Hints between processes on one Postgres loom: they read at once the mail and ends of another process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real_time
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "here"}}]}
 RARELY = 60.0
-"""Seconds between two looks: what happens sooner, a hint has brought."""
+"""Seconds between two polls: anything that happens sooner was caused by a hint."""
 
 LISTENERS = "select pid from pg_stat_activity where query like 'listen cantrip_%'"
 
@@ -35,7 +35,7 @@ async def ask(url: str, query: str) -> list[Any]:
 
 
 async def with_nodes() -> str:
-    """The URL of a loom that a node has joined before, so that whoever opens it uses hints from the beginning."""
+    """The URL of a loom that a node has joined before, so that a runtime on it uses hints from the beginning."""
     url = fresh()
     async with Runtime.open(url, cantrips=[desk()], node=Node("w0")):
         pass
@@ -61,7 +61,7 @@ async def test_mail_reaches_another_node_and_its_answer_comes_back(monkeypatch: 
 
 
 @pytest.mark.rule("N-31")
-async def test_without_any_hint_everything_happens_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mail_and_answers_arrive_at_the_next_poll_when_no_hint_does(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(PostgresStore, "can_hint", lambda _: False)
     monkeypatch.setattr(inboxes, "LOOK", 0.05)
@@ -73,7 +73,7 @@ async def test_without_any_hint_everything_happens_at_the_next_look(monkeypatch:
 
 
 @pytest.mark.rule("N-32")
-async def test_who_listens_comes_back_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_reconnects_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(inboxes, "LOOK", RARELY)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
@@ -96,7 +96,7 @@ async def test_who_listens_comes_back_by_itself_and_is_never_in_a_transaction(mo
 
 
 @pytest.mark.rule("N-08")
-async def test_a_program_alone_neither_listens_nor_tells() -> None:
+async def test_a_program_without_nodes_neither_listens_nor_notifies() -> None:
     url, cantrip = fresh(), desk()
     async with Runtime.open(url, cantrips=[cantrip]) as runtime:
         await runtime.cast(cantrip, "go")
@@ -104,7 +104,7 @@ async def test_a_program_alone_neither_listens_nor_tells() -> None:
 
 
 @pytest.mark.rule("N-30", "N-64")
-async def test_an_entity_that_is_handed_over_goes_on_at_once_and_not_at_the_next_beat() -> None:
+async def test_an_entity_handed_over_is_resumed_before_the_next_heartbeat() -> None:
     async def walk(context: Any) -> Any:
         taken = sum(message.role == "assistant" for message in context)
         call = {"gate": "done", "args": {"answer": "there"}} if taken == 40 else {"gate": "step", "args": {}}

@@ -1,4 +1,4 @@
-"""Images put to entities and given by gates: seen where they belong, by whom they are for, and after any crash."""
+"""Images in intents and gate results: shown in the right queries, and again after any crash."""
 
 import contextlib
 from pathlib import Path
@@ -47,14 +47,14 @@ def survey() -> dict[str, object]:
 
 
 def seen(context: Invocation) -> list[tuple[str, list[str]]]:
-    """What a crystal is shown: who says it, and which images, by name and with their bytes at hand or to be had."""
+    """The messages that a crystal sees: their roles, and the names of their images, whose bytes must be available."""
     assert all(image.url is not None or image.found() for message in context for image in message.images)
     return [(message.role, [NAMES[image.name] for image in message.images]) for message in context]
 
 
 @pytest.mark.rule("INTENT-1", "INTENT-2", "CRYSTAL-6")
 class TestGiven:
-    async def test_with_an_intent_and_its_text_stays_text(self) -> None:
+    async def test_an_intent_with_an_image_keeps_its_text(self) -> None:
         crystal = scripted([{"content": "a cat"}])
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(crystal), ["What is on it?", A])
@@ -64,13 +64,13 @@ class TestGiven:
         assert asked[-1]["images"] == (A,)
         assert episode.result == "a cat"
 
-    async def test_alone(self) -> None:
+    async def test_an_image_alone_is_an_intent(self) -> None:
         crystal = scripted([{"content": "a cat"}])
         async with Runtime.open() as runtime:
             await runtime.cast(cantrip(crystal), A)
         assert crystal.invocations[0][-1] == Message("user", A.label, images=(A,))
 
-    async def test_with_data(self) -> None:
+    async def test_an_image_is_given_with_data(self) -> None:
         crystal = scripted([{"content": "alike"}])
         async with Runtime.open() as runtime:
             await runtime.cast(cantrip(crystal), ["Compare.", C], context={"photos": [A, B]})
@@ -78,7 +78,7 @@ class TestGiven:
         assert said[-1].content == f'context:\n{{"photos":["{A.handle}","{B.handle}"]}}'
         assert [image.name for message in said for image in message.images] == [C.name, A.name, B.name]
 
-    async def test_to_one_that_lasts(self) -> None:
+    async def test_an_image_is_sent_to_a_long_lived_entity(self) -> None:
         crystal = scripted(lambda context: done(len([1 for one in context for _ in one.images])))
         async with Runtime.open() as runtime:
             entity = await runtime.invoke(cantrip(crystal), ["one", A])
@@ -92,20 +92,20 @@ class TestGiven:
         shown = [one for one in seen(crystal.invocations[-1]) if one[0] == "user"]
         assert shown == [("user", ["A"]), ("user", ["B"]), ("user", ["C", "A"])]
 
-    async def test_to_a_fork(self) -> None:
+    async def test_an_image_is_given_to_a_fork(self) -> None:
         crystal = scripted(lambda context: done([NAMES[i.name] for one in context for i in one.images]))
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(crystal), ["one", A])
             fork = await runtime.fork(episode.thread[0].id, intent=["and now", B])
         assert fork.result == ["A", "B"]
 
-    def test_without_await(self) -> None:
+    def test_an_image_is_given_by_blocking_code(self) -> None:
         with Runtime.blocking() as runtime:
             crystal = scripted(lambda context: done(len(context[-1].images)))
             assert runtime.cast(cantrip(crystal), ["one", A, B]).result == 2
 
     @pytest.mark.parametrize("intent", [[], [" "], [A, 5], b"png"])
-    async def test_what_is_neither_is_refused_before_anything_begins(self, intent: object) -> None:
+    async def test_an_intent_without_text_or_image_is_refused_before_an_entity_is_made(self, intent: object) -> None:
         async with Runtime.open() as runtime:
             with pytest.raises(InvalidIntent):
                 await runtime.cast(cantrip([done(1)]), intent)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ class TestFromGates:
         assert (observation.result, observation.images) == (A.handle, (A,))
         assert episode.thread[0].images == (A,)
 
-    async def test_images_inside_of_a_result_of_a_blocking_gate(self) -> None:
+    async def test_images_inside_a_result_of_a_blocking_gate_are_found(self) -> None:
         crystal = scripted([say("survey"), done("seen")])
         async with Runtime.open() as runtime:
             await runtime.cast(cantrip(crystal, survey), "look")
@@ -133,7 +133,7 @@ class TestFromGates:
         assert told.content == f'{{"n":2,"rooms":[{rooms}]}}'
         assert told.images == (A, B)
 
-    async def test_an_ephemeral_one_is_gone_when_it_has_been_seen(self) -> None:
+    async def test_an_ephemeral_image_is_dropped_once_it_was_seen(self) -> None:
         crystal = scripted([say("shoot"), say("echo", text="x"), say("echo", text="y"), done("seen")])
         async with Runtime.open() as runtime:
             spell = cantrip(crystal, shoot.with_(ephemeral=True, visible_for=1))
@@ -142,14 +142,14 @@ class TestFromGates:
         assert shown == [[], [A], [], []]
         assert episode.thread[0].gate_calls[0].images == (A,)
 
-    async def test_an_answer_that_names_one_gives_it(self) -> None:
+    async def test_an_answer_that_names_an_image_returns_it(self) -> None:
         crystal = scripted(lambda context: say("shoot") if len(context) == 1 else done(f"here: {context[-1].content}"))
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(crystal, shoot), "look")
         assert episode.images == (A,)
         assert episode.result == f"here: {A.handle}"
 
-    async def test_a_picture_is_read_as_one_where_that_is_wanted(self, tmp_path: Path) -> None:
+    async def test_a_picture_is_read_as_an_image_when_asked_for(self, tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(png(640, 480, 1))
         crystal = scripted([say("read", path="a.png"), done(1), say("read", path="a.png"), done(1)])
         from cantrip_actors.gates import read
@@ -183,7 +183,7 @@ class TestChildren:
         child = [one for one in crystal.invocations if (one[0].content or "").startswith("child")]
         assert seen(child[0]) == [("user", ["A", "B"]), ("user", [])]
 
-    async def test_a_batch(self) -> None:
+    async def test_a_batch_of_children_sees_the_images_it_is_given(self) -> None:
         def policy(context: Invocation) -> object:
             if (context[0].content or "").startswith("child"):
                 return done([NAMES[i.name] for i in context[0].images])
@@ -220,7 +220,7 @@ class TestPrograms:
         assert episode.result == [A.handle, B.handle]
         assert episode.images == (A, B)
 
-    async def test_the_next_process_goes_on_to_the_same_end(self, medium: str, tmp_path: Path) -> None:
+    async def test_the_next_process_resumes_to_the_same_result(self, medium: str, tmp_path: Path) -> None:
         url = f"jsonl:{tmp_path / 'loom.jsonl'}"
 
         def spell() -> Cantrip:
@@ -238,7 +238,7 @@ class TestPrograms:
 @pytest.mark.real_time
 @pytest.mark.parametrize("medium", CODE)
 @pytest.mark.parametrize("at", range(1, 9))
-async def test_a_program_that_crashes_anywhere_shows_the_same(
+async def test_a_program_that_crashes_anywhere_shows_the_same_images(
     monkeypatch: pytest.MonkeyPatch, medium: str, at: int
 ) -> None:
     crystal = scripted(lambda context: {"code": CODE[medium][sum(one.role == "assistant" for one in context)]})
@@ -254,7 +254,7 @@ LOOMS = ("loom.jsonl", "loom.db")
 
 
 def walker(context: Invocation) -> object:
-    """Three pictures, one after the other, and then what of them is to be seen."""
+    """Three pictures, one after the other, and then those that are still visible."""
     done_so_far = sum(one.role == "assistant" for one in context)
     if done_so_far < 3:
         return say("shoot", which="ABC"[done_so_far])
@@ -264,7 +264,7 @@ def walker(context: Invocation) -> object:
 @pytest.mark.rule("LOOM-1", "LOOM-4", "LOOM-10")
 class TestRecovered:
     @pytest.mark.parametrize("at", range(1, 8))
-    async def test_an_entity_that_crashes_sees_them_again(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    async def test_an_entity_that_crashes_sees_its_images_again(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
         shot = shoot.with_(idempotent=True)
         async with Runtime.open() as runtime:
@@ -273,7 +273,7 @@ class TestRecovered:
 
     @pytest.mark.parametrize("name", LOOMS)
     @pytest.mark.parametrize("at", range(1, 8))
-    async def test_the_next_process_sees_them_byte_for_byte(self, tmp_path: Path, at: int, name: str) -> None:
+    async def test_the_next_process_sees_images_byte_for_byte(self, tmp_path: Path, at: int, name: str) -> None:
         url = str(tmp_path / name)
         spell = cantrip(walker, shoot.with_(idempotent=True))
         async with Runtime.open(url) as runtime:
@@ -288,7 +288,7 @@ class TestRecovered:
             assert verify_loom(runtime._tree.store).ok
 
     @pytest.mark.parametrize("name", LOOMS)
-    async def test_a_fork_in_another_process_has_those_of_its_path(self, tmp_path: Path, name: str) -> None:
+    async def test_a_fork_in_another_process_has_the_images_of_its_path(self, tmp_path: Path, name: str) -> None:
         url = str(tmp_path / name)
         spell = cantrip(walker, shoot)
         async with Runtime.open(url) as runtime:
@@ -299,7 +299,7 @@ class TestRecovered:
             told = as_messages(conversation_of(runtime.loom, fork.entity_id))
         assert [NAMES[i.name] for one in told for i in one.images] == ["A", "A", "B", "C"]
 
-    async def test_one_that_sleeps_is_woken_with_what_it_was_shown(self, tmp_path: Path) -> None:
+    async def test_an_unloaded_entity_is_loaded_with_its_images(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
         spell = cantrip(lambda context: done([NAMES[i.name] for one in context for i in one.images if i.found()]))
         async with Runtime.open(url) as runtime:
@@ -312,7 +312,7 @@ class TestRecovered:
             assert again is not None
             assert (await again.send(["and", C])).result == ["A", "B", "C"]
 
-    async def test_what_is_kept_without_secrets_is_kept_without_bytes(self, tmp_path: Path) -> None:
+    async def test_a_loom_redacted_at_rest_keeps_no_image_bytes(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
         spell = cantrip(lambda context: done([bool(i.found()) for one in context for i in one.images]))
         async with Runtime.open(url, redact="at_rest") as runtime:
@@ -327,7 +327,7 @@ class TestRecovered:
 
 
 class TestShown:
-    async def test_events_and_streams_have_what_they_are_and_no_bytes(self) -> None:
+    async def test_events_and_streams_describe_images_without_their_bytes(self) -> None:
         async with Runtime.open() as runtime:
             upserts = Upserts()
             runtime.watch(upserts.publish)
@@ -346,7 +346,7 @@ class TestShown:
             assert (image.base64() or "") not in repr(told) + outputs_told
             assert str(image.data)[2:40] not in repr(told) + outputs_told
 
-    async def test_a_summary_of_what_is_folded_away_is_told_what_they_were(self) -> None:
+    async def test_a_summary_of_folded_turns_is_told_which_images_they_had(self) -> None:
         crystal = scripted([{"content": "so it was"}])
         spell = Cantrip(
             scripted([*(say("shoot", which=one) for one in "ABCA"), done("seen")]),
@@ -360,6 +360,6 @@ class TestShown:
         assert asked[-1].images == ()
 
 
-def test_what_a_picture_is_does_not_depend_on_its_name(tmp_path: Path) -> None:
+def test_the_media_type_of_a_picture_does_not_depend_on_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(jpeg())
     assert Image.read(tmp_path / "a.png").media_type == "image/jpeg"

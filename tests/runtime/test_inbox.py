@@ -1,4 +1,4 @@
-"""The inbox of an entity: mail is durable before its sender is told, and is taken exactly once, in order."""
+"""The inbox of an entity: mail is durable before its sender gets a reply, and is taken exactly once, in order."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +61,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'loom'}"
 
 
-# Kills at every border
+# Kills at every write
 
 
 class Senders:
@@ -70,7 +70,7 @@ class Senders:
     def __init__(self) -> None:
         self.accepted: list[str] = []
         self.unknown: list[str] = []
-        """Those whose sender got an error: they were accepted or not."""
+        """Intents whose sender got an error: they may have been accepted."""
 
     async def work(self, runtime: Runtime, of_each: int = 3) -> None:
         entity = runtime.entity("x")
@@ -100,7 +100,7 @@ class Senders:
 
 
 async def killed_at(url: str, kills: Sequence[tuple[int, bool]]) -> None:
-    """Kill one process after the other at these writes; the last one works on."""
+    """Kill one process after the other at these writes; the last one finishes the work."""
     senders = Senders()
     entity_id = await begun(url)
     for n, (at, durable) in enumerate(kills):
@@ -121,7 +121,7 @@ async def killed_at(url: str, kills: Sequence[tuple[int, bool]]) -> None:
 @pytest.mark.rule("C-10")
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", part(range(1, 31), 3))
-async def test_each_accepted_mail_is_worked_on_once_whichever_write_its_process_is_killed_at(
+async def test_each_accepted_mail_is_handled_once_when_its_process_is_killed_at_any_write(
     url: str, at: int, durable: bool
 ) -> None:
     await killed_at(url, [(at, durable)])
@@ -130,7 +130,7 @@ async def test_each_accepted_mail_is_worked_on_once_whichever_write_its_process_
 @pytest.mark.rule("C-10")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("store", ["sqlite", "jsonl"])
-def test_each_accepted_mail_is_worked_on_once_though_three_processes_are_killed(
+def test_each_accepted_mail_is_handled_once_when_three_processes_are_killed(
     backend: str, store: str, tmp_path: Path
 ) -> None:
     number = 0
@@ -148,12 +148,12 @@ def test_each_accepted_mail_is_worked_on_once_though_three_processes_are_killed(
 
 @pytest.mark.rule("C-10")
 @pytest.mark.parametrize(("at", "durable"), [(1, True), (2, False), (5, True)])
-async def test_each_accepted_mail_in_postgres_is_worked_on_once(at: int, durable: bool) -> None:
+async def test_each_accepted_mail_in_postgres_is_handled_once(at: int, durable: bool) -> None:
     await killed_at(postgres.fresh(), [(at, durable)])
 
 
 @pytest.mark.rule("C-10")
-async def test_mail_that_is_refused_is_never_worked_on(url: str) -> None:
+async def test_refused_mail_is_never_handled(url: str) -> None:
     """Mail that came too late for an interrupted episode, mail of an entity that ended, and a key that was used."""
     entity_id = await begun(url, SLOW)
     async with Runtime.open(url, cantrips=[SLOW]) as runtime:
@@ -181,7 +181,7 @@ LONG = part([("sqlite", "asyncio"), ("sqlite", "trio"), ("jsonl", "asyncio"), ("
 
 @pytest.mark.rule("C-12", "C-10")
 @pytest.mark.parametrize(("store", "anyio_backend"), LONG, indirect=["anyio_backend"])
-async def test_2500_waiting_posts_are_worked_on_in_order_across_processes(tmp_path: Path, store: str) -> None:
+async def test_2500_waiting_posts_are_handled_in_order_across_processes(tmp_path: Path, store: str) -> None:
     url, count = f"{store}:{tmp_path / 'loom'}", 2 * PAGE + 100
     entity_id = await begun(url)
     wanted = [f"{n}" for n in range(count)]
@@ -211,7 +211,7 @@ async def test_2500_waiting_posts_are_worked_on_in_order_across_processes(tmp_pa
 
 
 @pytest.mark.rule("C-12", "C-10")
-async def test_more_posts_than_a_page_to_a_working_entity_are_worked_on_in_order(
+async def test_more_posts_than_a_page_to_a_working_entity_are_handled_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (inbox, inboxes):
@@ -281,7 +281,7 @@ async def test_1000_intents_may_wait_and_100_control_mails_besides() -> None:
 @pytest.mark.parametrize("how", ["send", "post"])
 @pytest.mark.parametrize("where", ["idle", "working", "unloaded", "hibernating"])
 async def test_a_sender_that_is_cancelled_has_sent_once_or_not_at_all(tmp_path: Path, how: str, where: str) -> None:
-    """Cancelled after each number of steps; then the same key and content gives the one episode there is."""
+    """Cancelled after each number of steps; then the same key and content returns the one episode."""
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=3) as runtime:
         entity = await runtime.invoke(cantrip(scripted(slowly if where == "working" else repeat)), "start")
         await entity.episode()
@@ -364,7 +364,7 @@ async def test_a_runtime_that_drains_answers_its_callers_and_leaves_other_mail_t
         assert intents(runtime, entity_id) == ["start", "working", "awaited", "for the next"]
 
 
-# What cannot be taken, and what remains of mail
+# Mail that cannot be taken, and remains of mail
 
 
 @pytest.mark.rule("N-34")

@@ -135,7 +135,7 @@ async def test_an_interrupt_at_the_border_lets_the_gate_end() -> None:
 @pytest.mark.rule("C-17")
 @pytest.mark.parametrize("steps", range(0, 40, 3))
 @pytest.mark.parametrize("what", ["hang", "wait"])
-async def test_an_interrupt_now_ends_the_episode_wherever_it_stands(what: str, steps: int) -> None:
+async def test_an_interrupt_now_ends_the_episode_at_any_point(what: str, steps: int) -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "start")
         await entity.episode()
@@ -151,7 +151,7 @@ async def test_an_interrupt_now_ends_the_episode_wherever_it_stands(what: str, s
 
 
 @pytest.mark.rule("C-17", "LOOM-1")
-async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_the_next_episode_alone() -> None:
+async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_spares_the_next_episode() -> None:
     """Nothing here waits, so the interrupt comes at each point of a turn, also while a step is recorded."""
 
     def spin(context: Any) -> Any:
@@ -296,7 +296,7 @@ async def test_an_interrupt_of_an_idle_or_unloaded_entity_changes_nothing(url: s
 
 
 @pytest.mark.rule("C-17")
-async def test_an_interrupt_of_an_episode_that_a_crash_cut_short_ends_it_when_it_is_resumed(url: str) -> None:
+async def test_an_interrupt_of_a_crashed_episode_ends_it_when_it_is_resumed(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entity = await runtime.invoke(SPELL, "work", name="x")
         await anyio.sleep(25)
@@ -310,7 +310,7 @@ async def test_an_interrupt_of_an_episode_that_a_crash_cut_short_ends_it_when_it
 
 
 @pytest.mark.rule("C-17")
-async def test_of_several_interrupts_one_counts_and_the_next_episode_is_unharmed() -> None:
+async def test_several_interrupts_count_once_and_spare_the_next_episode() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "wait")
         await anyio.sleep(100)
@@ -335,7 +335,7 @@ async def test_of_several_interrupts_one_counts_and_the_next_episode_is_unharmed
 @pytest.mark.rule("C-17")
 @pytest.mark.parametrize("where", ["here", "another runtime"])
 @pytest.mark.parametrize("idle", [0.0, 30.0, 100.0], ids=["idle", "hibernating", "unloaded"])
-async def test_a_message_that_is_steered_to_an_idle_entity_is_seen_by_the_next_intent(
+async def test_a_steering_message_to_an_idle_entity_is_seen_with_the_next_intent(
     url: str, idle: float, where: str
 ) -> None:
     async with Runtime.open(url, passivate_after=60) as runtime, Runtime.open(url) as other:
@@ -349,7 +349,7 @@ async def test_a_message_that_is_steered_to_an_idle_entity_is_seen_by_the_next_i
 
 
 @pytest.mark.rule("C-17")
-async def test_a_message_that_is_steered_from_another_runtime_is_seen_before_the_next_query(url: str) -> None:
+async def test_a_steering_message_from_another_runtime_is_seen_in_the_next_query(url: str) -> None:
     async with Runtime.open(url) as runtime, Runtime.open(url) as other:
         entity = await runtime.invoke(SPELL, "work", name="x")
         await anyio.sleep(25)

@@ -1,4 +1,4 @@
-"""Keys: what is sent, cast, started, invoked or forked with a key happens once, whoever repeats it."""
+"""Keys: a send, cast, start, invoke or fork with a key happens once, however often it is repeated."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def at_once(number: int, work: Callable[[], Awaitable[Any]]) -> list[Any]:
-    """Return what so many concurrent calls return."""
+    """Return the results of so many concurrent calls."""
     results: list[Any] = []
 
     async def call() -> None:
@@ -121,7 +121,7 @@ async def test_a_key_belongs_to_one_entity() -> None:
 
 @pytest.mark.rule("C-11")
 @pytest.mark.parametrize("where", ["loaded", "working", "unloaded"])
-async def test_20_sends_with_one_key_at_once_are_worked_on_once(url: str, where: str) -> None:
+async def test_20_concurrent_sends_with_one_key_are_handled_once(url: str, where: str) -> None:
     async with Runtime.open(url, passivate_after=60) as runtime:
         entity = await runtime.invoke(SPELL, "start", name="x")
         if where != "working":
@@ -136,7 +136,7 @@ async def test_20_sends_with_one_key_at_once_are_worked_on_once(url: str, where:
 
 
 @pytest.mark.rule("C-11")
-async def test_sends_with_one_key_through_two_runtimes_are_worked_on_once(url: str) -> None:
+async def test_sends_with_one_key_through_two_runtimes_are_handled_once(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
         made = await one.invoke(SPELL, "start", name="x")
         episodes: list[Episode] = []
@@ -184,7 +184,7 @@ async def test_a_key_that_is_not_a_text_is_refused(key: Any) -> None:
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("store", ["sqlite", "jsonl"])
-async def test_a_send_that_is_repeated_after_a_crash_is_worked_on_once(
+async def test_a_send_that_is_repeated_after_a_crash_is_handled_once(
     tmp_path: Path, store: str, at: int, durable: bool
 ) -> None:
     url = f"{store}:{tmp_path / 'loom'}"
@@ -205,7 +205,7 @@ async def test_a_send_that_is_repeated_after_a_crash_is_worked_on_once(
 
 
 @pytest.mark.rule("C-11")
-async def test_a_receipt_says_how_it_stands_with_the_intent(url: str) -> None:
+async def test_a_receipt_tells_the_state_of_its_intent(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime, Runtime.open(url) as other:
         entity = await runtime.invoke(SPELL, "start", name="x")
         receipt = await entity.post("order", key="4711")
@@ -267,7 +267,7 @@ BEGIN = {
 
 
 async def ended(begun: Any) -> Episode:
-    """Return the episode of what was begun: a handle, or the episode itself."""
+    """Return the episode of a beginning, which returned a handle or the episode itself."""
     return await begun.episode() if isinstance(begun, Entity) else begun
 
 
@@ -440,7 +440,7 @@ async def test_a_named_entity_that_is_invoked_again_with_its_key_is_the_same(url
 
 @pytest.mark.rule("C-18")
 async def test_a_keyed_cast_of_an_unknown_cantrip_value_is_the_same_by_content(url: str) -> None:
-    """Not the value counts but the content id: the same program in the next process makes an equal cantrip."""
+    """The content id counts, not the value: the same program in the next process makes an equal cantrip."""
 
     def made() -> Cantrip:
         return cantrip(scripted(slowly))

@@ -1,4 +1,4 @@
-"""Entities that last: invoke, send, stop (D-001), and forks of what they did."""
+"""Long-lived entities: invoke, send, stop (D-001), and forks of their turns."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.runtime.spells import cantrip, done, say
 
 
 @pytest.mark.rule("D-001")
-async def test_a_second_send_sees_what_the_first_was_answered() -> None:
+async def test_a_second_send_sees_the_answer_of_the_first() -> None:
     crystal = scripted([done("one"), done("two"), {"content": "three"}])
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip(crystal), "first", name="notes")
@@ -66,7 +66,7 @@ async def test_sends_are_taken_in_order() -> None:
     assert order == list("abcde")
 
 
-async def test_a_send_to_an_entity_that_has_ended_says_so() -> None:
+async def test_a_send_to_an_ended_entity_is_refused() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip([done(1)]), "start")
         await entity.stop()
@@ -92,7 +92,7 @@ async def test_a_name_belongs_to_one_entity_at_a_time() -> None:
 
 
 @pytest.mark.rule("LOOM-4", "INTENT-3")
-async def test_a_fork_goes_on_from_a_turn_and_leaves_the_original_alone() -> None:
+async def test_a_fork_continues_from_a_turn_and_leaves_the_original_alone() -> None:
     branch_crystal = scripted([done("forked")])
     async with Runtime.open() as runtime:
         spell = cantrip([say("echo", text="A"), say("echo", text="B"), done("original")])
@@ -120,7 +120,7 @@ async def test_forks_of_forks_keep_the_whole_path() -> None:
     assert [turn.sequence for turn in two.thread] == [1, 2, 3, 4, 1, 1][-len(two.thread) :]
 
 
-async def test_a_fork_of_an_unknown_turn_says_so() -> None:
+async def test_a_fork_of_an_unknown_turn_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(LoomError):
             await runtime.fork("nowhere", intent="x")
@@ -135,7 +135,7 @@ async def test_the_first_episode_of_an_invoked_entity_can_be_waited_for() -> Non
         assert (await runtime.entity("x").episode()).result == "second"
 
 
-async def test_an_idle_entity_falls_asleep_and_a_send_wakes_it() -> None:
+async def test_an_idle_entity_is_unloaded_and_a_send_loads_it() -> None:
     crystal = scripted(lambda ctx: done(sum(m.role == "user" for m in ctx)))
     async with Runtime.open(passivate_after=60.0) as runtime:
         entity = await runtime.invoke(cantrip(crystal), "start", name="x")
@@ -165,7 +165,7 @@ async def test_an_entity_remembers_in_the_next_process(tmp_path) -> None:
         assert runtime.entity("notes") is None
 
 
-async def test_a_runtime_that_closes_puts_a_working_entity_off_until_it_is_woken(tmp_path) -> None:
+async def test_a_runtime_that_closes_suspends_a_working_entity_until_it_is_resumed(tmp_path) -> None:
     async def slow(ctx: object) -> object:
         return {**(say("echo", text="x") if len(ctx) < 6 else done(len(ctx))), "delay": 10.0}
 
@@ -192,7 +192,7 @@ async def test_an_entity_is_steered_between_two_turns() -> None:
         assert (await entity.episode()).result == ["go", "stop it now"]
 
 
-async def test_what_is_said_to_an_idle_entity_goes_before_its_next_intent() -> None:
+async def test_a_steering_message_to_an_idle_entity_comes_before_its_next_intent() -> None:
     crystal = scripted(lambda ctx: done([m.content for m in ctx if m.role == "user"]))
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip(crystal), "start")
@@ -250,7 +250,7 @@ async def remembering(context: object) -> dict[str, object]:
 
 
 @pytest.mark.rule("D-001")
-async def test_what_is_said_to_an_idle_entity_is_there_after_a_sleep_and_in_the_next_process(tmp_path) -> None:
+async def test_a_steering_message_survives_unloading_and_the_end_of_its_process(tmp_path) -> None:
     spell = cantrip(remembering)
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url, passivate_after=60) as runtime:
@@ -267,7 +267,7 @@ async def test_what_is_said_to_an_idle_entity_is_there_after_a_sleep_and_in_the_
         assert answer.result == ["start", "mind the gap", "more", "and the train", "again"]
 
 
-async def test_what_was_said_along_with_an_interruption_is_not_lost() -> None:
+async def test_a_steering_message_before_an_interrupt_is_not_lost() -> None:
     async def slow(context: object) -> object:
         answer = await remembering(context) if context[-1].content == "again" else say("echo", text="x")
         return {**answer, "delay": 10.0}
@@ -281,7 +281,7 @@ async def test_what_was_said_along_with_an_interruption_is_not_lost() -> None:
         assert (await entity.send("again")).result == ["start", "from now on, be brief", "again"]
 
 
-async def test_who_made_an_entity_can_stop_it_while_it_sleeps() -> None:
+async def test_an_unloaded_entity_is_stopped_through_its_handle() -> None:
     async with Runtime.open(passivate_after=60) as runtime:
         entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
         await entity.episode()
@@ -305,7 +305,7 @@ async def test_an_entity_is_stopped_for_whatever_reason_is_given(asleep: bool) -
 
 
 @pytest.mark.rule("LOOP-4")
-async def test_who_waits_for_an_episode_that_a_timeout_or_a_stop_ends_gets_it() -> None:
+async def test_a_waiter_gets_the_episode_that_a_timeout_or_a_stop_ends() -> None:
     async def slow(context: object) -> object:
         return {**done(context[-1].content), "delay": 10.0}
 
@@ -330,7 +330,7 @@ async def test_a_name_is_a_text_that_can_be_said_again(name: object) -> None:
         assert runtime.loom.entities() == []
 
 
-async def test_of_two_processes_that_make_an_entity_of_one_name_one_is_told(tmp_path) -> None:
+async def test_one_of_two_processes_that_make_an_entity_of_one_name_is_refused(tmp_path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     told: list[str] = []
 
@@ -358,7 +358,7 @@ async def test_of_two_processes_that_make_an_entity_of_one_name_one_is_told(tmp_
 
 
 @pytest.mark.rule("D-001")
-async def test_an_entity_that_was_given_another_cantrip_keeps_it_when_it_has_slept(tmp_path) -> None:
+async def test_an_entity_keeps_the_cantrip_it_was_given_after_unloading(tmp_path) -> None:
     def spell(prompt: str) -> Cantrip:
         return cantrip(lambda ctx: done(ctx[0].content), call=Call(system_prompt=prompt))
 
@@ -374,7 +374,7 @@ async def test_an_entity_that_was_given_another_cantrip_keeps_it_when_it_has_sle
             assert not entity.awake
 
 
-async def test_an_entity_that_is_awake_takes_no_other_cantrip_and_says_so() -> None:
+async def test_a_loaded_entity_refuses_another_cantrip() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip([done(1), done(2)]), "start")
         await entity.episode()
@@ -383,7 +383,7 @@ async def test_an_entity_that_is_awake_takes_no_other_cantrip_and_says_so() -> N
         assert (await entity.send("more")).result == 2
 
 
-async def test_who_has_no_cantrip_for_an_entity_is_told_what_to_do(tmp_path) -> None:
+async def test_a_send_without_a_cantrip_for_the_entity_says_what_to_do(tmp_path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as runtime:
         await (await runtime.invoke(cantrip([done(1)]), "start", name="x")).episode()
@@ -402,12 +402,12 @@ async def test_who_has_no_cantrip_for_an_entity_is_told_what_to_do(tmp_path) -> 
         ("passivate_after", None),
     ],
 )
-def test_an_option_that_is_none_is_refused(option: str, value: object) -> None:
+def test_an_invalid_option_is_refused(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{option}: expected"):
         Runtime.open(**{option: value})
 
 
-def test_what_is_no_cantrip_is_refused_when_the_runtime_is_made() -> None:
+def test_a_non_cantrip_is_refused_when_the_runtime_is_made() -> None:
     with pytest.raises(InvalidCantrip, match="cantrips: expected a Cantrip, got str"):
         Runtime.open(cantrips=["notes"])
 
@@ -421,7 +421,7 @@ async def test_a_loom_may_be_named_by_its_path(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("ward", "named"), [(max_turns(2), "max_turns"), (max_tokens(120), "max_tokens"), (timeout(35), "timeout")]
 )
-async def test_how_an_episode_was_truncated_is_the_same_from_the_log(tmp_path, ward: object, named: str) -> None:
+async def test_the_ward_that_truncated_an_episode_is_read_from_the_log(tmp_path, ward: object, named: str) -> None:
     async def on(context: object) -> object:
         usage = {"prompt_tokens": 50, "completion_tokens": 10}
         return {**say("echo", text="x"), "usage": usage, "delay": 10.0}
@@ -442,8 +442,8 @@ async def test_how_an_episode_was_truncated_is_the_same_from_the_log(tmp_path, w
 
 @pytest.mark.rule("D-001")
 @pytest.mark.parametrize("idle_for", [1.0, 60.0, 100.0], ids=["awake", "falling asleep", "asleep"])
-async def test_a_send_is_taken_though_nobody_waits_for_it_any_more(tmp_path, idle_for: float) -> None:
-    """One that is cancelled before its mail is durable was not sent; any other is taken, awake or asleep."""
+async def test_a_send_is_taken_after_its_caller_was_cancelled(tmp_path, idle_for: float) -> None:
+    """A send cancelled before its mail is durable was not sent; any other is taken, by a loaded entity or not."""
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", passivate_after=60) as runtime:
         entity = await runtime.invoke(cantrip(remembering), "start")
         await entity.episode()
@@ -470,7 +470,7 @@ async def test_a_send_is_taken_though_nobody_waits_for_it_any_more(tmp_path, idl
         assert len(sent) >= 25
 
 
-async def test_a_send_that_was_cancelled_before_it_began_is_none() -> None:
+async def test_a_send_cancelled_before_it_began_sends_nothing() -> None:
     async with Runtime.open(passivate_after=60) as runtime:
         entity = await runtime.invoke(cantrip([done(1), done(2)]), "start")
         await entity.episode()
@@ -483,7 +483,7 @@ async def test_a_send_that_was_cancelled_before_it_began_is_none() -> None:
         assert (await entity.send("more")).result == 2
 
 
-async def test_what_is_said_while_an_entity_falls_asleep_is_not_lost() -> None:
+async def test_a_steering_message_to_an_unloading_entity_is_not_lost() -> None:
     async with Runtime.open(passivate_after=0.003) as runtime:
         entity = await runtime.invoke(cantrip(remembering), "start")
         await entity.episode()
@@ -493,7 +493,7 @@ async def test_what_is_said_while_an_entity_falls_asleep_is_not_lost() -> None:
         assert (await entity.send("more")).result == ["start", *map(str, range(100)), "more"]
 
 
-async def test_an_entity_that_sleeps_at_once_is_woken_for_each_send() -> None:
+async def test_an_entity_that_is_unloaded_at_once_is_loaded_for_each_send() -> None:
     async with Runtime.open(passivate_after=0) as runtime:
         entity = await runtime.invoke(cantrip(remembering), "0")
         await entity.episode()
@@ -506,7 +506,7 @@ async def test_an_entity_that_sleeps_at_once_is_woken_for_each_send() -> None:
 
 
 @pytest.mark.rule("D-001")
-async def test_whoever_watches_is_told_once_that_one_that_slept_is_over() -> None:
+async def test_a_subscriber_sees_one_end_event_when_an_unloaded_entity_is_stopped() -> None:
     async with Runtime.open(passivate_after=1) as runtime:
         entity = await runtime.invoke(cantrip(scripted([{"content": "noted"}])), "one", name="notes")
         await entity.episode()
@@ -561,7 +561,7 @@ async def test_a_receipt_waits_for_a_process_that_knows_the_cantrip(tmp_path: Pa
 
 
 @pytest.mark.rule("C-11")
-async def test_keys_are_kept_as_long_as_the_runtime_was_told(tmp_path: Path) -> None:
+async def test_keys_are_kept_for_the_configured_time(tmp_path: Path) -> None:
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", keep_keys=0) as runtime:
         entity = await runtime.invoke(cantrip([done(1)] * 9), "start")
         await entity.episode()

@@ -73,7 +73,7 @@ def live(backend: str, life: Callable[..., Any], *args: Any, patience: float = 1
 
 
 async def cast(task: Task, struck: list[Blow]) -> Any:
-    """The story of a cast, and its error; where its house is struck down it is resumed."""
+    """Return the story of a cast and its error; a cast whose runtime is killed is resumed."""
     world, before = World(task), tasks_alive()
     episode = error = None
 
@@ -105,7 +105,9 @@ def comes_to_the_same(backend: str, task: Task, struck: list[Blow], patience: fl
 @pytest.mark.rule("D-011", "LOOM-1", "S-21", "COMP-8", "PROD-3")
 @law
 @given(backends, tasks(), st.lists(blows("entity", "circle", "crystal", "steer"), max_size=3), patiences)
-def test_who_is_struck_comes_to_the_same(backend: str, task: Task, struck: list[Blow], patience: float) -> None:
+def test_an_entity_struck_by_crashes_reaches_the_same_result(
+    backend: str, task: Task, struck: list[Blow], patience: float
+) -> None:
     comes_to_the_same(backend, task, struck, patience)
 
 
@@ -114,7 +116,7 @@ def test_who_is_struck_comes_to_the_same(backend: str, task: Task, struck: list[
 @given(backends, tasks(), blows("loom", "registry"), patiences)
 @example("asyncio", FAMILY, Blow(0.25, 0, "registry", 0), 0.0)
 @example("trio", Task((Words((Effect(delay=1.0),)),)), Blow(0.5, 0, "loom", 0), 1.0)
-def test_whose_house_is_struck_down_is_resumed_to_the_same(
+def test_a_runtime_killed_at_any_point_resumes_to_the_same_result(
     backend: str, task: Task, struck: Blow, patience: float
 ) -> None:
     comes_to_the_same(backend, task, [struck], patience)
@@ -124,7 +126,7 @@ def test_whose_house_is_struck_down_is_resumed_to_the_same(
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("how", ["circle", "entity", "registry", "loom"])
 def test_at_every_step_of_a_start_and_of_an_end(backend: str, how: str) -> None:
-    """A child is not cancelled because its parent was restarted as it started; who has an end is told of it."""
+    """A child is not cancelled when its parent restarts while it starts; every end is delivered."""
     for tick in range(0, 30, 2):
         for task in (Task(), Task((Words((Children((Task(),)),)),))):
             comes_to_the_same(backend, task, [Blow(0.0, tick, how, 0)], 0.0)
@@ -146,13 +148,13 @@ async def waiting(struck: list[Blow], *wards: Ward) -> Any:
 
 @pytest.mark.rule("PROD-3")
 @pytest.mark.parametrize("who", ["entity", "circle"])
-async def test_children_count_once_though_their_parent_crashed_while_it_waited(who: str) -> None:
+async def test_children_are_counted_once_when_their_parent_crashed_while_it_waited(who: str) -> None:
     episode = await waiting([Blow(30.0, 0, who, 0)])
     assert episode.subtree_usage.completion_tokens == 3 + 5 + 7 + 1 + 1
 
 
 @pytest.mark.rule("PROD-3", "CIRCLE-6")
-async def test_children_count_whose_parent_was_cut_off_while_it_waited() -> None:
+async def test_children_are_counted_when_their_parent_was_cut_off_while_it_waited() -> None:
     episode = await waiting([], timeout(30))
     assert episode.ward == "timeout"
     assert episode.subtree_usage.completion_tokens == 3 + 5
@@ -201,7 +203,7 @@ async def ended(task: Task, how: str, at: float, tick: int) -> None:
 @example("asyncio", Task(), "cancel", 0.0, 0, 1.0)
 @example("trio", Task(), "cancel", 0.0, 1, 1.0)
 @example("trio", Task(), "stop", 0.0, 1, 1.0)  # its header was on its way
-def test_whatever_ends_it_nothing_of_it_is_left(
+def test_an_ended_entity_leaves_nothing_behind(
     backend: str, task: Task, how: str, at: float, tick: int, patience: float
 ) -> None:
     live(backend, ended, task, how, at, tick, patience=patience)
@@ -260,7 +262,7 @@ def test_a_loom_that_fails_once_costs_and_doubles_nothing(
         assert found[1] in (None, expected[1])
 
 
-# Entities that last
+# Long-lived entities
 
 
 async def lasting(
@@ -352,11 +354,11 @@ FAILS = Task((Words(fails=-1),))
     st.sampled_from([300.0, 5.0, 0.5, 0.0]),
     patiences,
 )
-@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it fell asleep again before it had the intent
+@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it unloaded again before it had the intent
 @example("trio", [Task()] * 3, [(0.0, 4), (0.0, 4)], [], 300.0, 0.0)  # the first was being posted
-@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # said to one that slept meanwhile
+@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # it was unloaded meanwhile
 @example("trio", [Task((Words((), 5.0),))] * 3, [], [Blow(1.0, 0, "say", 0), Blow(2.0, 0, "interrupt", 0)], 300.0, 1.0)
-def test_one_that_lasts_answers_everybody_once_and_in_order(
+def test_a_long_lived_entity_answers_each_send_once_and_in_order(
     backend: str,
     given_: list[Task],
     sends: list[tuple[float, int]],
@@ -371,8 +373,8 @@ def test_one_that_lasts_answers_everybody_once_and_in_order(
 
 @pytest.mark.rule("D-001")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_what_comes_as_one_falls_asleep_waits_for_it(backend: str) -> None:
-    """Neither is it lost, nor answered with how the episode before ended."""
+def test_mail_that_arrives_while_an_entity_unloads_is_kept(backend: str) -> None:
+    """The mail is not lost, and is not answered with the outcome of the previous episode."""
     for tick in range(10):
         with TemporaryDirectory() as folder:
             url, said = f"jsonl:{Path(folder)}/", [Blow(0.5, tick, "say", 0)]
@@ -380,7 +382,7 @@ def test_what_comes_as_one_falls_asleep_waits_for_it(backend: str) -> None:
             live(backend, lasting, [FAILS, Task()], [(0.5, tick)], [], 0.5, f"{url}sent.jsonl", patience=0.0)
 
 
-# Those who watch, wards, forks
+# Subscribers, wards, forks
 
 
 async def watched(task: Task, wards: list[Ward], struck: list[Blow], late: float) -> None:
@@ -440,7 +442,7 @@ wards_of = st.lists(
 @pytest.mark.rule("LOOM-1", "LOOM-10", "U-57", "U-60", "LOOP-4", "CIRCLE-6")
 @law
 @given(backends, tasks(), wards_of, st.lists(blows("entity", "circle", "stop"), max_size=2), instants)
-def test_who_watches_is_told_what_is_recorded_and_wards_hold(
+def test_events_match_the_records_and_wards_hold(
     backend: str, task: Task, wards: list[Ward], struck: list[Blow], late: float
 ) -> None:
     live(backend, watched, task, wards, struck, late)
@@ -448,7 +450,7 @@ def test_who_watches_is_told_what_is_recorded_and_wards_hold(
 
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_who_is_stopped_as_it_is_recorded_is_told_of_all_the_same(backend: str) -> None:
+def test_events_match_the_records_when_an_entity_is_stopped_while_it_is_recorded(backend: str) -> None:
     for tick in range(12):
         live(backend, watched, Task(), [], [Blow(0.0, tick, "stop", 0)], 0.0)
 
@@ -476,5 +478,5 @@ async def forked(task: Task, at: int) -> None:
 @law
 @given(backends, tasks(), st.integers(0, 50))
 @example("asyncio", FAMILY, 1)  # a child's turn
-def test_any_turn_of_anybody_can_be_gone_on_from(backend: str, task: Task, at: int) -> None:
+def test_a_fork_continues_from_any_turn_of_any_entity(backend: str, task: Task, at: int) -> None:
     live(backend, forked, task, at)

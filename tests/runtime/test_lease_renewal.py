@@ -1,4 +1,4 @@
-"""Leases in Postgres, where time alone decides: what the event loop does costs a runtime none of them."""
+"""Leases in Postgres, which expire by time alone: a busy event loop does not lose them."""
 
 import time
 

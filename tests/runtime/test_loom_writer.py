@@ -1,4 +1,4 @@
-"""The one writer of a loom, in its own task and in that of an entity that writes alone."""
+"""The loom writer, in its own task and in the task of an entity that writes alone."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def spell() -> Cantrip:
 
 
 def count_appends(runtime: Runtime, crash_at: int = 0) -> list[int]:
-    """Note how many records each append of a runtime has; the append with that number raises what nobody expects."""
+    """Note how many records each append of a runtime has; the append with that number raises an unexpected error."""
     store: Any = runtime._tree.store
     append, sizes = store.append, list[int]()
 
@@ -55,10 +55,10 @@ async def test_entities_that_write_at_once_share_a_commit(tmp_path: Path) -> Non
 
 @pytest.mark.rule("D-011", "C-71")
 @pytest.mark.parametrize("crash_at", [1, 2, 3, 4])
-async def test_a_loom_that_crashes_in_the_task_of_an_entity_starts_again(crash_at: int) -> None:
+async def test_the_loom_writer_restarts_when_it_crashes_in_the_task_of_an_entity(crash_at: int) -> None:
     async with Runtime.open() as runtime:
         sizes = count_appends(runtime, crash_at)
-        with pytest.raises(Exception, match=r".+"):  # the cast ends, whatever it is told
+        with pytest.raises(Exception, match=r".+"):  # the cast ends with some error
             await runtime.cast(spell(), "go")
         assert len(sizes) >= crash_at
         await anyio.sleep(5)

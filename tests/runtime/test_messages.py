@@ -19,7 +19,7 @@ ASK, POST = (standard(name).with_(to=["*"]) for name in ("ask", "post"))
 
 
 def obeys(context: Any) -> Any:
-    """Do what the intent says, as "ask b ask c hello"; answer with what that led to, or with the intent."""
+    """Do what the intent says, as "ask b ask c hello"; answer with the observation, or with the intent."""
     last = context[-1]
     if last.role == "tool":
         return done(last.content)
@@ -35,7 +35,7 @@ def obeys(context: Any) -> Any:
 
 
 async def slowly(context: Any) -> Any:
-    """The same, an hour later."""
+    """Do the same an hour later."""
     return {**obeys(context), "delay": 3600.0}
 
 
@@ -140,7 +140,7 @@ async def test_a_message_that_cannot_be_sent_is_an_error_observation(order: str,
 
 
 @pytest.mark.rule("C-16")
-async def test_without_to_a_circle_reaches_nobody() -> None:
+async def test_a_circle_without_recipients_reaches_no_entity() -> None:
     lonely = Cantrip(scripted(obeys), circle=Circle(["done", "ask", "post"], [max_turns(5)]))
     async with Runtime.open() as runtime:
         await made(runtime, "b")
@@ -237,7 +237,7 @@ async def test_a_circle_of_askers_in_two_runtimes_is_an_error_observation(url: s
 
 @pytest.mark.rule("C-15")
 @pytest.mark.parametrize("runtimes", [1, 2])
-async def test_of_two_that_ask_each_other_at_the_same_time_one_is_told(url: str, runtimes: int) -> None:
+async def test_one_of_two_entities_that_ask_each_other_is_told_of_the_circle(url: str, runtimes: int) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
         await made(one, "a")
         await made(one if runtimes == 1 else two, "b")
@@ -333,7 +333,7 @@ async def test_waiting_for_an_intent_that_is_done_is_no_circle() -> None:
 
 
 async def talk_with_kills(url: str, order: str, at: int, *, durable: bool, policy: Any = obeys) -> tuple[Any, Runtime]:
-    """Kill the process of two entities at a write while one talks to the other; what comes of it in the next."""
+    """Kill the process of two entities at a write while one talks to the other; return the result in the next."""
     own = spell(policy=policy)
     async with Runtime.open(url, cantrips=[own]) as runtime:
         await made(runtime, "a", "b", of=own)
@@ -353,7 +353,7 @@ async def talk_with_kills(url: str, order: str, at: int, *, durable: bool, polic
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", range(1, 14))
 @pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))
-async def test_an_answer_comes_and_its_question_arrives_once_whenever_their_process_is_killed(
+async def test_a_question_arrives_once_and_is_answered_when_the_process_is_killed_at_any_write(
     tmp_path: Path, store: str, at: int, durable: bool
 ) -> None:
     episode, _ = await talk_with_kills(f"{store}:{tmp_path / 'loom'}", "ask b hello", at, durable=durable)
@@ -364,7 +364,7 @@ async def test_an_answer_comes_and_its_question_arrives_once_whenever_their_proc
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", range(1, 12))
 @pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))
-async def test_a_posted_message_arrives_once_whenever_their_process_is_killed(
+async def test_a_posted_message_arrives_once_when_the_process_is_killed_at_any_write(
     tmp_path: Path, store: str, at: int, durable: bool
 ) -> None:
     episode, _ = await talk_with_kills(f"{store}:{tmp_path / 'loom'}", "post b hello", at, durable=durable)
@@ -372,7 +372,7 @@ async def test_a_posted_message_arrives_once_whenever_their_process_is_killed(
 
 
 @pytest.mark.rule("C-16", "C-10")
-async def test_an_answer_comes_though_a_process_on_postgres_is_killed() -> None:
+async def test_a_question_is_answered_when_a_process_on_postgres_is_killed() -> None:
     episode, _ = await talk_with_kills(postgres.fresh(), "ask b hello", 5, durable=True)
     assert episode.result == "hello"
 
@@ -381,7 +381,7 @@ async def test_an_answer_comes_though_a_process_on_postgres_is_killed() -> None:
 @pytest.mark.parametrize("side", ["asker", "asked"])
 @pytest.mark.parametrize("durable", [False, True], ids=["not written", "written"])
 @pytest.mark.parametrize("at", part(range(1, 8), 2))
-async def test_an_answer_comes_though_one_of_two_processes_is_killed(
+async def test_a_question_is_answered_when_one_of_two_processes_is_killed(
     url: str, side: str, durable: bool, at: int
 ) -> None:
     """Each process offers the cantrip of its own entity only, and the one that was killed is started again."""

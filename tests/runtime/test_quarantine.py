@@ -1,4 +1,4 @@
-"""Which entities count as interrupted, and what becomes of one that kills each process that resumes it."""
+"""Interrupted entities, and the quarantine of an entity that kills each process that resumes it."""
 
 import contextlib
 import signal

@@ -18,11 +18,11 @@ from tests.runtime.spells import cantrip, done, say
 
 
 class Killed(Exception):
-    """What the tests crash an actor with."""
+    """The error with which the tests crash an actor."""
 
 
 class World:
-    """Where effects happen, whatever entities remember of them."""
+    """The effects of gates, counted outside of the entities."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -79,7 +79,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after
 
 @pytest.mark.rule("D-011", "LOOM-1")
 @pytest.mark.parametrize("at", range(1, 7))
-async def test_an_entity_that_crashes_goes_on_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     world = World()
     crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
     async with Runtime.open() as runtime:
@@ -98,10 +98,10 @@ async def test_an_entity_that_crashes_goes_on_from_its_log(monkeypatch: pytest.M
 @pytest.mark.rule("D-011", "D-001")
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("at", range(2, 13))
-async def test_every_send_is_answered_though_the_entity_crashes(
+async def test_every_send_is_answered_when_the_entity_crashes(
     monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
-    """Also where it crashes once its end is recorded and nobody has been told, or before its intent is."""
+    """Also if it crashes after its end is recorded and before any caller knows, or before its intent is recorded."""
     world = World()
 
     @gate
@@ -159,7 +159,7 @@ async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypat
     assert world.effects == ["child's"]
 
 
-async def test_one_that_crashes_at_the_same_place_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entity_that_crashes_at_the_same_point_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def poisoned(*_: object) -> object:
         raise Killed("poison")
 
@@ -172,7 +172,7 @@ async def test_one_that_crashes_at_the_same_place_each_time_is_given_up(monkeypa
 
 
 def die_after(runtime: Runtime, appends: int) -> None:
-    """From now on so many appends are written, and none after that."""
+    """Let so many more appends be written, and none after them."""
     store = runtime._tree.store
     whole, left = store.append, appends
 
@@ -187,7 +187,7 @@ def die_after(runtime: Runtime, appends: int) -> None:
 
 
 class Process:
-    """A process that opens a loom, and dies as kill -9 does: nothing of it is written after that."""
+    """A process that opens a loom and dies as by kill -9: it writes nothing afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.url = f"jsonl:{path / 'loom.jsonl'}"
@@ -204,7 +204,7 @@ class Process:
 
 @pytest.mark.rule("LOOM-1", "D-011")
 @pytest.mark.parametrize("records", range(1, 12))
-async def test_the_next_process_takes_up_what_one_left(tmp_path: Path, records: int) -> None:
+async def test_the_next_process_resumes_interrupted_entities(tmp_path: Path, records: int) -> None:
     """Killed after so many appends, and resumed from the file alone."""
     world, process = World(), Process(tmp_path)
     spell = world.spell(*SCRIPT)
@@ -233,7 +233,7 @@ async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
         return raised.value.entity_id
 
 
-async def test_open_resumes_what_it_knows_and_lists_the_rest(tmp_path: Path) -> None:
+async def test_open_resumes_entities_of_known_cantrips_and_lists_the_others(tmp_path: Path) -> None:
     world, process = World(), Process(tmp_path)
     spell = world.spell(*SCRIPT)
     entity_id = await cut_short(process, spell, 3)
@@ -248,7 +248,7 @@ async def test_open_resumes_what_it_knows_and_lists_the_rest(tmp_path: Path) -> 
         assert runtime.loom.state(entity_id) == "terminated"
 
 
-async def test_what_is_abandoned_is_over(tmp_path: Path) -> None:
+async def test_an_abandoned_entity_cannot_be_resumed(tmp_path: Path) -> None:
     world, process = World(), Process(tmp_path)
     entity_id = await cut_short(process, world.spell(*SCRIPT), 3)
     async with process.open(recover="abandon") as runtime:
@@ -259,7 +259,7 @@ async def test_what_is_abandoned_is_over(tmp_path: Path) -> None:
 
 
 def cut_file(path: Path, kind: str, number: int) -> None:
-    """Cut a JSONL loom behind its `number`-th record of a kind: what a kill in the middle of a batch may leave."""
+    """Cut a JSONL loom behind its `number`-th record of a kind: as a kill in the middle of a batch may."""
     lines = path.read_bytes().splitlines(keepends=True)
     found = [n for n, line in enumerate(lines) if line.startswith(b'{"kind":"' + kind.encode())]
     path.write_bytes(b"".join(lines[: found[number - 1] + 1]))
@@ -267,7 +267,7 @@ def cut_file(path: Path, kind: str, number: int) -> None:
 
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("recover", ["list", "resume", "abandon"])
-async def test_one_that_was_killed_between_its_header_and_its_intent_is_over(tmp_path: Path, recover: str) -> None:
+async def test_an_entity_killed_between_its_header_and_its_intent_is_abandoned(tmp_path: Path, recover: str) -> None:
     process, spell = Process(tmp_path), World().spell(*SCRIPT)
     entity_id = await cut_short(process, spell, 1)
     cut_file(tmp_path / "loom.jsonl", "header", 1)
@@ -304,7 +304,7 @@ async def test_a_child_that_was_killed_between_its_header_and_its_intent_gets_it
 
 @pytest.mark.rule("COMP-5", "LOOM-8")
 @pytest.mark.parametrize("after", range(2, 9))
-async def test_children_come_back_with_their_parents(tmp_path: Path, after: int) -> None:
+async def test_children_are_resumed_with_their_parents(tmp_path: Path, after: int) -> None:
     world, process = World(), Process(tmp_path)
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
     entity_id = await cut_short(process, spell, after)
@@ -328,7 +328,9 @@ async def test_a_budget_counts_what_was_spent_before_the_crash(tmp_path: Path) -
     assert episode.usage.total_tokens == 150
 
 
-async def test_a_timeout_goes_on_counting_while_nobody_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_timeout_counts_the_time_while_no_process_runs_the_entity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cantrip_actors.runtime import tree as house
 
     spell = World().spell(*SCRIPT, wards=(timeout(100.0),))
@@ -341,7 +343,7 @@ async def test_a_timeout_goes_on_counting_while_nobody_runs_it(tmp_path: Path, m
     assert episode.ward == "timeout"
 
 
-async def test_a_store_that_cannot_write_stops_the_entity_and_it_goes_on_once_it_can(tmp_path: Path) -> None:
+async def test_an_entity_stops_when_its_store_cannot_write_and_is_resumed_once_it_can(tmp_path: Path) -> None:
     world = World()
     spell = world.spell(*SCRIPT)
     async with Process(tmp_path).open() as runtime:
@@ -403,10 +405,10 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
 
 
 @pytest.mark.rule("LOOM-1")
-async def test_what_a_runtime_could_not_let_go_of_keeps_the_next_one_of_its_process_from_nothing(
+async def test_a_lease_that_was_not_released_does_not_block_the_next_runtime_of_the_process(
     tmp_path: Path,
 ) -> None:
-    """A server that is away takes no release either."""
+    """A store that cannot be reached does not release leases either."""
     world = World()
     spell = world.spell(*SCRIPT)
     url = f"sqlite:{tmp_path / 'loom.db'}"
@@ -439,8 +441,8 @@ async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store
 
 @pytest.mark.rule("COMP-8", "D-011")
 @pytest.mark.parametrize("kind", ["Header", "Utterance", "GateFinished", "Ended"])
-async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(tmp_path: Path, kind: str) -> None:
-    """That a child has stopped is no answer for its parent: it has not failed, and it comes back."""
+async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_are_resumed(tmp_path: Path, kind: str) -> None:
+    """A stopped child is not an outcome for its parent: it has not failed, and will be resumed."""
     world = World()
     spell = world.spell(say("call_agent_batch", intents=["child", "child"]), done("over"), delegates=True)
     async with Process(tmp_path).open() as runtime:
@@ -472,7 +474,7 @@ async def test_a_child_that_cannot_be_recorded_stops_its_parent_and_both_go_on(t
 @pytest.mark.real_time
 @pytest.mark.rule("D-011", "LOOM-1")
 @pytest.mark.parametrize("at", range(1, 6))
-async def test_who_is_killed_while_the_loom_writes_goes_on_from_what_is_written_then(at: int, tmp_path: Path) -> None:
+async def test_an_entity_killed_during_a_write_is_resumed_from_the_finished_write(at: int, tmp_path: Path) -> None:
     world = World()
     async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}?durability=power") as runtime:
         store, (loop, called) = runtime._tree.store, (anyio.Event(), 0)
@@ -499,7 +501,7 @@ async def test_who_is_killed_while_the_loom_writes_goes_on_from_what_is_written_
 
 @pytest.mark.rule("D-011", "COMP-8")
 @pytest.mark.parametrize("who", ["the root", "a child"])
-async def test_one_that_cannot_even_start_has_crashed(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entity_that_cannot_start_has_crashed(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     whole = EntityActor.init
 

@@ -29,7 +29,7 @@ from tests.dispatch.entities import FINISH, block, in_order, progress, worker
 from tests.runtime.spells import done, say
 
 MARK = "zebra"
-"""In everything that an entity or a person says."""
+"""A mark in every text of an entity or a person."""
 
 UNLOADED = 600.0
 """Seconds after which an entity that waits is unloaded."""
@@ -105,7 +105,7 @@ async def decide_all(runtime: Runtime) -> list[str]:
 
 @pytest.mark.rule("C-25")
 @pytest.mark.parametrize("redact", ["exports", "at_rest"])
-async def test_no_content_of_requests_is_in_logs(tmp_path: Path, redact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_have_no_content_of_requests(tmp_path: Path, redact: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:{tmp_path}/loom.db"
     with capture_logs() as lines:
         async with Runtime.open(url, redact=redact) as runtime:
@@ -138,7 +138,7 @@ async def test_no_content_of_requests_is_in_logs(tmp_path: Path, redact: Any, mo
 
 
 @pytest.mark.rule("C-25", "C-24")
-async def test_no_content_of_dispatches_that_wait_is_in_logs(tmp_path: Path) -> None:
+async def test_logs_have_no_content_of_waiting_dispatches(tmp_path: Path) -> None:
     asks = contract(needs_approval="yes", decision_needed=f"{MARK}-decision")
     steps = [progress(f"{MARK}-progress"), block(f"{MARK}-blocker"), done("ok"), *FINISH]
     with capture_logs() as lines:

@@ -167,7 +167,7 @@ async def test_a_decision_says_who_made_it_and_through_which_door(url: str, door
 
 
 @pytest.mark.rule("C-20")
-async def test_a_request_says_what_a_person_has_to_know(url: str) -> None:
+async def test_a_request_has_the_details_that_a_person_needs(url: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(asking(ask_first(pay, when=lambda args: f"more than {args['amount'] - 1}")), "go")
         (request,) = [await request_of(runtime)]
@@ -199,7 +199,7 @@ async def test_a_long_lived_entity_takes_its_next_intent_after_the_decision(url:
 
 
 class Life:
-    """The lives of a process that is killed at one write after the other, until the entity has paid."""
+    """Processes that are killed at one write after the other, until the entity has paid."""
 
     def __init__(self, url: str, spell: Cantrip) -> None:
         self.url, self.spell = url, spell
@@ -218,7 +218,7 @@ class Life:
             return results(runtime, entity_id)
 
     async def _live(self, runtime: Runtime) -> None:
-        """Allow what is asked, until the entity has ended or its process is long dead."""
+        """Allow each request, until the entity has ended or its process is long dead."""
         entity = await runtime.start(self.spell, "go", key="only")
         with anyio.move_on_after(120):
             async with anyio.create_task_group() as tasks:
@@ -563,7 +563,7 @@ async def test_a_remembered_decision_holds_for_calls_with_the_same_reason(decisi
 
 @pytest.mark.rule("C-21")
 @pytest.mark.parametrize("own", [False, True], ids=["by the runtime", "by the gate"])
-async def test_unattended_requests_are_denied_at_once_where_that_is_wanted(own: bool) -> None:
+async def test_unattended_requests_are_denied_at_once_when_the_runtime_says_so(own: bool) -> None:
     spell = asking(ask_first(pay, unattended="deny" if own else None))
     async with Runtime.open(unattended="wait" if own else "deny") as runtime:
         episode = await runtime.cast(spell, "go")
@@ -606,7 +606,7 @@ async def test_the_answer_to_a_question_is_its_observation(url: str) -> None:
 
 
 @pytest.mark.rule("C-21")
-async def test_a_question_with_a_schema_that_is_none_is_an_error_observation() -> None:
+async def test_a_question_with_an_invalid_schema_is_an_error_observation() -> None:
     spell = asking("question", first=say("question", text="?", schema={"type": 3}))
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
@@ -617,7 +617,7 @@ async def test_a_question_with_a_schema_that_is_none_is_an_error_observation() -
 
 
 @pytest.mark.rule("C-23")
-async def test_in_a_batch_of_20_children_one_waits_and_the_others_work_on(url: str) -> None:
+async def test_one_of_20_batched_children_waits_and_the_others_continue(url: str) -> None:
     def parent(context: Any) -> Any:
         if context[-1].role == "tool":
             return done(context[-1].content)

@@ -1,4 +1,4 @@
-"""Who may run an entity: one cell of one runtime, however many ask for it at once."""
+"""One cell of one runtime runs an entity, however many callers ask for it at once."""
 
 import contextlib
 from pathlib import Path
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def asleep(url: str) -> str:
-    """The id of an entity that sleeps in this loom."""
+    """Return the id of an unloaded entity in this loom."""
     async with Runtime.open(url) as runtime:
         entity = await runtime.invoke(SPELL, "one", name="keeper")
         await entity.episode()
@@ -34,7 +34,7 @@ async def asleep(url: str) -> str:
 
 
 @pytest.mark.rule("D-001", "LOOM-2")
-async def test_many_who_send_to_an_entity_that_sleeps_wake_one(url: str) -> None:
+async def test_concurrent_sends_to_an_unloaded_entity_load_it_once(url: str) -> None:
     entity_id = await asleep(url)
     results = []
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
@@ -50,7 +50,7 @@ async def test_many_who_send_to_an_entity_that_sleeps_wake_one(url: str) -> None
     assert [turn.sequence for turn in turns] == [1, 2, 3, 4]
 
 
-async def test_of_two_who_invoke_under_one_name_one_is_refused(url: str) -> None:
+async def test_one_of_two_concurrent_invokes_of_one_name_is_refused(url: str) -> None:
     made: list[Entity] = []
     async with Runtime.open(url) as runtime:
 
@@ -66,7 +66,7 @@ async def test_of_two_who_invoke_under_one_name_one_is_refused(url: str) -> None
         await made[0].episode()
 
 
-async def test_an_entity_that_another_runtime_runs_answers_there_and_here_once_that_is_closed(tmp_path: Path) -> None:
+async def test_an_entity_answers_in_the_runtime_that_runs_it_and_here_once_that_is_closed(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/loom.db"
     await asleep(url)
     async with Runtime.open(url, cantrips=[SPELL]) as mine:
@@ -88,7 +88,7 @@ async def test_an_entity_that_another_runtime_runs_answers_there_and_here_once_t
     assert [turn.sequence for turn in turns] == [1, 2, 3, 4, 5]
 
 
-async def test_one_that_ended_in_another_runtime_is_over_here_too(tmp_path: Path) -> None:
+async def test_an_entity_that_ended_in_another_runtime_is_refused_here(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/loom.db"
     await asleep(url)
     async with Runtime.open(url, cantrips=[SPELL]) as mine:

@@ -68,7 +68,7 @@ def casts(runtime: Runtime) -> list[str]:
 
 
 def local(seconds: float = 0.0) -> str:
-    """A time to come, in UTC, without an offset."""
+    """Return a future time, in UTC, without an offset."""
     return datetime.fromtimestamp(time_of_day(time.time()) + seconds, UTC).replace(tzinfo=None).isoformat()
 
 
@@ -410,7 +410,7 @@ async def test_a_full_inbox_takes_a_firing_later() -> None:
         assert "tick" in intents(runtime, entity.id)
 
 
-async def test_no_intent_is_logged() -> None:
+async def test_a_scheduled_intent_is_not_logged() -> None:
     broken = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(1)], medium="python"), name="broken")
     with capture_logs() as logs:
         async with Runtime.open(cantrips=[SPELL, broken]) as runtime:
@@ -544,7 +544,7 @@ def scheduled(runtime: Runtime) -> list[str]:
 
 
 async def killed_at(url: str, at: int, *, durable: bool) -> None:
-    """Kill a process at its `at`-th write, and let the next one go on; each firing happens once.
+    """Kill a process at its `at`-th write, and let the next one continue; each firing happens once.
 
     The times are short, because a runtime that shares its loom looks for news twice a second.
     """

@@ -1,4 +1,4 @@
-"""Secrets that the runtime knows, planted everywhere: no event, stream, error or log line has them."""
+"""Secrets that the runtime knows appear in no event, stream, error or log line."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ SPELL = Cantrip(
 )
 
 
-async def test_events_and_streams_have_none() -> None:
+async def test_events_and_streams_have_no_secrets() -> None:
     async with Runtime.open(secrets=[SECRET]) as runtime:
         upserts = Upserts()
         runtime.watch(upserts.publish)
@@ -66,7 +66,7 @@ async def test_a_secret_that_is_cut_by_deltas_is_found() -> None:
     assert "[redacted:pass], you know" in repr(seen)
 
 
-async def test_errors_and_reports_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_and_reports_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     class Telling:
         async def invoke(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
             raise ValueError(f"bad key {SECRET}")
@@ -88,7 +88,7 @@ async def test_errors_and_reports_have_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_at_rest_the_loom_has_none_either(tmp_path: Path, kept: bool) -> None:
+async def test_a_loom_redacted_at_rest_has_no_secrets(tmp_path: Path, kept: bool) -> None:
     path = tmp_path / "loom.jsonl"
     async with Runtime.open(f"jsonl:{path}", secrets=[SECRET], redact="exports" if kept else "at_rest") as runtime:
         episode = await runtime.cast(SPELL, f"use {SECRET}")

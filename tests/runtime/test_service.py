@@ -1,4 +1,4 @@
-"""What a service does to a runtime: requests that are cancelled anywhere, many of them, one after the other."""
+"""A runtime in a service: many requests, cancelled anywhere, one after the other."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Model:
 
 
 async def cancelled_after(checkpoints, work):
-    """Have `work` done in a task that is cancelled after so many checkpoints of ours."""
+    """Run `work` in a task that is cancelled after so many checkpoints of the caller."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         for _ in range(checkpoints):
@@ -61,7 +61,7 @@ async def cancelled_after(checkpoints, work):
 
 @pytest.mark.rule("PROD-2")
 @pytest.mark.parametrize("checkpoints", range(12))
-async def test_a_request_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
+async def test_a_request_cancelled_anywhere_does_not_affect_the_next_one(checkpoints):
     async with Runtime.open() as runtime:
         model = Model()
         for crystal in (model, fallback(model, limited(Model(), concurrency=2))):
@@ -80,7 +80,7 @@ async def test_a_request_that_is_cancelled_anywhere_is_nothing_to_the_next_one(c
 @pytest.mark.rule("LOOM-7")
 @pytest.mark.parametrize("checkpoints", range(16))
 @pytest.mark.parametrize("how", ["cast", "start"])
-async def test_when_the_wait_of_a_cancelled_request_is_over_so_is_the_work(checkpoints, how):
+async def test_the_work_of_a_cancelled_request_has_ended_once_its_wait_is_over(checkpoints, how):
     async with Runtime.open() as runtime:
         cast, started = getattr(runtime, how), []
         spell = cantrip(taking(1000).crystal)
@@ -114,7 +114,7 @@ async def test_an_invoke_that_is_cancelled_leaves_no_entity_and_no_name(checkpoi
 
 @pytest.mark.rule("PROD-2")
 @pytest.mark.parametrize("checkpoints", range(8))
-async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(checkpoints):
+async def test_a_question_cancelled_anywhere_does_not_affect_the_next_one(checkpoints):
     async with Runtime.open() as runtime:
         model = Model()
 
@@ -126,11 +126,11 @@ async def test_a_question_that_is_cancelled_anywhere_is_nothing_to_the_next_one(
         assert runtime._tree.services.crystals.find(model).users == 0
 
 
-# ------------------------------------------------------------------------------------ what each request has of its own
+# ------------------------------------------------------------------------------------ the dependencies of each request
 
 
 class Session:
-    """What a service opens for a request."""
+    """A session that a service opens for a request."""
 
     def __init__(self, user):
         self.user = user
@@ -160,7 +160,7 @@ def for_user(user, *, crystal=POLICY):
 
 
 @pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
-async def test_who_sleeps_is_woken_with_its_own_dependencies():
+async def test_an_unloaded_entity_is_loaded_with_its_own_dependencies():
     async with Runtime.open(passivate_after=10) as runtime:
         anna = await runtime.invoke(for_user("anna"), "go", name="anna")
         await runtime.cast(for_user("ben"), "go")
@@ -173,8 +173,8 @@ async def test_who_sleeps_is_woken_with_its_own_dependencies():
 
 @pytest.mark.rule("CIRCLE-10", "CANTRIP-2")
 @pytest.mark.parametrize("apart", ["dependency", "closure", "method", "step", "crystal"])
-async def test_nobody_is_woken_with_what_is_somebody_elses(apart, monkeypatch):
-    monkeypatch.setattr(known, "UNLOADED", 0)  # as if so many others had fallen asleep since
+async def test_an_entity_is_never_loaded_with_dependencies_of_another_one(apart, monkeypatch):
+    monkeypatch.setattr(known, "UNLOADED", 0)  # as if that many others had been unloaded since
 
     def spell(user):
         match apart:
@@ -213,7 +213,7 @@ async def test_nobody_is_woken_with_what_is_somebody_elses(apart, monkeypatch):
 
 
 @pytest.mark.rule("CANTRIP-2")
-async def test_who_was_made_anew_of_the_same_things_may_be_gone_on_with_unasked():
+async def test_a_cantrip_rebuilt_from_the_same_dependencies_continues_its_entity():
     session = Session("anna")
 
     def spell():
@@ -228,7 +228,7 @@ async def test_who_was_made_anew_of_the_same_things_may_be_gone_on_with_unasked(
 
 @pytest.mark.rule("CIRCLE-10")
 @pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
-async def test_each_send_is_done_with_the_dependencies_that_it_comes_with(pause):
+async def test_each_send_uses_the_dependencies_that_it_comes_with(pause):
     async with Runtime.open(passivate_after=10) as runtime:
         await runtime.invoke(for_user("anna"), "go", name="shared")
         for user in ("ben", "ben", "carl", "anna"):
@@ -239,7 +239,7 @@ async def test_each_send_is_done_with_the_dependencies_that_it_comes_with(pause)
 
 
 @pytest.mark.rule("CIRCLE-10")
-async def test_sends_with_dependencies_of_their_own_may_come_all_at_once():
+async def test_sends_with_dependencies_of_their_own_may_be_concurrent():
     async with Runtime.open(passivate_after=10) as runtime:
         await runtime.invoke(for_user("anna"), "go", name="shared")
         seen = {}
@@ -254,7 +254,7 @@ async def test_sends_with_dependencies_of_their_own_may_come_all_at_once():
 
 
 @pytest.mark.rule("CIRCLE-10")
-async def test_who_waits_for_an_entity_to_give_way_when_the_runtime_closes_is_told():
+async def test_a_sender_that_waits_for_unloading_is_told_when_the_runtime_closes():
     async def slow(context):
         return {"content": "late", "delay": 1000.0}
 
@@ -289,7 +289,7 @@ async def invoiced(answer: Invoice) -> None:
 
 
 @pytest.mark.rule("CIRCLE-8")
-async def test_an_answer_of_a_type_is_asked_for_until_it_fits():
+async def test_a_typed_answer_is_requested_until_it_fits():
     script = [say("done", answer={"total": "much"}), say("done", answer={"total": 3, "items": ["tea"]})]
     spell = Cantrip(scripted(script), circle=Circle([invoiced], [max_turns(5)]))
     async with Runtime.open() as runtime:
@@ -301,7 +301,7 @@ async def test_an_answer_of_a_type_is_asked_for_until_it_fits():
 
 
 @pytest.mark.rule("CIRCLE-8")
-async def test_what_is_no_such_answer_is_none():
+async def test_an_answer_of_another_type_fails_validation():
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip([{"content": "three"}]), "go")
     assert episode.result_as(str) == "three"
@@ -329,7 +329,7 @@ class Point:
     ],
     ids=["model", "nested", "set", "bytes", "date"],
 )
-async def test_data_is_what_a_gate_could_return(data, read):
+async def test_data_may_be_any_value_that_a_gate_can_return(data, read):
     model = scripted(lambda context: {"content": context[-1].content})
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip(model), "go", context=data)
@@ -340,7 +340,7 @@ async def test_data_is_what_a_gate_could_return(data, read):
 
 @pytest.mark.rule("INTENT-1")
 @pytest.mark.parametrize("data", [object(), {"deep": [object()]}, anyio.Event])
-async def test_data_that_no_json_stands_for_is_refused_before_anything_begins(data):
+async def test_data_that_json_cannot_represent_is_refused_before_an_entity_is_made(data):
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidIntent, match=r"context: expected .* got "):
             await runtime.cast(cantrip([]), "go", context=data)
@@ -348,7 +348,7 @@ async def test_data_that_no_json_stands_for_is_refused_before_anything_begins(da
 
 
 @pytest.mark.rule("D-005")
-async def test_images_come_along_wherever_they_stand_in_data():
+async def test_images_are_found_anywhere_in_data():
     class Photo(BaseModel):
         model_config = {"arbitrary_types_allowed": True}
         image: Image
@@ -377,7 +377,7 @@ def request_in_a_thread() -> str:
 
 
 class Asking:
-    """A crystal that has both gates called, and says whose request it was asked for itself."""
+    """A crystal that has both gates called, and names the request that it was queried for."""
 
     name = "asking"
 
@@ -391,7 +391,7 @@ class Asking:
 
 
 def seen_in(episode):
-    """Whose request the turns of an episode saw, at the crystal and at the gates."""
+    """Return the requests that the crystal and the gates of an episode saw."""
     return {said for turn in episode.thread for said in (turn.content, turn.observation) if said}
 
 
@@ -399,7 +399,7 @@ ASKING = cantrip(Asking(), request, request_in_a_thread)
 
 
 @pytest.mark.rule("CIRCLE-4")
-async def test_gates_and_crystals_see_the_context_of_who_casts():
+async def test_gates_and_crystals_see_the_context_of_the_caster():
     async with Runtime.open() as runtime:
 
         async def serve(number):
@@ -415,7 +415,7 @@ async def test_gates_and_crystals_see_the_context_of_who_casts():
 
 @pytest.mark.rule("CIRCLE-4")
 @pytest.mark.parametrize("pause", [0, 5, 100], ids=["at once", "idle", "asleep"])
-async def test_each_send_is_done_in_the_context_of_who_sends(pause):
+async def test_each_send_runs_in_the_context_of_its_sender(pause):
     async with Runtime.open(passivate_after=10) as runtime:
         seen = []
 
@@ -445,7 +445,7 @@ async def test_children_see_the_context_of_their_parents():
 
 
 @pytest.mark.rule("CIRCLE-4")
-async def test_what_a_gate_sets_is_its_own():
+async def test_a_context_variable_that_a_gate_sets_stays_in_the_gate():
     @gate
     async def spoil() -> str:
         """Set it."""
@@ -461,7 +461,7 @@ async def test_what_a_gate_sets_is_its_own():
 
 
 @pytest.mark.rule("CIRCLE-4")
-async def test_companions_and_log_lines_have_the_context_too():
+async def test_companions_and_log_lines_have_the_context():
     seen = []
 
     class Watching(Companion):
@@ -479,7 +479,7 @@ async def test_companions_and_log_lines_have_the_context_too():
 
 
 @pytest.mark.rule("PROD-2")
-async def test_a_question_without_an_entity_has_the_context_of_who_asks():
+async def test_a_question_without_an_entity_has_the_context_of_the_asker():
     async with Runtime.open() as runtime:
         REQUEST.set("mine")
         for crystal in (Asking(), fallback(Asking(), Asking())):
@@ -487,7 +487,7 @@ async def test_a_question_without_an_entity_has_the_context_of_who_asks():
 
 
 @pytest.mark.rule("CIRCLE-4")
-async def test_who_waited_for_children_for_long_goes_on_in_its_context():
+async def test_a_parent_that_hibernated_continues_in_its_context():
     async def policy(context):
         if context[0].content == "ask":
             return say("call_agent", intent="go") if context[-1].role == "user" else asked_at_last(context)
@@ -506,7 +506,7 @@ async def test_who_waited_for_children_for_long_goes_on_in_its_context():
 
 @pytest.mark.rule("PROD-2")
 @pytest.mark.real_time
-async def test_a_runtime_of_another_event_loop_says_whose_it_is():
+async def test_a_runtime_of_another_event_loop_names_its_event_loop():
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(ASKING, "go", name="here")
         await entity.episode()
@@ -531,7 +531,7 @@ async def test_a_runtime_of_another_event_loop_says_whose_it_is():
 
 
 def taking(seconds):
-    """A cantrip whose crystal takes so long for its answer."""
+    """Return a cantrip whose crystal takes so many seconds for its answer."""
 
     class Taking:
         name = "taking"
@@ -544,7 +544,7 @@ def taking(seconds):
 
 
 @pytest.mark.rule("PROD-2")
-async def test_a_runtime_that_drains_takes_nothing_new_and_ends_what_it_has():
+async def test_a_runtime_that_drains_refuses_new_work_and_finishes_its_own():
     told = []
     async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
         notes = await runtime.invoke(taking(10), "go", name="notes")
@@ -572,7 +572,7 @@ async def test_a_runtime_that_drains_takes_nothing_new_and_ends_what_it_has():
 
 
 @pytest.mark.rule("PROD-2")
-async def test_what_takes_longer_than_the_grace_is_stopped_when_the_runtime_closes():
+async def test_an_episode_longer_than_the_grace_is_stopped_when_the_runtime_closes():
     async with Runtime.open() as runtime:
         quick, slow = await runtime.start(taking(5), "go"), await runtime.start(taking(50), "go")
         assert await runtime.drain(grace=10) is False
@@ -581,7 +581,7 @@ async def test_what_takes_longer_than_the_grace_is_stopped_when_the_runtime_clos
 
 
 @pytest.mark.rule("PROD-2")
-async def test_where_nothing_is_under_way_draining_takes_no_time():
+async def test_draining_an_idle_runtime_takes_no_time():
     async with Runtime.open() as runtime:
         assert await runtime.drain()
         assert await runtime.drain(0)
@@ -635,7 +635,7 @@ async def test_a_child_that_is_found_may_be_stopped():
 
 @pytest.mark.rule("CIRCLE-4")
 @pytest.mark.real_time
-def test_the_blocking_face_finds_entities_and_takes_the_context_along():
+def test_the_blocking_face_finds_entities_and_passes_the_context_on():
     REQUEST.set("the thread's")
     with Runtime.blocking() as runtime:
         assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}

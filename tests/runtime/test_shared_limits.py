@@ -47,7 +47,7 @@ def spell(model: Model, **limits: Any) -> Cantrip:
 @pytest.mark.rule("N-54")
 @pytest.mark.real_time
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_two_runtimes_have_no_more_requests_on_the_way_than_may(kind: str, tmp_path: Path) -> None:
+async def test_two_runtimes_together_keep_to_the_concurrency_limit(kind: str, tmp_path: Path) -> None:
     url = fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom.db'}"
     seen: dict[str, Any] = {}
     async with Runtime.open(url) as one, Runtime.open(url) as two, anyio.create_task_group() as tasks:
@@ -92,7 +92,7 @@ async def test_a_refusal_that_one_crystal_hears_holds_up_the_others_of_its_name(
 
 @pytest.mark.rule("N-55")
 @pytest.mark.real_time
-async def test_nothing_begins_while_the_account_cannot_be_reached(
+async def test_queries_wait_while_the_account_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
@@ -115,7 +115,7 @@ async def test_nothing_begins_while_the_account_cannot_be_reached(
 
 @pytest.mark.rule("N-52")
 @pytest.mark.real_time
-async def test_an_account_lasts_longer_than_the_processes(tmp_path: Path) -> None:
+async def test_an_account_outlives_its_processes(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     seen: dict[str, Any] = {}
     for _ in range(2):

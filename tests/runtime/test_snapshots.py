@@ -1,4 +1,4 @@
-"""Snapshots: what a sandbox comes back from, in the middle of a program too, and when it is made again instead."""
+"""Snapshots: a sandbox is restored from one, also in the middle of a program, or else rebuilt by replay."""
 
 import signal
 import subprocess
@@ -92,13 +92,13 @@ def language(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every image is small enough to be kept."""
+    """Every snapshot is small enough to be kept."""
     monkeypatch.setattr(Account, "affords", lambda _: True)
 
 
 @contextmanager
 def begun() -> Iterator[list[str]]:
-    """The programs that are begun in any sandbox meanwhile."""
+    """Yield the programs that begin in any sandbox meanwhile."""
     seen: list[str] = []
     whole = CircleActor._begin
 
@@ -126,7 +126,7 @@ def spell(language: str, *script: str, child: Any = None, gates: tuple[Any, ...]
 
 
 async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None:
-    """Cast it in a runtime that writes `after` batches and then no more: what is left is what a kill leaves."""
+    """Cast it in a runtime that writes `after` batches and then stops writing, as if it were killed."""
     async with Runtime.open(url, **options) as runtime:
         store = runtime._tree.store
         whole, left = store.append, after
@@ -144,7 +144,7 @@ async def killed(url: str, cantrip: Cantrip, after: int, **options: Any) -> None
 
 
 async def resumed(url: str, cantrip: Cantrip, **options: Any) -> tuple[Any, list[str], list[str]]:
-    """Go on with what was killed: its result, the programs that were begun for that, what was logged."""
+    """Resume the killed entity; return its result, the programs that began meanwhile, and the log lines."""
     with begun() as codes, capture_logs() as logs:
         async with Runtime.open(url, cantrips=[cantrip], **options) as runtime:
             (header,) = runtime.interrupted()
@@ -157,7 +157,7 @@ class TestRecovery:
     @pytest.mark.rule("CIRCLE-9", "D-011")
     @pytest.mark.usefixtures("always")
     @pytest.mark.parametrize("after", range(2, 6))
-    async def test_only_what_was_not_finished_is_run_again(self, language: str, after: int, tmp_path: Path) -> None:
+    async def test_only_unfinished_programs_are_run_again(self, language: str, after: int, tmp_path: Path) -> None:
         cantrip = spell(language, "set", "add", "add", "end")
         url = f"sqlite:{tmp_path / 'loom.db'}"
         await killed(url, cantrip, after)
@@ -169,12 +169,12 @@ class TestRecovery:
 
     @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
     @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
-    async def test_a_process_killed_in_the_middle_of_a_call_goes_on_there(
+    async def test_a_process_killed_in_the_middle_of_a_call_is_resumed_there(
         self, kind: str, language: str, tmp_path: Path
     ) -> None:
         """The kill is a real one: the child's gate ends its process while its parent waits for it, three calls deep.
 
-        Where the engine has no images of suspended programs, this one is run again, with the answers that it got.
+        If the engine cannot snapshot suspended programs, this one is run again with the recorded answers.
         """
         loom = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
         program = (
@@ -198,7 +198,7 @@ class TestRecovery:
         assert result == undisturbed.result
         assert why == []
         assert (SAYS[language]["deep"] in codes) == (language != "python"), "what came before the call is not run again"
-        # an image of JavaScript is too large for one program, unless that took long
+        # a snapshot of JavaScript is too large for one program, unless that took long
         assert SAYS[language]["set"] not in codes or language == "javascript"
         with open_store(str(loom), read_only=True) as store:
             assert verify_loom(store).ok
@@ -210,7 +210,7 @@ class TestRecovery:
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
     @pytest.mark.parametrize("at", range(1, 9))
-    async def test_a_crash_of_the_entity_alone_comes_to_the_same(
+    async def test_a_crash_of_the_entity_alone_leads_to_the_same_result(
         self, language: str, at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
@@ -220,7 +220,7 @@ class TestRecovery:
 
     @pytest.mark.rule("CIRCLE-9", "D-011", "N-67")
     @pytest.mark.parametrize("key", [None, KEY])
-    async def test_a_server_keeps_them_for_who_gives_a_key(self, key: bytes | None) -> None:
+    async def test_a_server_keeps_snapshots_only_with_a_snapshot_key(self, key: bytes | None) -> None:
         with anywhere("postgres") as place:
             cantrip = spell("python", "set", "add", "add", "end")
             await killed(place.url, cantrip, 5, snapshot_key=key)
@@ -261,7 +261,7 @@ class TestForks:
 
     @pytest.mark.rule("LOOM-4")
     @pytest.mark.usefixtures("always")
-    async def test_a_fork_of_a_fork_too_and_the_original_is_untouched(self, language: str) -> None:
+    async def test_a_fork_of_a_fork_has_its_variables_and_leaves_the_original_alone(self, language: str) -> None:
         says = SAYS[language]
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
@@ -295,13 +295,13 @@ class TestWhatCannotBeUsed:
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
     @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
-    async def test_one_that_was_tampered_with(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_snapshot_that_was_tampered_with_falls_back_to_replay(self, kind: str, tmp_path: Path) -> None:
         _, why = await self.fall(tmp_path, kind, tamper)
         assert why
         assert set(why) <= {"it is not what was written", "it is not in the loom"}
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_one_that_somebody_forged(self, tmp_path: Path) -> None:
+    async def test_a_forged_snapshot_falls_back_to_replay(self, tmp_path: Path) -> None:
         def forge(path: Path, image: Blob) -> None:
             import sqlite3
 
@@ -313,7 +313,7 @@ class TestWhatCannotBeUsed:
         assert {one[:40] for one in why} == {"it was not sealed by this loom's owner, or the loom"[:40]}
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_one_that_is_gone(self, tmp_path: Path) -> None:
+    async def test_a_missing_snapshot_falls_back_to_replay(self, tmp_path: Path) -> None:
         def remove(path: Path, image: Blob) -> None:
             path.with_name(f"{path.name}.blobs").unlink(missing_ok=True)
 
@@ -321,7 +321,9 @@ class TestWhatCannotBeUsed:
         assert set(why) == {"it is not in the loom"}
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
-    async def test_one_of_another_version_of_the_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_snapshot_of_another_engine_version_falls_back_to_replay(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def upgrade(path: Path, image: Blob) -> None:
             monkeypatch.setattr("cantrip_actors.circle.python.medium.PythonMedium.engine", "monty 9.9.9")
 
@@ -329,7 +331,7 @@ class TestWhatCannotBeUsed:
         assert set(why) == {f"it is of {medium('python').engine.replace('9.9.9', '1.4.0')}, and this is monty 9.9.9"}
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_one_that_came_with_somebody_elses_loom_and_key_file(self, tmp_path: Path) -> None:
+    async def test_a_snapshot_with_a_copied_loom_and_key_file_falls_back_to_replay(self, tmp_path: Path) -> None:
         def copied(path: Path, image: Blob) -> None:
             for file in tmp_path.glob("loom.*"):
                 content, mode = file.read_bytes(), file.stat().st_mode
@@ -342,7 +344,7 @@ class TestWhatCannotBeUsed:
         assert why
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_not_all_of_many_are_looked_at(self, language: str) -> None:
+    async def test_only_the_last_three_snapshots_are_tried(self, language: str) -> None:
         stage = Stage(language)
         images = tuple(SnapshotAfter(n + 1, Snapshot(f"{n:040}")) for n in range(50))
         stage.programs = [Program(SAYS[language]["set"], None), *[Program(SAYS[language]["add"], None)] * 49]
@@ -355,7 +357,9 @@ class TestWhatCannotBeUsed:
         assert [log["snapshot"] for log in logs] == [f"{n:040}" for n in (49, 48, 47)]
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_one_that_the_engine_itself_refuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_snapshot_that_the_engine_refuses_falls_back_to_replay(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(self: object, image: bytes) -> None:
             raise ValueError("no, thank you")
 
@@ -365,7 +369,9 @@ class TestWhatCannotBeUsed:
         assert set(why) == {"no, thank you"}
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_a_store_that_cannot_read_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_snapshot_that_the_store_cannot_read_falls_back_to_replay(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def broken(self: object, digest: str) -> None:
             raise LoomError("the disk is failing")
 
@@ -375,7 +381,7 @@ class TestWhatCannotBeUsed:
         await self.fall(tmp_path, "sqlite", breaks)
 
     @pytest.mark.rule("CIRCLE-9")
-    async def test_a_key_of_ones_own_goes_where_one_goes(self, tmp_path: Path) -> None:
+    async def test_a_loom_copied_elsewhere_is_resumed_from_its_snapshot_with_the_same_key(self, tmp_path: Path) -> None:
         cantrip = spell("python", "set", "add", "add", "end")
         await killed(str(tmp_path / "loom.db"), cantrip, 5, snapshot_key=KEY)
         elsewhere = tmp_path / "elsewhere"
@@ -388,14 +394,16 @@ class TestWhatCannotBeUsed:
         assert SAYS["python"]["set"] not in codes
 
     @pytest.mark.parametrize("key", [b"short", "text" * 9, b""])
-    def test_a_key_that_is_none_is_refused(self, key: Any) -> None:
+    def test_an_invalid_snapshot_key_is_refused(self, key: Any) -> None:
         with pytest.raises(LoomError, match="at least 16 secret bytes"):
             Runtime.open(snapshot_key=key)
 
 
 class TestSecrets:
     @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
-    async def test_at_rest_there_is_no_image_and_no_secret_in_any_file(self, kind: str, tmp_path: Path) -> None:
+    async def test_a_loom_redacted_at_rest_has_no_snapshot_and_no_secret_in_any_file(
+        self, kind: str, tmp_path: Path
+    ) -> None:
         secret = "hush-9f8e7d6c5b4a-hush"
         path = tmp_path / ("loom.db" if kind == "sqlite" else "loom.jsonl")
 
@@ -417,9 +425,7 @@ class TestSecrets:
             assert secret.encode() not in file.read_bytes()
         assert not (tmp_path / f"{path.name}.key").exists()
 
-    async def test_otherwise_images_hold_what_the_loom_does_and_a_redacted_loom_shows_none(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_snapshots_hold_secrets_like_the_loom_and_a_redacted_loom_shows_none(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
         from cantrip_actors.records.records import snapshot_of
@@ -456,14 +462,14 @@ class TestWhatIsKept:
             image = None if snapshot is None else store.blob(snapshot.digest)
             assert snapshot is None or (image is not None and image.engine == medium("python").engine)
 
-    async def test_tools_have_none_and_no_key_is_made_for_them(self, tmp_path: Path) -> None:
+    async def test_the_tools_medium_has_no_snapshot_and_no_key_file(self, tmp_path: Path) -> None:
         crystal = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": 1}}]}])
         async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}") as runtime:
             await runtime.cast(Cantrip(crystal, circle=Circle(["done"], [max_turns(1)])), "go")
         assert {file.name for file in tmp_path.iterdir()} == {"loom.db"}
 
     @given(st.lists(st.tuples(st.integers(1, 5 * SMALL), st.floats(0, 0.01)), max_size=60))
-    def test_what_is_kept_is_small_or_has_been_earned(self, programs: list[tuple[int, float]]) -> None:
+    def test_a_snapshot_is_kept_if_it_is_small_or_its_cost_was_earned(self, programs: list[tuple[int, float]]) -> None:
         account = Account()
         earned, paid = 0.0, 0
         for size, seconds in programs:
@@ -475,7 +481,7 @@ class TestWhatIsKept:
         assert paid <= earned
 
     @given(st.integers(SMALL + 1, 10 * SMALL))
-    def test_a_large_one_is_kept_every_so_many_programs_and_not_made_in_between(self, size: int) -> None:
+    def test_a_large_snapshot_is_made_only_every_so_many_programs(self, size: int) -> None:
         account, made, kept = Account(), 0, 0
         for _ in range(100):
             account.programs += 1
@@ -551,7 +557,7 @@ def look(at: Any) -> Any:
 
 
 class Stage:
-    """A circle actor by itself, with what the loop would keep of it."""
+    """A circle actor outside of a cell, with the programs and snapshots that the loop would keep."""
 
     def __init__(self, language: str) -> None:
         from cantrip_actors.wards import max_compute
@@ -573,7 +579,7 @@ class Stage:
         return SnapshotAfter(after, reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:
-        """What a program comes to, step by step."""
+        """Return the results of a program, step by step."""
         step = await actor._compute(Compute(code, None, tuple(self.programs), (), tuple(self.images)))
         answers: tuple[Answer, ...] = ()
         printed, told = "", []
@@ -593,7 +599,7 @@ class Stage:
         return [*told, printed + step.output, step.value, step.error, step.limit]
 
     async def probe(self, language: str, images: tuple[SnapshotAfter, ...], programs: int) -> Any:
-        """The variables of a sandbox that is made again, after so many programs."""
+        """Return the variables of a sandbox that is rebuilt after so many programs."""
         actor = CircleActor(self._unhurried, self.snapshots)
         step = await actor._compute(Compute(PROBES[language], None, tuple(self.programs[:programs]), (), images))
         await actor._close()
@@ -604,7 +610,7 @@ class Stage:
 @pytest.mark.rule("CIRCLE-9", "LOOM-4", "D-011")
 @pytest.mark.parametrize("language", sorted(PROBES))
 @pytest.mark.usefixtures("always")
-def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> None:
+def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str) -> None:
     if language == "shell":
         confined_by("bubblewrap")
     programs = {"python": PYTHON, "javascript": JAVASCRIPT, "shell": SHELL}[language]
@@ -637,7 +643,7 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
     async def again(
         stage: Stage, before: int, midway: SnapshotAfter, answers: tuple[Answer, ...], code: str
     ) -> list[Any]:
-        """What a program comes to that goes on in its middle, and has been answered there once more."""
+        """Return the results of a program that is resumed in its middle with the next answer."""
         other = Stage(language)
         other.kept, other.programs = stage.kept, stage.programs[:before]
         other.snapshots = Snapshots(lambda: KEY, stage.kept.get)
@@ -650,7 +656,7 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
             assert isinstance(step, Called)
             printed += step.output
             told.append((step.gate, step.args, printed))
-            if step.snapshot is not None:  # of a program that was brought back once, and may be a second time
+            if step.snapshot is not None:  # the program was restored once, and may be restored again
                 kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
@@ -661,7 +667,7 @@ def test_a_sandbox_from_its_snapshot_is_one_from_its_programs(language: str) -> 
         return [*first[: len(answers)], *told, printed + step.output, step.value, step.error, step.limit]
 
     async def untouched(stage: Stage, before: int, code: str) -> list[Any]:
-        """The same program, run again from its beginning."""
+        """Return the results of the same program, run again from its beginning."""
         other = Stage(language)
         other.programs = stage.programs[:before]
         actor = other.actor()
@@ -683,7 +689,7 @@ LOOKS = {"python": "a = look(7)\n", "javascript": "var a = look(7);\n", "shell":
 
 @pytest.mark.rule("CIRCLE-9", "LOOM-4")
 @pytest.mark.parametrize("language", sorted(BUSY))
-async def test_what_came_to_its_end_in_time_does_so_when_it_is_run_again_on_a_slower_machine(language: str) -> None:
+async def test_a_program_that_ended_in_time_is_run_again_without_its_limit_on_a_slower_machine(language: str) -> None:
     if language == "shell":
         confined_by("bubblewrap")
     stage = Stage(language)
@@ -705,7 +711,7 @@ async def test_what_came_to_its_end_in_time_does_so_when_it_is_run_again_on_a_sl
 
 
 @pytest.mark.rule("CIRCLE-9", "D-011")
-async def test_one_that_does_not_come_to_its_end_again_is_told_without_what_it_prints_and_asks_with() -> None:
+async def test_a_program_that_does_not_end_in_a_replay_is_logged_without_its_output_and_arguments() -> None:
     stage = Stage("python")
     stage.programs = [Program("print('canary-1')\nlook('canary-2')", None, ())]
     with structlog.testing.capture_logs() as logs:

@@ -14,7 +14,7 @@ from tests.runtime.test_children import family
 
 
 class Streaming:
-    """A crystal that tells of its answer while it comes, slowly; its first attempt may break off."""
+    """A crystal that streams its answer slowly; its first attempt may break off."""
 
     name = "test:stream"
 
@@ -55,7 +55,7 @@ async def watched(runtime: Runtime, crystal: Any) -> tuple[list[Any], list[float
 
 
 @pytest.mark.rule("U-27", "U-53", "U-58")
-async def test_text_is_seen_while_it_is_made() -> None:
+async def test_text_is_streamed_while_it_is_generated() -> None:
     async with Runtime.open() as runtime:
         began = anyio.current_time()
         seen, times, episode = await watched(runtime, Streaming())
@@ -107,7 +107,7 @@ async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
 
 
 @pytest.mark.rule("U-50")
-async def test_a_crash_ends_the_turn_for_those_who_watch_and_the_next_incarnation_begins_it_anew(
+async def test_a_crash_ends_the_turn_for_subscribers_and_the_next_incarnation_begins_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from cantrip_actors.runtime.entity_actor import EntityActor
@@ -130,7 +130,7 @@ async def test_a_crash_ends_the_turn_for_those_who_watch_and_the_next_incarnatio
 
 
 @pytest.mark.rule("U-62", "PROD-1")
-async def test_who_watches_changes_nothing() -> None:
+async def test_a_subscriber_does_not_change_the_episode() -> None:
     async def run(watch: bool) -> list[Any]:
         async with Runtime.open() as runtime:
             end = runtime.watch(Upserts().publish) if watch else (lambda: None)

@@ -80,7 +80,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @dataclass
 class World:
-    """A loom with two tenants, and what there is of one of them."""
+    """A loom with two tenants, and the entities of one of them."""
 
     runtime: Runtime
     acme: Runtime
@@ -151,7 +151,7 @@ REFUSED: dict[str, Look] = {
     "html of it": lambda w, id: b"".join(html_page(w.other.loom, [id])),
     "redacted": lambda w, id: redacted_loom(w.other.loom, Redactor()).turns(id),
 }
-"""Reads by an id of an entity: each raises LoomError, as for an id that nobody has."""
+"""Reads by an id of an entity: each raises LoomError, as for an unknown id."""
 
 OF_TURNS: dict[str, Look] = {
     "fork": lambda w, turn: w.other.fork(turn, intent="mine now"),
@@ -195,14 +195,14 @@ NOTHING: dict[str, Look] = {
     "chat": lambda w, _: b"".join(chat_jsonl(conversation_of(w.other.loom, one) for one in w.other.loom.entities())),
     "redacted all": lambda w, _: redacted_loom(w.other.loom, Redactor()).entities(),
 }
-"""Reads of what there is: each finds nothing."""
+"""Listings: each is empty for the other tenant."""
 
 ELSEWHERE = {
     *("events", "watch", "decide", "schedule", "cast", "start", "invoke", "tenant", "loom", "add_request_source"),
     *("batch", "submit"),
     *("loom.tenant",),
 }
-"""What has a test of its own below, or makes something new."""
+"""Methods with a test of their own below, and methods that make something new."""
 
 OF_THE_WHOLE = {"aclose", "drain", "backup", "dump", "cluster", "serve", "inspect", "watch_actors"}
 OF_NO_ENTITY = {
@@ -245,7 +245,7 @@ async def test_every_read_by_an_id_says_that_there_is_no_such_entity(world: Worl
         assert "is not in this loom" in str(refused.value), name
 
 
-async def test_every_read_of_what_there_is_finds_nothing(world: World) -> None:
+async def test_every_listing_of_another_tenant_is_empty(world: World) -> None:
     for path in IDS:
         for name, look in NOTHING.items():
             found = await result_of(look(world, id_of(world, path)))
@@ -254,7 +254,7 @@ async def test_every_read_of_what_there_is_finds_nothing(world: World) -> None:
     assert SECRET.encode() not in b"".join(html_page(world.other.loom))
 
 
-async def test_the_tenant_itself_finds_all_of_it(world: World) -> None:
+async def test_the_tenant_itself_finds_everything(world: World) -> None:
     """Else the tests above would prove nothing."""
     loom = world.acme.loom
     assert len(loom.entities()) == len(world.runtime.loom.entities()) == 6
@@ -339,13 +339,13 @@ async def test_messages_between_entities_stay_within_a_tenant(world: World, gate
     assert not episode.thread[0].gate_calls[0].is_error
 
 
-async def test_what_is_about_the_whole_loom_is_refused(world: World, tmp_path: Path) -> None:
+async def test_operations_on_the_whole_loom_are_refused(world: World, tmp_path: Path) -> None:
     for what in (world.other.drain(), world.other.backup(tmp_path / "copy.db"), world.other.aclose()):
         with pytest.raises(LoomError, match="about the whole loom"):
             await what
 
 
-async def test_pruning_forgets_what_is_the_tenants(world: World) -> None:
+async def test_pruning_forgets_only_entities_of_the_tenant(world: World) -> None:
     mine = await world.other.cast(cantrip(), "mine")
     pruned = await world.other.prune(0)
     while not pruned.entities:  # it ended in this millisecond
@@ -355,7 +355,7 @@ async def test_pruning_forgets_what_is_the_tenants(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\x1fb", "a\nb", "x" * 201, None, 7])
-async def test_a_name_that_can_be_no_tenants_is_refused(name: Any) -> None:
+async def test_an_invalid_tenant_name_is_refused(name: Any) -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(ValueError, match="tenant: expected a name"):
             runtime.tenant(name)

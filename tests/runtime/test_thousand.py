@@ -32,14 +32,14 @@ async def slow() -> str:
 
 
 class Bomb(Response):
-    """A response that blows up in the hands of whoever numbers its calls: the entity's own actor."""
+    """A response that raises when the entity's own actor numbers its calls."""
 
     def numbered(self, utterance: int) -> Response:
         raise ZeroDivisionError("a bug in the child")
 
 
 class Crash:
-    """The crystal of a child that crashes: not by a failure that anybody expects, but by a bug."""
+    """The crystal of a child that crashes by a bug, not by an expected failure."""
 
     name = "crash"
 
@@ -90,7 +90,7 @@ async def cast_all(runtime: Runtime) -> list[Episode]:
 
 
 @pytest.mark.rule("D-011", "COMP-8", "CIRCLE-5", "LOOM-1", "LOOM-8", "ENTITY-2")
-async def test_a_thousand_entities_each_with_everything_that_can_go_wrong(tmp_path):
+async def test_a_thousand_entities_survive_everything_that_can_go_wrong(tmp_path):
     url = f"jsonl:{tmp_path / 'loom.jsonl'}"
     before, began = tasks(), anyio.current_time()
     with capture_logs() as reports:

@@ -1,4 +1,4 @@
-"""Long-lived entities move to another content of their cantrip: when, to which one, and what the loom says about it."""
+"""Long-lived entities move to another content of their cantrip: when, to which one, and how the loom records it."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -444,7 +444,7 @@ async def deployments(url: str, planned: list[Life]) -> None:
 @settings(max_examples=20)
 @given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
 @pytest.mark.rule("N-65")
-def test_no_sequence_of_deployments_and_kills_loses_an_intent_or_mixes_versions(
+def test_deployments_and_kills_in_any_order_lose_no_intent_and_mix_no_versions(
     backend: str, planned: list[Life]
 ) -> None:
     name, options = virtual(backend)

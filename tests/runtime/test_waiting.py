@@ -1,4 +1,4 @@
-"""Parents that wait for long: they hibernate, and nobody sees a difference."""
+"""Parents that wait for long hibernate, with the same results."""
 
 import asyncio
 from contextlib import suppress
@@ -43,7 +43,7 @@ def slow(answer: object, delay: float = HOUR) -> dict[str, object]:
     return {**done(answer), "delay": delay}
 
 
-async def test_who_waits_for_a_child_needs_no_task() -> None:
+async def test_an_entity_that_waits_for_a_child_has_no_task() -> None:
     def policy(context: Any) -> Any:
         if context[0].content == "work":
             return done("alone")
@@ -59,12 +59,12 @@ async def test_who_waits_for_a_child_needs_no_task() -> None:
         before = tasks()
         entities = [await runtime.start(spell, "go") for _ in range(5)]
         await anyio.sleep(10)
-        assert tasks() == before + 5 * 2  # a child, and what it asked of its crystal
+        assert tasks() == before + 5 * 2  # a child, and its query
         assert [(await entity.episode()).result for entity in entities] == ["42"] * 5
         assert anyio.current_time() >= 2 * HOUR
 
 
-async def test_who_is_idle_needs_no_task_and_takes_what_comes() -> None:
+async def test_an_idle_entity_has_no_task_and_takes_its_mail() -> None:
     async def policy(context: Any) -> Any:
         return done([m.content for m in context if m.role == "user"])
 
@@ -86,7 +86,7 @@ async def test_who_is_idle_needs_no_task_and_takes_what_comes() -> None:
         assert runtime.loom.state(first.id) != "active"
 
 
-async def test_who_is_idle_for_long_sleeps_however_often_it_was_woken_before() -> None:
+async def test_an_entity_idle_for_long_is_unloaded_however_often_it_had_work_before() -> None:
     async with Runtime.open(passivate_after=300) as runtime:
         entity = await runtime.invoke(family([done(n) for n in range(4)], []), "0")
         assert (await entity.episode()).result == 0
@@ -112,7 +112,7 @@ async def test_children_that_end_one_after_the_other_are_all_waited_for() -> Non
     assert episode.result == "over"
 
 
-async def test_what_is_said_to_it_meanwhile_waits_for_the_border_and_is_not_lost() -> None:
+async def test_mail_to_a_waiting_parent_is_taken_after_the_turn_and_is_not_lost() -> None:
     def policy(context: Any) -> Any:
         last = context[-1]
         if last.role == "user" and last.content == "first":
@@ -138,7 +138,7 @@ async def test_what_is_said_to_it_meanwhile_waits_for_the_border_and_is_not_lost
         assert second == [["first", "hurry", "please", "second"]]
 
 
-async def test_an_interruption_is_taken_at_the_border_after_its_children() -> None:
+async def test_an_interrupt_of_a_waiting_parent_is_taken_after_its_children_end() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(family([say("call_agent", intent="compute")], [slow(42)]), "first")
         await anyio.sleep(60)
@@ -150,7 +150,7 @@ async def test_an_interruption_is_taken_at_the_border_after_its_children() -> No
 
 
 @pytest.mark.rule("CIRCLE-6")
-async def test_its_deadline_wakes_it_and_ends_its_children_first() -> None:
+async def test_a_deadline_of_a_waiting_parent_ends_its_children_first() -> None:
     spell = family([say("call_agent", intent="compute")], [slow(42)], wards=(timeout(90),))
     async with Runtime.open() as runtime:
         began = anyio.current_time()
@@ -164,7 +164,7 @@ async def test_its_deadline_wakes_it_and_ends_its_children_first() -> None:
 
 @pytest.mark.rule("S-34")
 @pytest.mark.parametrize("waited", [0.5, 60.0])
-async def test_who_stops_it_stops_its_children_before_it(waited: float) -> None:
+async def test_a_stop_of_a_waiting_parent_ends_its_children_first(waited: float) -> None:
     spell = family([say("call_agent_batch", intents=["a", "b"])], [slow(1), slow(2)])
     async with Runtime.open() as runtime:
         entity = await runtime.start(spell, "go")
@@ -187,7 +187,7 @@ async def test_who_stops_it_stops_its_children_before_it(waited: float) -> None:
 
 @pytest.mark.rule("S-21")
 @pytest.mark.parametrize("who", ["circle", "entity"])
-async def test_killed_or_restarted_with_its_circle_it_comes_back_to_its_children(who: str) -> None:
+async def test_a_waiting_parent_gets_the_result_of_its_child_after_a_restart(who: str) -> None:
     async with Runtime.open() as runtime:
         spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
         entity = await runtime.start(spell, "go")
@@ -220,7 +220,7 @@ async def test_a_child_that_crashed_for_good_is_an_observation(monkeypatch: pyte
     assert episode.result == "over"
 
 
-async def test_a_runtime_that_closes_leaves_it_as_its_log(tmp_path: Path) -> None:
+async def test_a_waiting_parent_stays_active_in_the_loom_when_the_runtime_closes(tmp_path: Path) -> None:
     spell = family([say("call_agent", intent="compute"), done("over")], [slow(42)])
     async with Runtime.open(f"jsonl:{tmp_path / 'loom.jsonl'}") as runtime:
         entity = await runtime.invoke(spell, "go")
@@ -248,7 +248,7 @@ def programs(waits: anyio.Event) -> Cantrip:
 
 @pytest.fixture
 def circles(monkeypatch: pytest.MonkeyPatch) -> list[CircleActor]:
-    """Those that were told to put their programs away; parents have no patience at all."""
+    """The circles that were told to drop their programs from memory; parents hibernate at once."""
     told: list[CircleActor] = []
     whole = CircleActor.handle_cast
 
@@ -270,7 +270,7 @@ async def told(circles: list[CircleActor]) -> CircleActor:
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-9", "LOOM-1")
-async def test_its_program_lies_in_the_loom_meanwhile_and_goes_on_from_there(circles: list[CircleActor]) -> None:
+async def test_a_program_that_waits_is_resumed_from_its_snapshot_in_the_loom(circles: list[CircleActor]) -> None:
     waits = anyio.Event()
     async with Runtime.open() as runtime:
         entity = await runtime.start(programs(waits), "go")
@@ -283,7 +283,7 @@ async def test_its_program_lies_in_the_loom_meanwhile_and_goes_on_from_there(cir
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-9", "D-011")
-async def test_where_its_program_cannot_be_read_again_it_is_run_again(
+async def test_a_program_that_waits_is_run_again_when_its_snapshot_is_lost(
     circles: list[CircleActor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = anyio.Event()
@@ -303,7 +303,7 @@ async def test_where_its_program_cannot_be_read_again_it_is_run_again(
 
 
 @pytest.mark.real_time
-async def test_a_program_of_which_nothing_may_be_kept_stays_in_memory(circles: list[CircleActor]) -> None:
+async def test_a_program_that_waits_stays_in_memory_in_a_loom_redacted_at_rest(circles: list[CircleActor]) -> None:
     waits = anyio.Event()
     async with Runtime.open(redact="at_rest") as runtime:
         entity = await runtime.start(programs(waits), "go")
@@ -316,7 +316,7 @@ async def test_a_program_of_which_nothing_may_be_kept_stays_in_memory(circles: l
 # Whatever happens while they wait
 
 Tree = Any
-"""A number: who answers after so many seconds. A list: who has such children, all at once."""
+"""A number: an entity that answers after so many seconds. A list: a parent with these children, all at once."""
 
 trees = st.recursive(st.floats(0, 5), lambda below: st.lists(below, min_size=1, max_size=3), max_leaves=8)
 blows = st.lists(
@@ -375,7 +375,7 @@ async def disturbed(tree: Tree, struck: list[tuple[float, int, str]]) -> Any:
 @pytest.mark.rule("COMP-2", "COMP-3", "S-21")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("patience", [0.0, 1.0, 1e9])
-def test_a_family_comes_to_the_same_whoever_hibernates_and_whatever_strikes_it(
+def test_a_family_reaches_the_same_result_under_hibernation_and_crashes(
     backend: str, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entity_module, "PATIENCE", patience)

@@ -46,7 +46,7 @@ class Trail:
 
 
 async def observed(*gates: Any, key: str = "a") -> Observation:
-    """What comes of one press."""
+    """Return the observation of one press."""
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip([say("press", key=key), done("ok")], *gates), "go")
         assert episode.result == "ok"
@@ -54,7 +54,7 @@ async def observed(*gates: Any, key: str = "a") -> Observation:
 
 
 @pytest.mark.rule("F-41")
-async def test_before_inner_once_after_in_order_and_wrappers_one_in_the_other() -> None:
+async def test_steps_and_wrappers_run_in_order_around_one_gate_call() -> None:
     trail = Trail()
     seen = await observed(
         trail.gate(),
@@ -78,7 +78,7 @@ async def test_a_refusal_means_that_the_gate_is_not_run_and_the_entity_goes_on()
 
 
 @pytest.mark.rule("F-43")
-async def test_a_step_before_that_raises_lets_nothing_through() -> None:
+async def test_a_pre_step_that_raises_blocks_the_gate() -> None:
     trail = Trail()
 
     def broken(call: GateCall) -> None:
@@ -91,7 +91,7 @@ async def test_a_step_before_that_raises_lets_nothing_through() -> None:
 
 
 @pytest.mark.rule("F-43")
-async def test_what_a_step_before_returns_by_mistake_lets_nothing_through() -> None:
+async def test_a_pre_step_that_returns_an_unexpected_value_blocks_the_gate() -> None:
     trail = Trail()
     seen = await observed(trail.gate(), wrap("press", pre=[lambda call: True]))
     assert trail.left == []
@@ -99,7 +99,7 @@ async def test_what_a_step_before_returns_by_mistake_lets_nothing_through() -> N
 
 
 @pytest.mark.rule("F-43")
-async def test_a_step_after_that_raises_is_an_error_that_says_that_the_gate_ran() -> None:
+async def test_a_post_step_that_raises_is_an_error_that_says_that_the_gate_ran() -> None:
     trail = Trail()
 
     def broken(call: GateCall, seen: Observation) -> None:
@@ -113,7 +113,7 @@ async def test_a_step_after_that_raises_is_an_error_that_says_that_the_gate_ran(
 
 
 @pytest.mark.rule("F-43")
-async def test_a_step_after_cannot_make_a_success_of_an_error() -> None:
+async def test_a_post_step_cannot_turn_an_error_into_a_success() -> None:
     trail = Trail()
     seen = await observed(trail.gate(), wrap("press", post=[trail.after("x", says="all is well")]), key="broken")
     assert seen.is_error
@@ -121,7 +121,7 @@ async def test_a_step_after_cannot_make_a_success_of_an_error() -> None:
 
 
 @pytest.mark.rule("F-41")
-async def test_a_step_after_may_refuse_and_remark() -> None:
+async def test_a_post_step_may_refuse_and_remark() -> None:
     trail = Trail()
     refused = await observed(trail.gate(), wrap("press", post=[trail.after("x", says=Refused("not like this"))]))
     assert (refused.is_error, refused.result) == (True, "not like this\nwhat press gave: pressed a")
@@ -129,7 +129,7 @@ async def test_a_step_after_may_refuse_and_remark() -> None:
     assert (remarked.is_error, remarked.result) == (False, "pressed a\n[one]\n[two]")
 
 
-async def test_a_remark_stands_beside_a_result_that_is_no_text() -> None:
+async def test_a_remark_is_added_to_a_result_that_is_not_a_string() -> None:
     @gate
     async def press(key: str) -> dict[str, str]:
         return {"key": key}
@@ -140,7 +140,7 @@ async def test_a_remark_stands_beside_a_result_that_is_no_text() -> None:
 
 
 @pytest.mark.rule("F-41")
-async def test_whatever_a_step_does_to_the_arguments_the_gate_gets_what_was_asked() -> None:
+async def test_a_step_cannot_change_the_arguments_of_the_gate() -> None:
     got: list[Any] = []
 
     @gate
@@ -178,7 +178,7 @@ async def test_steps_and_gates_are_told_who_calls() -> None:
 
 
 @pytest.mark.rule("F-44", "F-45")
-async def test_a_child_cannot_shed_what_its_parents_gate_is_wrapped_in(tmp_path: Path) -> None:
+async def test_a_child_cannot_remove_the_wrappers_of_its_parents_gate(tmp_path: Path) -> None:
     def only_notes(call: GateCall) -> Refused | None:
         return None if call.args["path"].endswith(".md") else Refused("only notes may be written")
 
@@ -195,7 +195,7 @@ async def test_a_child_cannot_shed_what_its_parents_gate_is_wrapped_in(tmp_path:
 
 
 @pytest.mark.rule("F-45")
-async def test_a_program_meets_the_same_steps() -> None:
+async def test_a_gate_called_by_a_program_runs_the_same_steps() -> None:
     trail = Trail()
     circle = Circle(
         ["done", trail.gate(), wrap("press", pre=[trail.before("x", refuses="not this key")])],
@@ -235,6 +235,6 @@ async def test_done_and_call_agent_are_wrapped_like_any_gate() -> None:
         "whole",
         "whole",
     ]
-    assert len(headers) == 2  # the refused one never was
+    assert len(headers) == 2  # the refused child was never made
     assert answers == ["half", "whole", "whole"]  # the child inherits the wrapped `done`
     assert [one.get("wrapped") for one in headers[0].circle["gates"]] == [["whole"], ["named"]]

@@ -1,4 +1,4 @@
-"""Worlds for the laws of the runtime: trees of entities whose every word follows from their intent, and what strikes.
+"""Worlds for the laws of the runtime: trees of entities with answers that follow from their intents, and blows.
 
 A `Task` is what one intent is about: what its entity says, utterance by utterance. Entities know nothing but their
 path, which is their intent; so a world can be run again, disturbed, and come to the same. Effects are counted by the
@@ -72,7 +72,7 @@ NAMES = {"fades": "fading", "again": "again"}
 
 @dataclass(frozen=True)
 class Blow:
-    """What strikes a world, after so many seconds and so many turns of the event loop, and whom."""
+    """A fault in a world, its target, and when: after so many seconds and then so many turns of the event loop."""
 
     at: float
     ticks: int
@@ -81,7 +81,7 @@ class Blow:
 
 
 class World:
-    """The world that entities work in: the task of `root`, and of intents that are given besides."""
+    """The world that entities work in: the task of the intent `root`, and those of further intents."""
 
     def __init__(self, root: Task, **others: Task) -> None:
         self.tasks: dict[str, Task] = {}
@@ -229,7 +229,7 @@ async def pause(seconds: float, ticks: int) -> None:
 
 
 async def strike(runtime: Runtime, blow: Blow) -> None:
-    """Strike whoever is there when the time has come."""
+    """Strike one of the entities that are loaded at that time."""
     await pause(blow.at, blow.ticks)
     tree: Any = runtime._tree
     if blow.how in ("loom", "registry"):
@@ -256,7 +256,7 @@ def tasks_alive() -> int:
 
 
 def timers() -> float:
-    """Seconds to the next timer; infinity where there is none."""
+    """Seconds to the next timer; infinity without a timer."""
     if sniffio.current_async_library() == "trio":
         return trio.lowlevel.current_statistics().seconds_to_next_deadline
     loop: Any = asyncio.get_running_loop()
@@ -265,7 +265,7 @@ def timers() -> float:
 
 
 async def nothing_left(runtime: Runtime, before: int) -> None:
-    """A runtime that is closed has left no task, no timer, and nobody who waits."""
+    """Assert that a closed runtime has left no task, no timer and no waiting caller."""
     await pause(0.0, 3)
     assert tasks_alive() == before
     assert timers() > 3600
@@ -273,7 +273,7 @@ async def nothing_left(runtime: Runtime, before: int) -> None:
 
 
 def check_usage(loom: Any, episode: Any) -> None:
-    """An entity, and with it those below it, has used what their utterances add up to."""
+    """Assert that the usage of an entity and its subtree is the sum of their utterances."""
     if episode is not None:
         below = loom.subtree(episode.entity_id)
         said = [[one.usage for one in loom.records(entity) if isinstance(one, Utterance)] for entity in below]
@@ -282,7 +282,7 @@ def check_usage(loom: Any, episode: Any) -> None:
 
 
 def check_loom(loom: Any, world: World) -> None:
-    """What holds of every loom, whatever has happened."""
+    """Assert the invariants of every loom."""
     seen: set[str] = set()
     owners: dict[str, str] = {}
     started: dict[str, tuple[str, str]] = {}
@@ -343,7 +343,7 @@ def check_log(records: Any, header: Header) -> None:
 
 
 def effects_told(loom: Any, world: World) -> None:
-    """An effect happens once at most, but for gates that may be repeated; and what is told of it is true."""
+    """Assert that an effect happens at most once, but for repeatable gates, and that observations of it are true."""
     for entity in loom.entities():
         said: dict[str, Any] = {}
         for record in loom.records(entity):
@@ -369,7 +369,7 @@ def effects_told(loom: Any, world: World) -> None:
 
 
 def story(loom: Any, entity: str) -> Any:
-    """What an entity and those below it have lived through, without ids and times."""
+    """Return the story of an entity and its subtree, without ids and times."""
     told: list[Any] = []
     names: dict[str, str] = {}
     for record in loom.records(entity):
@@ -393,7 +393,7 @@ def story(loom: Any, entity: str) -> Any:
 
 
 def alike(found: Any, expected: Any) -> bool:
-    """Whether one story is the other, but for gates whose outcome is not known."""
+    """Return whether two stories are equal, except for gates with an unknown outcome."""
     if isinstance(found, (list, tuple)) and isinstance(expected, (list, tuple)):
         unsure = len(found) == 4 and found[0] == "seen" and found[1] in ("plain", "fading") and found[3]
         if unsure and "outcome unknown" in str(found[2]):
