@@ -1,9 +1,8 @@
-"""How a request proves whose it is where a key does not: by a token that expires, or by a signature.
+"""How a request authenticates without a key: by a token that expires, or by a signature.
 
-An `Access` gives the headers of one request. What it needs for them (a token, a key pair) it fetches in a worker
-thread, in the middle of the query that needs it: no task of its own keeps anything fresh, and nothing blocks the event
-loop. Of many queries that find a token expired one fetches the next, and the others wait for that. A crystal that does
-not ask fetches nothing.
+An `Access` gives the headers of one request. It fetches the credentials (a token, a key pair) in a worker thread, in
+the query that needs them: no background task renews them, and nothing blocks the event loop. If many queries find a
+token expired, one fetches the next token and the others wait for it. A crystal without queries fetches nothing.
 
 The libraries that know where a cloud keeps its credentials (`google-auth`, `azure-identity`, `botocore`) are extras of
 this package, imported where they are first needed.
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class Access(ABC):
-    """What proves whose a request is."""
+    """The authentication of requests without a key."""
 
     @abstractmethod
     async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """The batch interfaces of providers: hand in many requests, see whether they are answered, fetch the answers.
 
-Each provider keeps a batch for a day or more and answers at half price. What a crash may have left open, whether a
-batch was handed in, its list of batches tells: OpenAI shows what was in each, the others do once a batch has ended.
+Each provider keeps a batch for a day or more and answers at half price. After a crash, the provider's list of batches
+tells whether a batch was submitted: OpenAI shows the contents of each batch, the others once a batch has ended.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class BatchEndpoint(ABC):
 
 
 class AnthropicBatches(BatchEndpoint):
-    """Anthropic's Message Batches. What is in a batch is known once it has ended."""
+    """Anthropic's Message Batches. The contents of a batch are known once it has ended."""
 
     most = 100_000
     largest = 250_000_000
@@ -254,7 +254,7 @@ class OpenAIBatches(BatchEndpoint):
 
 
 class GoogleBatches(BatchEndpoint):
-    """Gemini's batches, with the requests in one body. What is in a batch is known once it has ended."""
+    """Gemini's batches, with the requests in one body. The contents of a batch are known once it has ended."""
 
     most = 100_000
     largest = 19_000_000

@@ -1,8 +1,8 @@
 """The batch interfaces of Vertex AI and Amazon Bedrock, whose requests and answers are files in a bucket (R-24).
 
-A file of requests is put into the bucket, and a job is made that reads it and writes the answers beside it. What was in
-a job, its file of requests tells: so a job that was accepted just before a crash is found again in the list of jobs.
-The files stay where they are: a rule of the bucket may delete them after some days.
+A file of requests is put into the bucket, and a job reads it and writes the answers next to it. The file shows which
+requests a job contains, so a job that was accepted just before a crash is found again in the list of jobs. The files
+stay in the bucket; a lifecycle rule may delete them after some days.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class BucketBatches(BatchEndpoint):
         return "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
 
     async def _ids(self, address: object) -> frozenset[str]:
-        """Return the ids in a file of requests. One that is gone, or lies in another bucket, was none of ours."""
+        """Return the ids in a file of requests; none if the file is gone or in another bucket: then it is not ours."""
         mine, name = self.address(""), str(address)
         if not name.startswith(mine):
             return frozenset()

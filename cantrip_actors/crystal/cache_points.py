@@ -22,7 +22,7 @@ MOST: Final = 4
 class CachePoints:
     """Marks of a prompt for the provider's cache. `ttl` is how long it is kept.
 
-    `messages` is how many of the newest messages of users and gates are marked. What is None is decided for each query:
+    `messages` is how many of the newest messages of users and gates are marked. What None means depends on the query:
     tools are marked if there is no system prompt, which covers them, and a second message after a turn with so many
     calls that the provider would not find the last mark (it looks back over 20 blocks).
 
@@ -45,7 +45,7 @@ class CachePoints:
 
     @property
     def mark(self) -> Mapping[str, Any]:
-        """What stands in the request at each place."""
+        """The mark as it is written into a request."""
         return {"type": "ephemeral"} if self.ttl == "5m" else {"type": "ephemeral", "ttl": "1h"}
 
     def has_tools(self, system: str) -> bool:

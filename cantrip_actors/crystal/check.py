@@ -1,6 +1,6 @@
 """Prove a crystal against its provider: 25 short queries, each of which shows one thing that entities rely on (R-31).
 
-They are live queries and cost a little. Nothing of this runs unless somebody asks for it: `cantrip crystals check`.
+They are live queries and cost a little. They run only on request: `cantrip crystals check`.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ locks, and nothing in it belongs to the task that opened it.
 connection warm with comments cannot keep a turn waiting for ever. Once a response is complete, the rest of its stream
 gets `GRACE` seconds.
 
-**Leaving.** A cancelled query closes its connection before the cancellation goes on.
+**Leaving.** A cancelled query closes its connection before the cancellation propagates.
 
-**Keys** go into headers, and nowhere else: not into addresses, errors, logs or reprs. What a provider says is searched
-for them before it is passed on. Headers that a user gives are keys as well, where their name says so. Where there is no
-key, an `Access` may stand for one (`access.py`); if the provider refuses what it gives, it is asked for it anew, once.
+**Keys** go into headers and nowhere else: not into addresses, errors, logs or reprs. They are removed from a provider's
+words before those are passed on. A user's headers with a secret's name count as keys, too. Without a key, an `Access`
+may authenticate (`access.py`); if the provider refuses its credentials, they are fetched anew, once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REDIRECTS: Final = 4
 """Addresses that a query is put to at most: a server may send it on, within its own host (307, 308)."""
 
 ERROR_BYTES: Final = 64 * 1024
-"""How much of an error's body is read."""
+"""How many bytes of an error's body are read."""
 
 _NO_ACCESS: Final = frozenset({401, 403})
 _HIDDEN: Final = "[key]"
@@ -66,7 +66,7 @@ _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token)\s+", re.IGNORECASE)
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _SHORTEST: Final = 5
-"""Characters: what is shorter is no key, and would be found everywhere."""
+"""Characters: a shorter text is not a key, and would be found everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Timeouts:
 
 
 class Request(NamedTuple):
-    """What is posted, and what of it the decoder has to know."""
+    """One request to a provider, with the facts about it that the decoder needs."""
 
     path: str
     body: bytes
@@ -97,23 +97,23 @@ class Request(NamedTuple):
     sent: frozenset[str] = frozenset()
     """The parameters that a provider could refuse; see `Family.learn`."""
     values: Mapping[str, bytes] = {}
-    """What was sent of each of them, as JSON."""
+    """The value that was sent of each of them, as JSON."""
     wanted: frozenset[str] = frozenset()
     """The parameters that were asked for, those that are left out among them."""
     effort: str | None = None
     """The level of thinking that was sent."""
     left_out: tuple[str, ...] = ()
-    """What was asked for and is not sent."""
+    """The settings that were asked for and are not sent."""
     headers: Mapping[str, str] = {}
     """Headers of this request only; a value is added to one of the same name."""
     secrets: tuple[str, ...] = ()
     """Secrets in its body, which no error may tell."""
     adjusted: Mapping[str, Adjusted] = {}
-    """What is sent with another value than the one that was asked for."""
+    """The settings that are sent with another value than the one that was asked for."""
 
 
 class Connection(TypedDict, total=False):
-    """How to reach a provider. What is left out, or None, is the family's own."""
+    """How to reach a provider. A setting that is left out or None has the family's default."""
 
     api_key: str | Callable[[], str | None] | None
     headers: Mapping[str, str] | None
@@ -130,7 +130,7 @@ class EnvironmentKey:
     others: tuple[str, ...] = ()
 
     def __call__(self) -> str | None:
-        """The key, None where there is none."""
+        """Return the key, or None if the environment has none."""
         return next((value for name in (self.variable, *self.others) if (value := os.environ.get(name))), None)
 
 
@@ -219,7 +219,7 @@ class Client:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """What must not leave the runtime, but for the key: headers, and what stands for a key."""
+        """The secrets that must not leave the runtime, except the key: headers, and an access's credentials."""
         return self._secret_headers if self._access is None else {**self._secret_headers, **self._access.secrets}
 
     async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:
@@ -393,7 +393,7 @@ class Client:
 
     async def _refused(self, response: httpx.Response) -> ProviderError:
         body = b""
-        with anyio.move_on_after(GRACE) as scope:  # what went wrong is known; why can be left unsaid
+        with anyio.move_on_after(GRACE) as scope:  # the status is known, so the body is optional
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > ERROR_BYTES:
@@ -433,7 +433,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where it asks, without a query, which may have a key."""
+        """The base address, without its query, which may have a key."""
         return render_url(self.base_url.partition("?")[0])
 
     def __repr__(self) -> str:
@@ -441,9 +441,9 @@ class Client:
 
 
 class _Hearing:
-    """One answer as it is heard: taken apart, decoded, told of, and written down for `replay` if that is wanted.
+    """One answer as it arrives: split into events, decoded, emitted, and recorded for `replay` if that is wanted.
 
-    `error` is what it came to: kept until the connection is closed, and raised then.
+    `error` is kept until the connection is closed, and raised then.
     """
 
     __slots__ = ("_emit", "_framing", "_lines", "_record", "_scrub", "decoder", "error")
@@ -489,7 +489,7 @@ class _Hearing:
         return further
 
     def tell(self, payloads: list[Payload]) -> None:
-        """Pass them on to who watches."""
+        """Emit the payloads to the observer."""
         if self._emit is not None:
             for payload in payloads:
                 self._emit(payload)

@@ -1,4 +1,4 @@
-"""A response in the making: what every family's decoder writes into while its provider's stream goes by.
+"""A response in the making: every family's decoder writes into it while the provider's stream arrives.
 
 A decoder knows its provider's events and nothing of ours; a `Draft` knows canonical payloads and responses and nothing
 of providers. Each item (a message, a stretch of reasoning, a call) is begun, added to and ended once; each of these
@@ -47,7 +47,7 @@ from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 __all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
 
 KEPT: Final = "sha256:"
-"""What stands before the digest of an image in a block, where its bytes belong (`encode.with_bytes`)."""
+"""The prefix to an image's digest, which replaces the image's bytes in a block (`encode.with_bytes`)."""
 
 Kind = Literal["message", "reasoning", "function_call", "image", "server_call", "server_result"]
 
@@ -98,7 +98,7 @@ class Item:
 class Draft:
     """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would.
 
-    Where it is 0, the ids stay as they came: the loop gives those that are missing.
+    If it is 0, the ids stay as they came, and the loop adds missing ones.
     """
 
     __slots__ = (
@@ -140,14 +140,14 @@ class Draft:
         """Whether calls of the provider's own tools are items of the stream: for whoever watches a query, they are."""
 
     def take(self) -> list[Payload]:
-        """The payloads that came to be since the last time."""
+        """Return the payloads that were made since the last call."""
         out = self._out
         if out:
             self._out = []
         return out
 
     def start(self, model: object = None) -> None:
-        """The response begins; saying so twice changes nothing."""
+        """Begin the response; a second call changes nothing."""
         if not self.started:
             self.started = True
             if isinstance(model, str) and model:
@@ -155,7 +155,7 @@ class Draft:
             self._out.append(ResponseStart(self.model, self.provider))
 
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
-        """A message or a stretch of reasoning begins."""
+        """Begin a message or a stretch of reasoning."""
         self.start()
         before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
         follows = kind == "message" and before is not None and before.kind == "message"
@@ -165,7 +165,7 @@ class Draft:
         return item
 
     def call(self, name: object, call_id: object = None) -> Item:
-        """A call begins. Where the server gave no id, or one that is taken, it gets one.
+        """Begin a call. If the server gave no id, or one that is taken, the call gets a new id.
 
         Raises ProviderError where it has no name: whatever it was to be, it cannot be made.
         """
@@ -186,7 +186,7 @@ class Draft:
         return item
 
     def serve(self, tool: str, call_id: object = None, name: str = "") -> Item:
-        """A call of one of the provider's own tools begins: it runs there, and is none of ours (R-21).
+        """Begin a call of one of the provider's own tools, which runs there and is not a gate call (R-21).
 
         `name` is what is called within the tool, where it has several.
         """
@@ -207,7 +207,7 @@ class Draft:
         return item.call_id
 
     def served(self, call_id: object, result: Any, *, is_error: bool = False) -> None:
-        """What came of such a call. Its beginning may stand in an earlier part of the answer."""
+        """Add the result of such a call. The call may have begun in an earlier part of the answer."""
         self.start()
         own = str(call_id or "")
         told = self._served.setdefault(own, {"id": own})
@@ -238,7 +238,7 @@ class Draft:
         return str(self.first + len(self._items))
 
     def add(self, item: Item, text: object) -> None:
-        """More of an item; what is no text, or none, adds nothing."""
+        """Add text to an item. Non-strings and empty strings are ignored."""
         if text and isinstance(text, str) and item.open:
             if self._careful:
                 text = self._joined(item, text)
@@ -273,7 +273,7 @@ class Draft:
         return whole(text)
 
     def end(self, item: Item, text: str | None = None) -> None:
-        """An item is finished. `text`, where given, is what its provider says it is in full."""
+        """End an item. `text`, if given, is its full text according to the provider."""
         if not item.open:
             return
         if self._half and (half := self._half.pop(item.number, "")):
@@ -291,7 +291,7 @@ class Draft:
                 item.given = _object(item.text)
             elif self._careful:
                 item.given = _wholly(item.given)
-            # arguments that are no object are for the gate to refuse; a stream's observer is told of none
+            # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
             final = FinalFunctionCall(item.name, item.call_id, item.given or {})
             if item.kind == "server_call":
                 told = self._served[item.call_id]
@@ -328,7 +328,7 @@ class Draft:
         return f"{KEPT}{made.digest}" if made.digest else None
 
     def cut_off(self) -> None:
-        """The answer was cut off here. A call of whose arguments nothing had come has not none: nobody knows them."""
+        """Mark the answer as cut off. The arguments of a call that had not received any are unknown, not empty."""
         last = self._items[-1] if self._items else None
         if last is not None and last.kind == "function_call" and not last.given and not last.text.strip():
             self.end(last)
@@ -439,7 +439,7 @@ def _wholly(value: Any) -> Any:
 
 
 def tokens(value: Any) -> int:
-    """A count of tokens: what is none, or more than there can be, is 0. Bookkeeping is no reason to lose an answer."""
+    """Return a count of tokens; 0 for an invalid or impossible count, so that a wrong count never loses an answer."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return int(value) if is_number and 0 < value < _TOKENS else 0
 
@@ -463,7 +463,7 @@ class Decoder(ABC):
     """What makes events of the bytes that come."""
     joint: ClassVar[str] = ""
     seam: ClassVar[str] = "\n\n"
-    """What stands between the thinking before an interruption and after it."""
+    """The separator between the thinking before and after an interruption."""
 
     def __init__(self, model: str = "", *, utterance: int = 1, tools: Collection[str] = (), provider: str = "") -> None:
         self.draft = Draft(provider or self.provider, model, utterance, self.joint)
@@ -474,9 +474,9 @@ class Decoder(ABC):
         self.complete = False
         self.over = False
         self.unfinished = False
-        """The provider interrupted itself, and goes on when it is asked to: this part may say nothing."""
+        """The provider interrupted itself and continues on request, so this part may be empty."""
         self.resumes = False
-        """This goes on where another part was interrupted."""
+        """This part continues one that was interrupted."""
         self.logprobs: list[list[Any]] = []
         """Log probabilities of the answer's tokens, where they were asked for (`typed_settings.tokens_of`)."""
         self.moves = False
@@ -527,7 +527,7 @@ class Decoder(ABC):
         """Take in one event, or a whole body."""
 
     def ended(self) -> None:
-        """The server said `[DONE]`: nothing can come any more."""
+        """Handle the server's `[DONE]`: no more events follow."""
         self.over = True
 
     def finish(self) -> Response:
@@ -542,7 +542,7 @@ class Decoder(ABC):
         return self.draft.response(self.counts, self.metadata, self.blocks(), unfinished=self.unfinished)
 
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
-        """What has to go back to this provider and model unchanged, as one block that says whose it is."""
+        """Return what has to go back to this provider and model unchanged, as one block that names both."""
         content = self.kept()
         if not content:
             return ()

@@ -5,7 +5,7 @@ A context only grows, so what was encoded of it for the last query is the beginn
 keeps is bounded in bytes over all contexts, the least recently used go first, and a context that it does not know, or
 that has changed underneath (a fold, a fork, a faded result), is encoded whole.
 
-What the contract promises every provider is seen to here, once, whatever the context holds:
+This file keeps the promises of the contract to every provider, whatever the context holds:
 
 - every call is answered, right after the utterance that made it, in the order of the calls; one without a result gets
   one that says so, and a result without its call becomes plain text;
@@ -44,10 +44,10 @@ __all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "W
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"
-"""What the provider is told where it is to answer and there is nothing that it has not heard."""
+"""The text sent to a provider that should answer when the context has nothing new for it."""
 _MARK: Final = len(KEPT) + 64
 MADE: Final = "[what you have made]"
-"""What the provider is told before the images of its last answer, where an answer can have none."""
+"""The text sent before the images of the last answer, for providers whose answers cannot hold images."""
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 BUDGET: Final = 64 * 1024 * 1024
@@ -64,7 +64,7 @@ CONTEXTS: Final = 1024
 
 
 class Answer(NamedTuple):
-    """What a call came to. `said` is the utterance that made it, as its call number `at`; `id` is its id out there."""
+    """The answer to a call. `said` is the utterance with the call at index `at`; `id` is the provider's id of it."""
 
     said: Message
     at: int
@@ -110,18 +110,18 @@ class Writer(ABC):
 
     @abstractmethod
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """What came between two utterances. `last` where the provider is to answer it now."""
+        """Yield the messages between two utterances. `last` if the provider has to answer them now."""
 
     def mark(self, fragment: bytes) -> bytes:
         """Return the last fragment of an older run, marked for the provider's cache."""
         return fragment
 
     def parts(self, text: str | Shown) -> list[str | File]:
-        """A text with its images as the provider is to be sent it: in order, and one text where there are none."""
+        """Return a text with its images as they are sent: in order; a single text if there are no images."""
         return [text] if isinstance(text, str) else parts_of(text.text, text.images, self.takes)
 
     def results(self, answer: Answer, text: str) -> list[str | File]:
-        """The same of a result, which is told as `text`."""
+        """Return the parts of a result, whose text is `text`."""
         return parts_of(text, answer.images, self.takes) if answer.images else [text]
 
     def blind(self) -> None:
@@ -133,7 +133,7 @@ class Writer(ABC):
         self.takes = replace(self.takes, files=tuple(kinds))
 
     def own(self, message: Message) -> Any:
-        """The content of the block that this provider and this model made of the message, None where there is none."""
+        """Return the content of the message's block by this provider and this model, None if it has none."""
         if self.replays:
             for block in message.blocks:
                 if block.get("provider") == self.named and block.get("model") == self.model:
@@ -145,8 +145,8 @@ class Writer(ABC):
 class Encoded(NamedTuple):
     """A context, encoded. `utterance` numbers the answer, from 1.
 
-    `parts` are the elements of its list of messages, with commas between those of one part: to be joined at once, since
-    the first of them goes on growing. That one copy is all that an old context costs.
+    `parts` are the elements of its list of messages, with commas between those of one part. Join them at once, since
+    the first part keeps growing. That one copy is the whole cost of an old context.
     """
 
     system: str
@@ -159,7 +159,7 @@ class Encoded(NamedTuple):
 
 
 class _Transcript:
-    """What is encoded of one context: `count` messages, of which the open run is still as it came."""
+    """The encoded beginning of one context: `count` messages, of which the open run is not encoded yet."""
 
     __slots__ = (
         "count",
@@ -275,7 +275,7 @@ class _Transcript:
         return place
 
     def marked(self, writer: Writer, *, older: int) -> list[bytes | bytearray]:
-        """What is encoded, with the newest `older` runs marked."""
+        """Return the encoded fragments, with the newest `older` runs marked."""
         made: list[bytes | bytearray] = []
         begin = 0
         for start, end in list(self.runs)[-older:] if older > 0 else ():
@@ -299,8 +299,8 @@ class Encoder:
     ) -> Encoded:
         """The context as its provider wants it.
 
-        `extra` is a text more for the provider to hear, kept by nobody. With `bare`, what there is so far goes without
-        the provider's own blocks, now and from here on. Where it `resumes`, the last utterance is not over.
+        `extra` is one more text for the provider, which is not kept. With `bare`, the context so far is sent without
+        the provider's own blocks, now and in later queries. With `resumes`, the last utterance is not over.
         """
         transcript = self._find(messages, anew=bare)
         before = len(transcript.done)

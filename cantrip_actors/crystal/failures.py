@@ -8,8 +8,8 @@ status 200. `failure` reads all of them into one `ProviderError`. The tables bel
 | by status | 408, 409, 424, 425, 429, 500 and above | every other one |
 | by name | overload, rate limits, time-outs, internal errors, botched calls | spent quotas and credit, daily limits |
 
-What is named goes before what is numbered: a spent quota comes with status 429. Pure, but for the time that a date in
-`retry-after` is compared with, and that is handed in.
+An error's name takes precedence over its status: a spent quota comes with status 429. Pure: the time that a date in
+`retry-after` is compared with is an argument.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ CREDIT: Final = frozenset(
 """Most come as rate limits, and no wait mends them."""
 
 FLUKES: Final = frozenset(("tool_use_failed", "json_validate_failed"))
-"""What comes with status 400 and is a fluke of sampling: the same query may succeed (R-07)."""
+"""Errors with status 400 that are flukes of sampling: the same query may succeed (R-07)."""
 _FLUKE: Final = re.compile(
     r"model did not call a tool|failed to (?:call a function|(?:generate|validate) JSON)", re.IGNORECASE
 )
@@ -125,7 +125,7 @@ def failure(
 
 
 def _text(told: str) -> str:
-    """Return a text that can be written: half a character, as JSON may hold it, is none for a reader."""
+    """Return a text that can be encoded: half a character, which JSON may hold, is replaced."""
     return told.encode(errors="replace").decode()
 
 
@@ -160,7 +160,7 @@ def _status(names: tuple[str, ...], *, is_text: bool) -> int:
             return STATUS[name]
         if name.isdecimal() and 400 <= int(name) <= 599:
             return int(name)
-    # One that has a name which nobody knows, or words only, is no reason to try again. One without is the server's own.
+    # An error with an unknown name, or with words only, is not retried. One without either is the server's own fault.
     return 400 if names or is_text else 500
 
 

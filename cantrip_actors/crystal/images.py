@@ -3,9 +3,9 @@
 What a family takes is a `Takes`: media types, bytes, addresses. An image that it does not take, or whose bytes the loom
 has lost, becomes a line of text that says so, in its place: a query is never refused for good because of one image that
 an old message has. The same holds of other files, but users are told before that: what a crystal does not take is
-refused where it is put to an entity (`refused_file`). A file that is a text is told as text where a family has no other
-place for it. Where a server refuses images as such, that is learnt (`Family.learn`), and from then on every image
-is such a line for this crystal.
+refused where it is put to an entity (`refused_file`). A text file is sent as text if a family has no other
+place for it. If a server refuses all images, the crystal learns that (`Family.learn`), and from then on replaces every
+image by such a line.
 
 What an image costs in tokens is a formula of its pixels, each family's own: none is exact for every model, so what they
 come to is learnt along with what a character amounts to (`estimate.py`).
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 UNKNOWN: Final = 1_600
-"""Tokens of an image whose size in pixels nobody knows: of an address, or of a header that does not say it."""
+"""Tokens of an image of unknown size in pixels: an address, or a file whose header does not tell it."""
 
 
 class Shown(NamedTuple):
@@ -56,7 +56,7 @@ class Takes:
     """The images and files that a provider takes. `largest` is in bytes of base64 of an image, `widest` in its pixels.
 
     `files` are media types ("application/pdf", "audio/*"). `fetched` are those of which it fetches a file from an
-    address, and `ids` the providers whose ids of files it knows. A text that is not among `files` is told as text.
+    address, and `ids` the providers whose ids of files it knows. A text file that is not among `files` is sent as text.
     """
 
     kinds: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -71,7 +71,7 @@ class Takes:
     ids: frozenset[str] = frozenset()
 
     def why_not(self, image: File) -> str | None:
-        """What is in the way of an image or another file; None for one that it takes."""
+        """Return why an image or another file is not taken, None if it is."""
         if not isinstance(image, Image):
             return self._why_no_file(image)
         if not self.any:

@@ -8,8 +8,7 @@ A refusal is about one of four things, and only the first three teach anything:
 - a parameter that the server or the model does not have: it is left out, whatever its value;
 - a mistake of the caller: a number out of its range, a tool that is wrong. That is an error, and nothing is learnt.
 
-Whatever is changed is told with each response that it was changed for: `metadata["left_out"]` and
-`metadata["adjusted"]`.
+Each response reports the changes that were made for it: `metadata["left_out"]` and `metadata["adjusted"]`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Lessons:
         return self._parameters.get(parameter, -1.0) > self.clock()
 
     def note(self, parameter: str) -> None:
-        """The parameter was refused."""
+        """Note that the parameter was refused."""
         self._parameters[parameter] = self.clock() + LASTS
 
     def has_value(self, parameter: str, value: bytes, company: frozenset[str]) -> bool:
@@ -83,7 +82,7 @@ class Lessons:
         return self._values.get((parameter, value, company), -1.0) > self.clock()
 
     def note_value(self, parameter: str, value: bytes, company: frozenset[str]) -> None:
-        """This value was refused, in a query with these parameters."""
+        """Note that this value was refused in a query with these parameters."""
         now = self.clock()
         self._values = {key: until for key, until in self._values.items() if until > now}
         self._values[parameter, value, company] = now + LASTS
@@ -99,7 +98,7 @@ class Lessons:
         return sent
 
     def note_level(self, refused: str, said: str) -> str | None:
-        """The level was refused, in these words; return the one to send instead, None where there is none."""
+        """Note that the level was refused, in these words; return the one to send instead, None if no level is left."""
         gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
         instead = nearest_level(refused, said, gone)
         if instead is not None:

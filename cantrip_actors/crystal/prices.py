@@ -1,12 +1,12 @@
-"""What is known of models: prices and sizes by the dataset of `genai-prices`, and what they take by `models.toml`.
+"""Facts about models: prices and sizes from the dataset of `genai-prices`, and accepted inputs from `models.toml`.
 
 The dataset comes with the package and is read where the first model is looked up (a fifth of a second, once); nothing
 here asks the network. A program that keeps it fresh (`genai_prices.UpdatePrices`) changes what is looked up here too.
 Prices that hold from a date, or at some hours, are those of the moment of the look-up. A user's own rows go first.
 
-A price is looked up by the name that the provider says answered, then by the name that was asked; at the provider
-whose address is asked, else at the family's. Nothing is guessed: where nothing is known, the cost is 0 (`Usage.cost`),
-and what a model refuses is learnt from its refusal (R-25).
+A price is looked up by the model name in the answer, then by the name in the query; at the provider of the address in
+use, else at the family's. Nothing is guessed: the cost of an unknown model is 0 (`Usage.cost`), and the crystal learns
+from a refusal what a model refuses (R-25).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["TRAITS", "UNKNOWN", "Model", "Prices"]
 
 _DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d+(?::\d+\w*)?)?$")
 _SELLER: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*")
-"""What stands before a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""
+"""The prefix to a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""
 TRAITS: Final = Path(__file__).with_name("models.toml")
 
 MAKERS: Final = ("anthropic", "google", "openai")
-"""Where a model is looked up if nobody knows who sells it: other names than theirs are sold by many, or run at home."""
+"""Where a model of an unknown seller is looked up: models of other makers have many sellers, or run locally."""
 
 _COLUMNS: Final = {
     "input": "input_mtok",
@@ -112,7 +112,7 @@ class Prices:
 
     @classmethod
     def load(cls, file: str | Path) -> Prices:
-        """What is known here, with the rows of a TOML file: a table for each model, with the fields of `Model`."""
+        """Return prices with the rows of a TOML file: a table for each model, with the fields of `Model`."""
         try:
             with Path(file).open("rb") as source:
                 return cls(tomllib.load(source))
@@ -201,7 +201,7 @@ def _info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -
 
 
 def _converted(info: ModelInfo, now: datetime, context: Mapping[str, str]) -> Model:
-    """The dataset's prices as ours. Where a price has several steps, the first: who has two says its costs itself."""
+    """The dataset's prices as ours. Of several steps only the first counts: a seller with two reports costs."""
     prices: dict[str, Any] = {}
     above: dict[str, float] = {}
     listed = vars(info.get_prices(now, context or None))

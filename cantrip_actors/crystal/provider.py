@@ -1,7 +1,7 @@
 """A provider's model as a crystal: a family's encoder and decoder around one query (CRYSTAL-1 … CRYSTAL-6).
 
-`Family` is what a provider's interface is: how a request is written, who reads the answer, what it refuses. One module
-a family has the writer, the decoder and the `Family` that names both; this file has what they share.
+A `Family` describes a provider's interface: how to write a request, which decoder reads the answer, what the model
+refuses. Each family's module has the writer, the decoder and the `Family` that names both; this file has shared code.
 
 `ProviderCrystal.invoke` is one attempt: it asks once, or as often as the interface wants it for one answer:
 
@@ -68,10 +68,10 @@ SCHEMAS: Final = 64
 """How many schemas of answers a crystal keeps as its family takes them."""
 
 IMAGES: Final = "images"
-"""What is left out where a server takes none."""
+"""The name in `left_out` if a server takes no images."""
 
 FILES: Final = "files"
-"""What is left out where a context has files that the model does not take."""
+"""The name in `left_out` if a context has files that the model does not take."""
 
 VALUES: Final = frozenset({"temperature", "top_p", "stop", *TYPED})
 """The parameters of which a model may refuse one value and take another."""
@@ -85,10 +85,10 @@ CUT_OFF: Final = frozenset(
 MISFIT: Final = "simplify output_schema, raise max_tokens, or use a crystal that can be made to follow a schema"
 
 OUR_OWN: Final = frozenset({"", "include", "stream_options"})
-"""Parameters that nobody asks for: that they are left out is told when it is learnt, and not with each response."""
+"""Parameters that no caller sets: only the response that learnt of a refusal reports them as left out."""
 
 UNSEEN: Final = frozenset({"blocks", "null", *OUR_OWN})
-"""What is learnt and stands in no request as left out."""
+"""Lessons that no request lists as left out."""
 
 PAUSES: Final = 16
 """How often an interrupted turn is taken up again."""
@@ -125,7 +125,7 @@ class Asked(NamedTuple):
     extra: str = ""
     """A text more to be heard, of this query only."""
     resumes: bool = False
-    """The last utterance was interrupted, and goes on."""
+    """The last utterance was interrupted and continues."""
 
 
 class Family(ABC):
@@ -171,7 +171,7 @@ class Family(ABC):
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
         self.refused: set[str] = set()
-        """What is known to be refused without having been tried."""
+        """Parameters that are known to be refused without a try."""
         if not known.sampling:
             self.refused |= {"temperature", "top_p"}
         if not known.forced:
@@ -196,7 +196,7 @@ class Family(ABC):
 
     @abstractmethod
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the fields of a request, but for the messages; what is yielded of one object is merged.
+        """Yield the fields of a request except the messages; fields of one object are merged.
 
         Each comes with the parameter under which a model may refuse it, "" where it always belongs to the request.
         Fields that are None are not sent.
@@ -374,7 +374,7 @@ class Family(ABC):
         self.lessons_learnt.note(parameter)
 
     def show_no_images(self) -> None:
-        """The model takes none: what they are is said in their places."""
+        """Replace images by descriptions from now on: the model takes none."""
         self.refused.add(IMAGES)
         self.encoder.writer.blind()
         self.encoder.forget()
@@ -387,7 +387,7 @@ class Family(ABC):
     """How many tokens an image takes, as far as one knows before."""
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
-        """The query with which an interrupted turn goes on, None for one that is done. `asked` is how it began."""
+        """Return the query that continues an interrupted turn, None if the turn is done. `asked` began the turn."""
         return None
 
 
@@ -452,7 +452,7 @@ class ProviderCrystal:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """What it asks with, the key by the name of its variable: what must not leave the runtime."""
+        """The secrets that must not leave the runtime, with the key under the name of its variable."""
         key = self._key()
         return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
 
@@ -676,7 +676,7 @@ class _Query:
             self.emit(payload)
 
     def _discard(self, why: str) -> None:
-        """What was shown of an answer that will not do is closed."""
+        """Close the items that were emitted for an answer that is not used."""
         if self.emit is not None:
             for number in range(self.items):
                 self.emit(ItemError(str(number), StreamError("RETRY", why)))

@@ -79,7 +79,7 @@ FAREWELL: Final = 5.0
 """Seconds that a cancelled caller waits for the provider to end the work on its query."""
 
 TOLD: Final = 4000
-"""Characters of an answer that failed which the next attempt is told."""
+"""Characters of a failed answer that are quoted to the next attempt."""
 
 _UNREADABLE: Final = (
     "[that could not be read as a tool call, and nothing was run. Call a tool by its interface, with arguments as one "
@@ -102,7 +102,7 @@ class Earlier(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What is asked: the context with its tools, and the call's sampling parameters (`Call.sampling`)."""
+    """One query: the context with its tools, and the call's sampling parameters (`Call.sampling`)."""
 
     invocation: Invocation
     options: Mapping[str, Any] = {}
@@ -143,7 +143,7 @@ class PostingCrystal(ABC):
 
     @abstractmethod
     async def look(self, handles: Sequence[Any]) -> Look:
-        """Return which of the queries can be collected. Raises ProviderError if nobody can tell now."""
+        """Return which of the queries can be collected. Raises ProviderError if that cannot be told now."""
 
     @abstractmethod
     async def collect(self, handle: Any, query: Query) -> Response:
@@ -153,7 +153,7 @@ class PostingCrystal(ABC):
         """
 
     async def abandon(self, handle: Any) -> None:  # noqa: B027  # a crystal that cannot do so has nothing to write
-        """End the work on a query whose entity was interrupted or stopped; by default it goes on, and is not collected.
+        """End the work on a query whose entity was interrupted or stopped; the default does nothing.
 
         Raises ProviderError if the provider could not be told.
         """
@@ -190,7 +190,7 @@ class PostingCrystal(ABC):
 class NotAsAsked(ProviderError):
     """An answer that is not what was asked for. `ask` asks again; only a `Through` sees this error.
 
-    `wanted` is what the crystal is told then, and `advice` what the caller is if it never does.
+    `wanted` is sent to the crystal then, and `advice` goes to the caller if the crystal never complies.
     """
 
     def __init__(self, problem: str, response: Response, wanted: str = "", advice: str = "") -> None:
@@ -280,7 +280,7 @@ def _after(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Q
     insisting = _insisting(query, failed)
     if query.handle is None:
         return insisting
-    # it is posted anew; what it cost is then known to its handle only
+    # it is posted anew, and then only its handle knows the cost so far
     return insisting._replace(handle=None, earlier=Earlier(query.handle, spent))
 
 

@@ -2,7 +2,7 @@
 
 A recording is what a provider sent, without its framing: a whole body as JSON, or a JSON event a line. Event streams as
 they are will do as well. A file may hold several responses one after the other; where one ends is known by the
-provider's own rules, so nothing has to stand between them. Which provider it was is told by its words.
+provider's own rules, so nothing has to stand between them. The events show which provider it was.
 
 `record="FILE"` on a crystal makes such files. A replayed crystal keeps no state: the utterance of a context that has
 had *n* of them is the response number *n* + 1, so any number of entities may share it, and a fork hears what the
@@ -52,7 +52,7 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "google": GoogleDecoder,
     "bedrock": BedrockDecoder,
 }
-"""Who reads what, by the names that recordings are filed under."""
+"""The decoder of each family, by the names that recordings use."""
 
 
 class Outcome(NamedTuple):
@@ -296,7 +296,7 @@ def replay(file: str | Path, *, prices: Prices | None = None) -> Replay:
 
 
 def faults(payloads: Iterable[Payload]) -> list[str]:
-    """What is wrong with a stream of one response: nothing, where it keeps the rules of `stream/wire.py`."""
+    """Return the faults of one response's stream by the rules of `stream/wire.py`; an empty list if it has none."""
     found: list[str] = []
     begun: dict[str, bool] = {}
     """Items by id; whether each is still open."""

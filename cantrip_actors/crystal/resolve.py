@@ -20,7 +20,7 @@ __all__ = ["FAMILIES", "resolve"]
 
 
 def resolve(crystal: Crystal | str) -> Crystal:
-    """The crystal that is meant.
+    """Return the crystal for this name; an object is returned as it is.
 
     `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
     `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a

@@ -238,7 +238,7 @@ _LIMITS: Final = (
 
 
 def for_anthropic(schema: Schema) -> Fitted:
-    """Return the schema for Anthropic's structured outputs: objects are closed, limits are told in descriptions.
+    """Return the schema for Anthropic's structured outputs: objects are closed, limits are put into descriptions.
 
     The provider takes no maps and no recursion: then there is no schema.
     """
@@ -323,7 +323,7 @@ def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
 
 
 def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
-    """Return the nearest schema that Gemini takes for a tool's arguments: what it does not know is left out."""
+    """Return the nearest schema that Gemini takes for a tool's arguments, without unknown keywords."""
     made: Schema = _mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
     return made
 
@@ -363,7 +363,7 @@ def _gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str
 
 
 def in_words(schema: Schema) -> str:
-    """Return what a model is told that cannot be made to follow a schema."""
+    """Return the instructions for a model that cannot be forced to follow a schema."""
     text = orjson.dumps(schema, default=dict).decode()
     return f"[Answer with one JSON value and nothing else. It has to fit this JSON Schema: {text}]"
 

@@ -4,8 +4,8 @@ A list is handed out in the order in which entities were made (`bind`), not in t
 run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function has no
 memory of its own, so it may be shared by any number of entities (CRYSTAL-1).
 
-A script is checked when it is made. What a response breaks of the contract (nothing said, two calls with one id) is
-left in: to break it is what some scripts are for.
+A script is checked when it is made. Breaches of the contract (no content, two calls with one id) are not refused: some
+scripts exist to test them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Step(NamedTuple):
 
 
 class Scripted:
-    """A crystal that says what it was told to. Make one with `scripted`.
+    """A crystal that gives prepared answers. Make one with `scripted`.
 
     `invocations` holds what each query received, in order; crystals bound to entities share it. `name` is what the loom
     calls the crystal, `context_window` its size in tokens, None where it has none.
@@ -82,7 +82,7 @@ class Scripted:
         self.invocations = invocations
         self._steps = steps
         self._numbers = numbers
-        """The responses that nobody has taken yet, by their index: crystals bound to entities share this."""
+        """The indexes of the responses that were not taken yet: crystals bound to entities share this."""
         self._policy = policy
         self._usage = usage
         self._record = record

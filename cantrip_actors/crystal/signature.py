@@ -21,7 +21,7 @@ _OFFERED: Final = frozenset((*_IN_ORDER, "emit"))
 
 
 class Arrangement(NamedTuple):
-    """How to call an `invoke`: what it is passed by position, what by which name, and whether it is async."""
+    """How to call an `invoke`: its positional arguments, its keyword arguments, and whether it is async."""
 
     positional: tuple[str, ...]
     keywords: Mapping[str, str]
@@ -59,7 +59,7 @@ def _read(invoke: Callable[..., Any]) -> Arrangement:
     left = [name for name in _IN_ORDER if all(one.name != name for one in ordinary)]
     positional: list[str] = []
     keywords: dict[str, str] = {}
-    in_order = True  # until a parameter is skipped: what comes after it has to be passed by its name
+    in_order = True  # until a parameter is skipped: later ones have to be passed by name
     for parameter in ordinary:
         given = parameter.name if parameter.name in _OFFERED else None
         if given is None and parameter.default is parameter.empty and left:

@@ -1,7 +1,7 @@
 """Calls from models that cannot be made to call: an answer that follows a schema stands for one (CRYSTAL-5).
 
 Two kinds of servers need it. Some know of tools and take no `tool_choice`: there, one query is put with a schema where
-a call has to come. Others know nothing of tools: there every query is, and earlier calls are told as text
+a call has to come. Others know nothing of tools: every query is sent that way, and earlier calls become text
 (`PlainWriter`). The model says `{"tool": "read", "arguments": {…}}`, or, where it need not call, `{"say": "…"}`.
 
 Not every server that takes a schema keeps to it. An answer that is no call is then what it is, a text, and what follows
@@ -48,7 +48,7 @@ def schema_of(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[st
 
 
 def instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: bool) -> str:
-    """What the model is told of it. `known` where the server has told it of the tools already."""
+    """Return the instructions for the model. `known` if the server already describes the tools to it."""
     lines = ['[Answer with one JSON object and nothing else: {"tool": <name>, "arguments": <object>} to call a tool']
     lines[0] += "; one has to be called now." if must_call else ', or {"say": <text>} to speak.'
     if known:
@@ -126,7 +126,7 @@ class PlainWriter(Writer):
         self.takes = self._inner.takes
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """What came of them, as text, and with their images."""
+        """The results, as text with their images."""
         told: list[str | Shown] = []
         for answer in answers:
             text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"

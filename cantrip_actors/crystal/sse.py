@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class Sse:
-    """A parser of server-sent events, fed with bytes. `id` and `retry` are for reconnecting, and nobody reconnects."""
+    """A parser of server-sent events, fed with bytes. `id` and `retry` are ignored: no client reconnects."""
 
     __slots__ = ("_after_cr", "_data", "_name", "_pieces", "_size", "_started")
 
@@ -111,7 +111,7 @@ class Sse:
 class _Json:
     """JSON without frames: a body, a list of bodies, or one a line. Fed with bytes, like `Sse`.
 
-    What it cannot tell at once, a whole body on one line from the first of several, it need not: both are one event.
+    It need not tell a whole body on one line from the first of several lines: both are one event.
     """
 
     __slots__ = ("_by_line", "_pieces", "_size")
@@ -145,7 +145,7 @@ class _Json:
 
 
 def _bodies(text: bytes) -> list[Event]:
-    """One event, or one for each element of a list. What is no JSON is for the decoder to refuse."""
+    """One event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
         with suppress(orjson.JSONDecodeError):
             return [Event(orjson.dumps(body)) for body in orjson.loads(text)]

@@ -2,8 +2,8 @@
 
 A `FaultyServer` listens on a port of this machine and answers each request with the next `Reply` of its script. A reply
 can be cut off at any byte, stall there, drip, come with the wrong type, or without the frames that say where it ends.
-What was asked, how many connections were made, and whether the client hung up in the middle, is on the server
-afterwards.
+Afterwards the server has the requests, the number of connections, and how many the client closed in the middle of an
+answer.
 
     async with FaultyServer([rate_limited(retry_after=0), Reply(events({…}, {…}))]) as server:
         crystal = openai("gpt-4o", chat=True, base_url=server.url, api_key="test")

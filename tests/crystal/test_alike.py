@@ -35,7 +35,7 @@ def spell(crystal):
 
 @pytest.mark.rule("CRYSTAL-6", "CRYSTAL-1", "D-006", "PROD-2", "PROD-3")
 @pytest.mark.parametrize("family", WIRE)
-async def test_the_loom_is_the_same(family):
+async def test_the_loom_is_the_same_for_every_family(family):
     whole = [Reply(framed(WIRE[family], said), drip=64) for said in TURNS]
     # each turn has its mishap, and none of them is a turn
     script = [
@@ -65,7 +65,7 @@ async def test_the_loom_is_the_same(family):
 
 @pytest.mark.rule("U-59", "U-60")
 @pytest.mark.parametrize("family", WIRE)
-async def test_what_is_watched_is_what_the_loom_has(family):
+async def test_watchers_see_what_the_loom_records(family):
     whole = [Reply(framed(WIRE[family], said)) for said in TURNS]
     text = whole[0].body
     script = [whole[0].changed(cut=int(len(text) * 0.6)), *whole]

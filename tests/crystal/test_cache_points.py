@@ -130,7 +130,7 @@ def test_marks_that_cannot_be_are_refused(make: Any) -> None:
 
 
 @pytest.mark.real_time
-async def test_what_is_read_and_written_is_counted_and_priced() -> None:
+async def test_cache_reads_and_writes_are_counted_and_priced() -> None:
     usage = {"input_tokens": 100, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 500}
     text = {"type": "text", "text": "ok"}
     message = {"type": "message", "id": "m", "model": "mine", "content": [text], "stop_reason": "end_turn"}

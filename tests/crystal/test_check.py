@@ -73,7 +73,7 @@ async def test_a_provider_that_does_what_it_should_passes(family) -> None:
     assert all(one.usage.total_tokens for name, one in found.items() if name != "errors")
 
 
-async def test_what_a_provider_does_wrong_is_said() -> None:
+async def test_check_reports_a_providers_faults() -> None:
     async with FaultyServer(simulated("openai", faults=("36 years", "PONG", "tool"))) as server:
         crystal = openai("model-x", base_url=server.url, api_key="k")
         found = {one.probe: one for one in await check(crystal, ["text", "schema", "call", "memory"])}

@@ -138,7 +138,7 @@ class TestAnswering:
             assert (await put(made("openai", server.url))).content == "Let me look."
 
     @pytest.mark.parametrize("family", ["anthropic", "openai", "google"])
-    async def test_a_stream_that_says_it_is_over_too_early_is_not_told_as_silence(self, family):
+    async def test_a_stream_marked_done_before_any_answer_is_an_error(self, family):
         early = Reply(b"data: [DONE]\n\n")
         async with FaultyServer([early]) as server:
             with pytest.raises(ProviderError, match="the stream ended before the response was complete"):
@@ -188,7 +188,7 @@ class TestFailing:
             response = await put(made(family, server.url, timeouts=HASTY))
         assert response.content == SAID.text
 
-    async def test_what_says_in_each_chunk_that_it_is_the_last_is_heard_to_its_end(self, monkeypatch):
+    async def test_a_stream_with_a_finish_reason_in_every_chunk_is_read_to_its_end(self, monkeypatch):
         monkeypatch.setattr("cantrip_actors.crystal.client.GRACE", 0.3)
         parts = [
             {"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]} for word in "abcdefgh"
@@ -242,12 +242,12 @@ class TestFailing:
                 await put(made(family, server.url))
         assert (caught.value.status, caught.value.retryable) == (500, True)
 
-    async def test_nobody_there(self):
+    async def test_an_unreachable_server_is_an_error_without_a_status(self):
         with pytest.raises(ProviderError, match="could not be reached") as caught:
             await put(made("openai", "http://127.0.0.1:1"))
         assert caught.value.status is None
 
-    async def test_an_address_that_is_none(self):
+    async def test_an_invalid_address_is_refused(self):
         with pytest.raises(CrystalError):
             await put(made("openai", "gopher://x"))
 
@@ -286,7 +286,7 @@ class TestFailing:
         assert "p%40ss" not in repr(crystal._client) + caplog.text
         assert "p@ss" not in caplog.text
 
-    async def test_neither_is_one_that_was_given_as_a_header(self):
+    async def test_a_key_given_as_a_header_is_in_no_error(self):
         said = failing(401, {"error": {"message": f"no such key: {KEY} (Bearer {KEY})"}})
         away = Reply(status=302, headers={"location": f"https://elsewhere.example/?key={KEY}"})
         async with FaultyServer([said, away]) as server:
@@ -334,7 +334,7 @@ class TestLeaving:
 
     @each_family
     @pytest.mark.parametrize("after", [0, 0.5])
-    async def test_the_server_notices(self, family, after):
+    async def test_the_server_sees_a_cancelled_query_disconnect(self, family, after):
         whole = body(family)
         async with FaultyServer([Reply(whole, stall=int(len(whole) * after))]) as server:
             with anyio.move_on_after(0.2) as scope:
@@ -343,7 +343,7 @@ class TestLeaving:
             with anyio.fail_after(1):
                 await server.hangs_up.wait()
 
-    async def test_also_where_connections_are_kept(self):
+    async def test_a_kept_connection_is_closed_when_a_query_is_cancelled(self):
         whole = body("openai")
         async with FaultyServer([Reply(whole, stall=100), Reply(whole)]) as server:
             crystal = made("openai", server.url)
@@ -367,7 +367,7 @@ class TestRetrying:
             assert len(server.requests) == 5
         assert response.content == "Let me look."
 
-    async def test_the_wait_that_is_asked_for_is_kept(self):
+    async def test_a_wait_hint_is_obeyed(self):
         waits = []
 
         async def sleep(seconds):
@@ -387,7 +387,7 @@ class TestRetrying:
             failing(429, {"error": {"message": "no", "code": "insufficient_quota"}}),
         ],
     )
-    async def test_what_cannot_succeed_is_not_tried_again(self, reply):
+    async def test_permanent_errors_are_not_retried(self, reply):
         async with FaultyServer([reply]) as server:
             with pytest.raises(ProviderError, match="after 1 attempt"):
                 await ask(made("openai", server.url), query(), retry=FAST)

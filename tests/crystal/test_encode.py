@@ -74,7 +74,7 @@ def test_every_call_has_its_result_right_after_it_whatever_the_context_holds(fam
 
 @each_family
 @given(context=contexts, start=st.integers(0, 12))
-def test_what_was_kept_and_what_is_made_anew_are_the_same(family, context, start):
+def test_cached_encodings_equal_fresh_ones(family, context, start):
     crystal = CRYSTALS[family]
     crystal.family.encoder.forget()
     shared = Shared(context[:start])
@@ -87,7 +87,7 @@ def test_what_was_kept_and_what_is_made_anew_are_the_same(family, context, start
 
 
 @each_family
-def test_a_query_encodes_what_is_new_and_no_more(family, monkeypatch):
+def test_a_query_encodes_only_new_messages(family, monkeypatch):
     crystal = CRYSTALS[family]
     encoder = crystal.family.encoder
     encoder.forget()
@@ -122,7 +122,7 @@ def test_a_fold_a_fork_and_a_faded_result_are_encoded_anew():
     assert [one["content"] for one in request(crystal, folded)["messages"]] == ["go", "[folded: turns 1-1]", "on"]
 
 
-def test_what_is_kept_is_bounded():
+def test_the_encoders_cache_is_bounded():
     encoder = Encoder(CRYSTALS["openai-chat"].family.encoder.writer, budget=10_000)
     for n in range(50):
         encoder.encode(View(Shared([Message("user", str(n)), said("x" * 1000), Message("user", "on")])))
@@ -133,7 +133,7 @@ def test_what_is_kept_is_bounded():
 
 
 @each_family
-def test_a_result_without_its_call_is_told_as_text(family):
+def test_a_result_without_its_call_is_sent_as_text(family):
     context = [Message("user", "go"), result("lost", "what was it"), said("x"), result("lost", "again")]
     text = orjson.dumps(request(CRYSTALS[family], context)).decode()
     assert "[result of read]\\nwhat was it" in text
@@ -141,7 +141,7 @@ def test_a_result_without_its_call_is_told_as_text(family):
 
 
 @each_family
-def test_a_call_without_a_result_is_told_so(family):
+def test_a_call_without_a_result_gets_one_that_says_so(family):
     assert UNANSWERED in orjson.dumps(request(CRYSTALS[family], CONTEXT)).decode()
 
 

@@ -64,7 +64,7 @@ QUOTA = "type.googleapis.com/google.rpc.QuotaFailure"
         (400, {"object": "error", "message": "sorry", "code": 400}, False),
     ],
 )
-def test_trap_4_6_what_is_tried_again(status, body, retryable):
+def test_trap_4_6_errors_are_classified_as_retryable(status, body, retryable):
     error = failure("provider", status, body)
     assert (error.status, error.retryable) == (status, retryable)
     assert "sorry" in str(error) or "spend limit" in str(error)
@@ -154,7 +154,7 @@ def test_a_long_message_is_cut():
     assert len(str(failure("p", 500, "x" * 10_000))) < 700
 
 
-def test_what_the_provider_behind_a_router_said_is_told():
+def test_errors_include_the_message_of_the_provider_behind_a_router():
     body = {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "boom"}}}
     assert "Provider returned error boom" in str(failure("openrouter", 502, body))
 
@@ -163,7 +163,7 @@ class TestAsking:
     """What the contract makes of it."""
 
     @pytest.mark.rule("D-006")
-    async def test_what_an_error_means_goes_before_its_status(self):
+    async def test_an_errors_retryable_flag_overrides_its_status(self):
         asked = []
 
         def policy(_):

@@ -20,7 +20,7 @@ OFFERED = [
 @pytest.mark.rule("R-26", "R-30")
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("sample", SETTINGS, ids=lambda sample: sample.written)
-def test_what_a_page_shows_of_a_setting_is_what_the_provider_takes(name, sample):
+def test_settings_on_a_page_fit_the_providers_schema(name, sample):
     family = FAMILIES[name]
     made = request(family, sample)
     assert fault(family.crystal.family.provider, made.path, made.body) is None
@@ -30,7 +30,7 @@ def test_what_a_page_shows_of_a_setting_is_what_the_provider_takes(name, sample)
 
 @pytest.mark.rule("R-21", "R-30")
 @pytest.mark.parametrize(("name", "tool"), OFFERED)
-def test_what_a_page_shows_of_a_providers_tool_is_what_the_provider_takes(name, tool):
+def test_server_tools_on_a_page_fit_the_providers_schema(name, tool):
     family = FAMILIES[name]
     made = request(family, Sample("", {"server_tools": (TOOLS[tool],)}))
     assert fault(family.crystal.family.provider, made.path, made.body) is None

@@ -134,13 +134,13 @@ def name(value):
 
 class TestWhatEachFamilyIsSent:
     @pytest.mark.parametrize(("what", "crystal", "shape"), TAKEN, ids=name)
-    def test_a_file_that_it_takes(self, what, crystal, shape) -> None:
+    def test_an_accepted_file_is_sent(self, what, crystal, shape) -> None:
         file = SHAPES[what][0]
         assert refused_file(crystal, [file]) is None
         assert sent(crystal, [user("Read it.", file)])[-1] == shape
 
     @pytest.mark.parametrize(("what", "crystal"), REFUSED, ids=name)
-    def test_a_file_that_it_does_not_take_is_refused_and_told_of_in_its_place(self, what, crystal) -> None:
+    def test_an_unsupported_file_is_refused_and_mentioned_in_its_position(self, what, crystal) -> None:
         file = SHAPES[what][0]
         why = refused_file(crystal, [PHOTO, file])
         assert why is not None
@@ -156,7 +156,7 @@ class TestWhatEachFamilyIsSent:
         text = told if isinstance(told, str) else told[0]["text"]
         assert text == f"Read this:\n{TEXT}\nand answer."
 
-    def test_an_id_goes_to_the_provider_that_has_it_and_to_no_other(self) -> None:
+    def test_a_file_id_goes_only_to_the_provider_that_has_it(self) -> None:
         file, picture = File.uploaded("f1", "openai"), File.uploaded("f2", "openai", media_type="image/png")
         assert sent(GPT, [user("x", file, picture)])[1:] == [
             {"type": "input_file", "file_id": "f1"},
@@ -174,7 +174,7 @@ class TestWhatEachFamilyIsSent:
             "only openai has it"
         )
 
-    def test_a_file_whose_bytes_are_lost_is_told_of(self) -> None:
+    def test_a_file_whose_bytes_are_lost_is_mentioned(self) -> None:
         told = sent(CLAUDE, [user("x", REPORT.bare())])
         assert told[0]["text"].endswith("not shown: its bytes are not in the loom]")
 
@@ -216,7 +216,7 @@ def test_whatever_is_given_the_request_has_the_published_shape(crystal, some, gi
 
 
 @each_crystal
-def test_what_was_encoded_before_is_what_would_be_encoded_now(crystal) -> None:
+def test_cached_encodings_equal_fresh_ones(crystal) -> None:
     shared = Shared([user("Read.", REPORT, NOTES)])
     for n in range(3):
         view = View(shared, query=n)
@@ -226,7 +226,7 @@ def test_what_was_encoded_before_is_what_would_be_encoded_now(crystal) -> None:
 
 
 class TestWhatACrystalSays:
-    def test_what_a_local_model_takes_can_be_said(self) -> None:
+    def test_accepted_media_types_of_a_local_model_can_be_configured(self) -> None:
         ears = local("http://localhost:1/v1", "qwen-omni", files=["audio/*"])
         assert refused_file(ears, [SOUND]) is None
         assert sent(ears, [user("Listen.", SOUND)])[1]["input_audio"]["format"] == "mp3"
@@ -236,7 +236,7 @@ class TestWhatACrystalSays:
         with pytest.raises(InvalidCantrip, match='files: expected a list of media types as in "audio/\\*"'):
             local("http://localhost:1/v1", "llama", files="audio")
 
-    def test_with_limits_or_a_fallback_it_takes_what_all_that_may_be_asked_take(self) -> None:
+    def test_limited_and_fallback_crystals_accept_the_files_that_all_their_crystals_accept(self) -> None:
         assert refused_file(limited(CLAUDE, concurrency=1), [REPORT]) is None
         assert "takes application/pdf, text" in str(refused_file(limited(CLAUDE, concurrency=1), [SOUND]))
         assert refused_file(fallback(CLAUDE, GPT), [REPORT]) is None

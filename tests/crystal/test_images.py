@@ -236,7 +236,7 @@ class TestWhatIsNotTaken:
             assert "base64," not in body
             assert "inlineData" not in body
 
-    def test_it_is_in_its_place_among_the_texts(self):
+    def test_the_note_is_in_the_images_position_among_the_texts(self):
         blind = local("http://localhost:1/v1", "llama", images=False)
         (message,) = sent(blind, ASKED, "messages")
         assert message["content"] == (
@@ -244,7 +244,7 @@ class TestWhatIsNotTaken:
             f"with this:\n[{B.label[1:-1]}: not shown: this model takes no images]"
         )
 
-    def test_a_setting_that_is_none_is_refused(self):
+    def test_an_invalid_images_setting_is_refused(self):
         with pytest.raises(InvalidCantrip, match="images: expected True or False, got 'no'"):
             local("http://localhost:1/v1", "llama", images="no")
 
@@ -275,10 +275,10 @@ class TestWhatIsNotTaken:
             "temperature is not supported",
         ],
     )
-    def test_a_fault_of_one_image_is_no_such_word(self, text):
+    def test_an_error_about_one_image_does_not_turn_images_off(self, text):
         assert not refuses_images(ProviderError(text, status=400))
 
-    def test_what_a_server_refuses_is_left_out_from_then_on(self):
+    def test_images_are_left_out_after_the_server_refused_them(self):
         crystal = local("http://localhost:1/v1", "llama")
         family = crystal.family
         put = family.request(Asked(ASKED, (), None, Settings.of({})))
@@ -306,7 +306,7 @@ class TestParts:
         assert "".join(told.split()) == "".join(text.split())
 
     @given(st.text(max_size=30), st.lists(images, max_size=4))
-    def test_to_a_model_that_sees_nothing_all_is_one_text(self, text, some):
+    def test_a_model_without_vision_is_sent_one_text(self, text, some):
         (only,) = parts_of(text, some, Takes(any=False))
         assert isinstance(only, str)
         assert all(one.label[1:-1] in only for one in some)
@@ -324,7 +324,7 @@ def contexts():
 
 class TestCosts:
     @pytest.mark.parametrize("crystal", ALL, ids=lambda one: one.name)
-    def test_what_was_encoded_before_is_what_would_be_encoded_now(self, crystal):
+    def test_cached_encodings_equal_fresh_ones(self, crystal):
         for view in contexts():
             assert request(crystal, view) == request(crystal, list(view))
 

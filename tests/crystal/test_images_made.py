@@ -202,12 +202,12 @@ class TestDecoding:
         assert response.images == (CAT,)
         assert DOG.base64() not in json.dumps(response.blocks)
 
-    def test_what_is_no_picture_makes_no_answer(self) -> None:
+    def test_invalid_image_data_is_not_an_answer(self) -> None:
         nothing = {"inlineData": {"mimeType": "image/png", "data": "bm90aGluZw=="}}
         with pytest.raises(CrystalError, match="neither content nor tool_calls"):
             decoded(GoogleDecoder("m"), of_google(nothing))
 
-    def test_one_that_is_too_large_is_said_to_be(self) -> None:
+    def test_an_oversized_image_is_reported(self) -> None:
         data = base64.b64encode(png() + bytes(LARGEST)).decode()
         with pytest.raises(ProviderError, match=r"made an image of 20,.*: expected at most 20,000,000") as refused:
             decoded(GoogleDecoder("m"), of_google({"inlineData": {"mimeType": "image/png", "data": data}}))
@@ -233,6 +233,6 @@ class TestAnyCrystal:
         assert Response.of(Response(images=(CAT,))).images == (CAT,)
 
     @pytest.mark.parametrize("given", [["cat"], "cat", [b"png"]])
-    def test_what_is_no_image_breaks_the_contract(self, given) -> None:
+    def test_a_value_that_is_not_an_image_breaks_the_contract(self, given) -> None:
         with pytest.raises(CrystalError, match="crystal returned images"):
             Response.of({"content": "x", "images": given})

@@ -76,7 +76,7 @@ class TestGemini:
             response = await google("gemini-3-pro-preview", base_url=server.url, api_key="k").invoke(GO)
         assert response.content == "Done."
 
-    def test_without_a_token_it_is_what_it_is(self):
+    def test_an_answer_without_a_token_is_complete(self):
         assert fed("google", hop({"text": "half"}, token=None)).metadata["stop_reason"] == "CONTINUATION"
         with pytest.raises(ProviderError, match="CONTINUATION"):
             fed("google", hop(token=None))
@@ -87,7 +87,7 @@ class TestGemini:
             assert len(server.requests) == 1
         assert "continuation" not in response.metadata
 
-    async def test_it_is_not_asked_for_ever(self):
+    async def test_continuations_are_bounded(self):
         async with FaultyServer([Reply(events(hop({"text": "again "})))]) as server:
             with pytest.raises(ProviderError, match=f"interrupted more than {PAUSES} times") as caught:
                 await google("gemini-3-pro-preview", base_url=server.url, api_key="k").invoke(GO)
@@ -109,7 +109,7 @@ class TestGemini:
 class TestReplay:
     """A recording of such an answer is one answer."""
 
-    async def test_what_was_recorded_is_heard(self, tmp_path):
+    async def test_an_interrupted_answer_is_replayed_from_its_recording(self, tmp_path):
         file = tmp_path / "one.chunks.txt"
         async with FaultyServer([*SCRIPT, Reply(framed("google", Said("", "Next.")))]) as server:
             crystal = google("gemini-3-pro-preview", base_url=server.url, api_key="k", record=file)

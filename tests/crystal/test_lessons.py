@@ -112,14 +112,14 @@ class TestLessons:
                 assert response.metadata["adjusted"] == {"effort": {"asked": asked, "sent": sent}}
 
     @pytest.mark.parametrize(("make", "model"), [(anthropic, "claude-sonnet-4-5"), (google, "gemini-2.5-pro")])
-    async def test_a_level_that_nobody_has_is_an_error_where_it_would_be_a_budget(self, make: Any, model: str) -> None:
+    async def test_an_unknown_level_is_an_error_for_families_with_budgets(self, make: Any, model: str) -> None:
         async with FaultyServer([]) as server:
             with pytest.raises(CrystalError, match=r"effort: expected one of .*, got 'banana'"):
                 await make(model, base_url=server.url, api_key="k").invoke(GO, options={"effort": "banana"})
             assert server.requests == []
 
     @pytest.mark.unpublished
-    async def test_a_level_that_nobody_has_is_a_mistake_and_no_lesson(self) -> None:
+    async def test_an_unknown_level_is_an_error_and_no_lesson(self) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             level = body["reasoning"]["effort"]
             told = f"Invalid value: '{level}'. Supported values are: 'low'. (reasoning.effort)"
@@ -167,7 +167,7 @@ class TestLessons:
             assert "left_out" not in response.metadata
             assert server.requests[-1].json["output_config"]["format"]["type"] == "json_schema"
 
-    async def test_a_value_is_left_out_in_that_company_only_and_each_response_says_so(self) -> None:
+    async def test_a_value_is_left_out_in_that_combination_only_and_each_response_says_so(self) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             return "`temperature` may only be set to 1" if body.get("temperature") == 0.2 and "top_p" in body else None
 
@@ -380,7 +380,7 @@ async def test_the_next_attempt_is_told_what_the_provider_could_not_read(
 
 
 @pytest.mark.rule("R-07")
-async def test_what_could_not_be_read_is_told_in_part_and_a_mistake_is_told_to_nobody() -> None:
+async def test_unreadable_output_is_quoted_up_to_a_limit_and_other_errors_are_not_quoted() -> None:
     asked: list[list[Message]] = []
     errors = [{"code": "tool_use_failed", "failed_generation": "x" * 100_000}, {"message": "Invalid API key"}]
 

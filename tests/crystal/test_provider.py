@@ -79,7 +79,7 @@ class TestLearning:
             crystal = openai("m", chat=True, base_url=server.url, api_key="k")
             assert (await crystal.invoke(CONTEXT)).content == "ok"
 
-    async def test_what_is_really_wrong_is_told(self):
+    async def test_an_error_that_is_not_about_a_parameter_is_raised(self):
         async with FaultyServer([failing(400, {"error": {"message": "temperature of the sun"}})]) as server:
             with pytest.raises(ProviderError, match="temperature of the sun"):
                 await openai("m", chat=True, base_url=server.url, api_key="k").invoke(GO)
@@ -156,7 +156,7 @@ class TestForcing:
             ("[1]", "[1]", []),
         ],
     )
-    async def test_what_a_model_makes_of_the_schema(self, text, content, gates):
+    async def test_schema_answers_become_content_or_calls(self, text, content, gates):
         seen = []
         async with FaultyServer([Reply(framed("openai-chat", Said("", text)))]) as server:
             response = await local(server.url, "m", tools="schema").invoke(GO, TOOLS, emit=seen.append)
@@ -272,7 +272,7 @@ async def test_trap_4_1_10_an_interrupted_turn_goes_on_where_it_was():
 class TestCosts:
     """Prices are data."""
 
-    def test_what_is_known(self):
+    def test_model_names_resolve_to_prices_and_windows(self):
         prices = Prices()
         assert prices.model("claude-sonnet-4-5-20250929").window == 200_000
         assert prices.model("gpt-4o-2024-11-20") == prices.model("gpt-4o")
@@ -291,7 +291,7 @@ class TestCosts:
             ({"prompt": 1_000_000, "written": 1_000_000, "written_long": 1_000_000}, 6),
         ],
     )
-    def test_what_a_query_costs(self, counts, cost):
+    def test_cost_is_the_sum_of_counts_times_prices(self, counts, cost):
         from cantrip_actors.crystal.draft import Counts
 
         model = Prices().model("claude-sonnet-4-6")
@@ -344,7 +344,7 @@ class TestNames:
             ("local:qwen3:4b@http://localhost:8080/v1", "local:qwen3:4b"),
         ],
     )
-    def test_are_resolved(self, name, called):
+    def test_names_are_resolved(self, name, called):
         assert resolve(name).name == called
         assert repr(resolve(name)) == f"<crystal {called}>"
 
@@ -367,7 +367,7 @@ class TestNames:
         with pytest.raises(InvalidCantrip, match=problem):
             make()
 
-    def test_a_recording_that_is_none(self, tmp_path):
+    def test_an_invalid_recording_is_refused(self, tmp_path):
         for name, text in (("gone", None), ("empty.json", ""), ("page.json", "<html>")):
             if text is not None:
                 (tmp_path / name).write_text(text)
@@ -394,7 +394,7 @@ async def test_a_schema_for_an_answer_is_passed_on_by_every_family():
 
 
 @pytest.mark.real_time
-async def test_it_gives_up_on_a_model_that_refuses_everything():
+async def test_a_model_that_refuses_every_parameter_is_given_up():
     async with FaultyServer([failing(400, {"error": {"message": "temperature top_p max_tokens"}})]) as server:
         crystal = openai("m", chat=True, base_url=server.url, api_key="k")
         with pytest.raises(CrystalError):

@@ -43,7 +43,7 @@ class TestCalling:
     """`invoke` is called as its signature wants."""
 
     @pytest.mark.rule("CRYSTAL-1")
-    async def test_it_gets_the_whole_context_every_time(self):
+    async def test_a_crystal_gets_the_whole_context_at_every_query(self):
         seen = []
 
         async def invoke(messages, tools, tool_choice):
@@ -232,7 +232,7 @@ class TestAnswers:
         assert [call.gate for call in (await answer(invoke)).tool_calls] == ["call_agent", "call_agent_batch"]
 
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(), st.lists))
-    async def test_whatever_it_returns_is_a_response_or_an_error_of_the_cast(self, junk):
+    async def test_any_return_value_is_a_response_or_an_error_of_the_cast(self, junk):
         fields = ("content", "tool_calls", "usage", "thinking", "code", "blocks", "metadata")
         for value in (junk, {"content": "x", "tool_calls": junk}, *({name: junk} for name in fields)):
 
@@ -331,7 +331,7 @@ class TestAtOnce:
         assert response.content == "hi"
         assert slept == [1.0]
 
-    def test_what_it_raises_is_the_casts_error(self):
+    def test_an_exception_in_a_crystal_is_an_error_of_the_cast(self):
         def policy(context):
             raise RuntimeError("no good")
 
@@ -366,7 +366,7 @@ class TestRequired:
         assert len(asked.invocation.messages) == 1
 
     @pytest.mark.rule("CRYSTAL-5", "PROD-3")
-    async def test_what_was_paid_for_is_added_up(self):
+    async def test_usage_of_all_attempts_is_added_up(self):
         talk = {"content": "hm", "usage": {"prompt_tokens": 10, "completion_tokens": 1}}
         response = await ask(scripted([talk, talk, self.CALL]), query(tool_choice="required"), retry=NO_RETRY)
         assert response.usage == Usage(40, 4)

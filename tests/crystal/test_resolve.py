@@ -98,7 +98,7 @@ class TestPython:
             ("python:my_crystals:Mine.Inner", "expected an object with invoke"),
         ],
     )
-    def test_what_is_no_crystal(self, name, told):
+    def test_a_name_without_a_crystal_is_refused(self, name, told):
         with pytest.raises(InvalidCantrip) as caught:
             resolve(name)
         assert told in str(caught.value)

@@ -44,7 +44,7 @@ async def test_max_retries_counts_the_attempts_after_the_first(max_retries):
 
 @pytest.mark.rule("D-006")
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_what_is_not_retryable_is_never_retried(status):
+async def test_client_errors_are_not_retried(status):
     crystal = scripted([failing(status), "ok"])
     began = anyio.current_time()
     with pytest.raises(ProviderError) as caught:
@@ -55,7 +55,7 @@ async def test_what_is_not_retryable_is_never_retried(status):
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, None])
-async def test_what_is_retried_by_default(status):
+async def test_rate_limits_server_errors_and_lost_connections_are_retried_by_default(status):
     assert (await ask(scripted([failing(status), "ok"]), QUERY, retry=Retry())).content == "ok"
 
 
@@ -77,7 +77,7 @@ async def test_delays_double_up_to_the_most():
     assert slept == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_the_wait_is_real_for_whoever_measures_it():
+async def test_the_wait_takes_as_long_as_it_says():
     began = anyio.current_time()
     await ask(scripted([failing(500), failing(500), "ok"]), QUERY, retry=Retry(), chance=lambda: 0.0)
     assert anyio.current_time() - began == pytest.approx(0.5 + 1)

@@ -247,7 +247,7 @@ def test_how_many_schemas_can_be_followed_strictly() -> None:
     assert sum(for_gemini(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 58
 
 
-def test_what_anthropic_cannot_hold_an_answer_to_stands_in_the_description() -> None:
+def test_constraints_that_anthropic_cannot_enforce_are_in_the_description() -> None:
     schema, _ = SCHEMAS["a text's length"]
     sent = for_anthropic(schema).schema
     assert sent is not None
@@ -302,7 +302,7 @@ async def test_a_crystal_that_never_follows_the_schema_fails_and_its_tokens_are_
 
 
 @pytest.mark.real_time
-async def test_what_a_family_cannot_express_is_asked_for_in_words_and_said() -> None:
+async def test_a_schema_that_a_family_cannot_express_is_put_in_words_and_reported_as_left_out() -> None:
     schema, value = SCHEMAS["a tree"]
     async with FaultyServer([Reply(framed("anthropic", Said("", json.dumps(value))))]) as server:
         crystal = anthropic("m", base_url=server.url, api_key="k")
@@ -313,7 +313,7 @@ async def test_what_a_family_cannot_express_is_asked_for_in_words_and_said() -> 
 
 
 @pytest.mark.real_time
-async def test_that_openai_is_not_held_to_a_schema_strictly_is_said() -> None:
+async def test_a_schema_that_openai_cannot_enforce_strictly_is_reported_as_adjusted() -> None:
     async with FaultyServer([Reply(framed("openai-chat", Said("", '{"a": {"x": 1}}')))]) as server:
         crystal = openrouter("m", base_url=server.url, api_key="k")
         response = await crystal.invoke(GO, options={"output_schema": SCHEMAS["a map"][0]})

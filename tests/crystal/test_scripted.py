@@ -22,7 +22,7 @@ def said(crystal, text="hi"):
     return response.content
 
 
-def test_it_is_a_crystal():
+def test_a_scripted_crystal_satisfies_the_protocol():
     assert isinstance(scripted([]), Crystal)
 
 
@@ -67,7 +67,7 @@ class TestList:
             ({"tool_calls": [{"id": "1", "gate": "a"}, {"id": "1", "gate": "a"}]}, "duplicate tool call ID"),
         ],
     )
-    def test_what_breaks_the_contract_is_left_to_break_it(self, response, told):
+    def test_a_scripted_response_may_break_the_contract(self, response, told):
         crystal = scripted([response])
         with pytest.raises(CrystalError, match=told):
             said(crystal)
@@ -111,7 +111,7 @@ class TestFunction:
 
         assert (await ask(scripted(Policy()), query(), retry=Retry())).content == "x"
 
-    def test_it_may_fail_as_a_provider_does(self):
+    def test_a_function_may_return_a_provider_error(self):
         crystal = scripted(lambda context: {"error": {"status": 503, "message": "down"}})
         with pytest.raises(ProviderError, match="down"):
             said(crystal)
@@ -126,13 +126,13 @@ class TestFunction:
             ({"content": "x", "delay": -1}, "delay: expected seconds >= 0"),
         ],
     )
-    def test_what_is_no_response_is_an_error_of_the_cast(self, answer, told):
+    def test_an_invalid_return_value_is_an_error_of_the_cast(self, answer, told):
         with pytest.raises(CrystalError) as caught:
             said(scripted(lambda context: answer))
         assert told in str(caught.value)
 
     @pytest.mark.rule("CRYSTAL-1")
-    def test_it_is_shared_as_it_is(self):
+    def test_binding_a_function_returns_the_same_crystal(self):
         crystal = scripted(lambda context: "x")
         assert crystal.bind() is crystal
 
@@ -141,13 +141,13 @@ class TestBind:
     """Reading 11: response i is for the i-th entity that asked for this crystal."""
 
     @pytest.mark.rule("COMP-3")
-    def test_the_first_query_gets_what_was_reserved_whoever_asks_first(self):
+    def test_reserved_responses_do_not_depend_on_the_order_of_queries(self):
         crystal = scripted(["a", "b", "c"])
         first, second, third = (crystal.bind() for _ in range(3))
         assert (said(third), said(first), said(second)) == ("c", "a", "b")
 
     @pytest.mark.rule("COMP-3")
-    def test_later_queries_take_what_nobody_has(self):
+    def test_later_queries_take_unreserved_responses(self):
         crystal = scripted(["a", "b", "c", "d"])
         first, second = crystal.bind(), crystal.bind()
         assert [said(first), said(first), said(second), said(second)] == ["a", "c", "b", "d"]
@@ -178,7 +178,7 @@ class TestBind:
 
 
 class TestInvocations:
-    def test_what_each_query_received(self):
+    def test_invocations_hold_what_each_query_received(self):
         crystal = scripted(["a", "b"])
         tools = ()
         said(crystal, "one")
@@ -247,7 +247,7 @@ def test_a_malformed_default_usage_is_refused():
         scripted([], usage={"prompt_tokens": -1})
 
 
-def test_what_it_looks_like():
+def test_repr_counts_responses_and_invocations():
     crystal = scripted(["a"], name="mine")
     said(crystal)
     assert repr(crystal) == "<mine: 1 responses, 1 invocations>"

@@ -145,7 +145,7 @@ class TestConstruction:
             ),
         ],
     )
-    def test_what_a_family_lacks_is_refused(self, crystal: Any, tool: Any, message: str) -> None:
+    def test_a_server_tool_that_a_family_lacks_is_refused(self, crystal: Any, tool: Any, message: str) -> None:
         with pytest.raises(InvalidCantrip, match=message):
             Cantrip(crystal, Call(server_tools=[tool]), Circle(gates=["done"], wards=[max_turns(2)]))
 
@@ -314,7 +314,7 @@ class TestAnswers:
         assert FOUND["url"] in outputs[0].output
 
     @pytest.mark.parametrize("family", ["anthropic", "openai", "xai", "google"])
-    async def test_it_goes_back_in_the_next_query_as_it_came(self, family: str) -> None:
+    async def test_a_server_tool_call_goes_back_unchanged_in_the_next_query(self, family: str) -> None:
         make, answer, _ = ANSWERS[family]
         options = {"server_tools": [{"type": "web_search"}]}
         async with FaultyServer([Reply(events(*answer()))]) as server:
@@ -373,7 +373,7 @@ def test_code_that_ran_there_and_an_error_of_a_tool() -> None:
     assert (call["result"], call["is_error"]) == ("max_uses_exceeded", True)
 
 
-def test_a_search_of_x_is_none_of_ours() -> None:
+def test_a_search_by_x_is_not_a_gate_call() -> None:
     from cantrip_actors.crystal.families.xai import XaiDecoder
     from cantrip_actors.crystal.sse import Event
 

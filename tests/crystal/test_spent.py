@@ -137,7 +137,7 @@ class TestEstimates:
         assert caught.value.usage.prompt_tokens > 250
 
     @pytest.mark.parametrize("usage", [PAID, {"prompt_tokens": 0}])
-    async def test_what_is_reported_is_not_estimated(self, usage):
+    async def test_reported_usage_is_not_estimated(self, usage):
         assert (await ask(Answers({"content": "x", "usage": usage}), query(), retry=NO_RETRY)).usage == Usage.of(usage)
 
     def test_a_script_uses_no_tokens(self):

@@ -49,7 +49,7 @@ class TestEvents:
         assert parsed(b"data: 1\r\n\ndata: 2\r\r\ndata: 3\n\r\n") == [Event(b"1"), Event(b"2"), Event(b"3")]
 
     @given(st.lists(st.tuples(st.sampled_from(["", "delta", "x"]), st.text(min_size=1, max_size=40)), max_size=10))
-    def test_what_is_written_is_read(self, given_events):
+    def test_written_events_are_read_back(self, given_events):
         text = b"".join(
             (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(data)}\n\n".encode()
             for name, data in given_events

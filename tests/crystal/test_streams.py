@@ -20,7 +20,7 @@ FULL = Said("thinking\n\nhard", "said and done ✓", (("read", {"path": "a/b", "
 @pytest.mark.rule("CRYSTAL-6", "CRYSTAL-4")
 @each_family
 @given(said=answers)
-def test_what_was_said_is_heard(family, said):
+def test_every_family_decodes_its_own_stream(family, said):
     response, payloads = decode(family, [framed(family, said)])
     assert (response.content or "").strip() == said.text.strip()
     assert (response.thinking or "") == said.thinking
@@ -168,7 +168,7 @@ def test_an_answer_without_anything_is_an_error_with_its_reason(family):
 
 
 @each_family
-def test_what_comes_after_the_end_is_passed_over(family):
+def test_data_after_the_end_is_ignored(family):
     text = framed(family, FULL)
     late = events({"type": "error", "error": {"message": "late"}}) if family != "google" else b": late\n\n"
     if family == "bedrock":

@@ -67,7 +67,7 @@ class TestRequests:
     """One call for all families."""
 
     @pytest.mark.parametrize("family", MAKE)
-    def test_what_a_family_lacks_is_left_out_and_said(self, family: str) -> None:
+    def test_settings_that_a_family_lacks_are_left_out_and_reported(self, family: str) -> None:
         call = Call(stop=["END"], options={"effort": "high"}, **ALL)
         _, left_out = asked(family, **call.sampling())
         assert left_out == LACKS[family]

@@ -82,7 +82,7 @@ def test_each_recording_is_expected_and_each_expectation_recorded():
 
 @pytest.mark.rule("CRYSTAL-6")
 @each_recording
-def test_what_it_comes_to(name):
+def test_a_recording_decodes_as_expected(name):
     outcome = recorded(name).play()
     assert told(outcome) == EXPECTED[name]
     assert faults(outcome.payloads) == []
@@ -121,7 +121,7 @@ FRAMINGS = {
 
 
 @each_recording
-def test_however_it_is_framed_and_cut(name):
+def test_decoding_does_not_depend_on_framing_and_chunking(name):
     recording = recorded(name)
     family, events = recording.family, list(recording.events)
     wanted, shown = heard(family, [recording.framed()])
@@ -139,7 +139,7 @@ def test_however_it_is_framed_and_cut(name):
 
 @pytest.mark.rule("CRYSTAL-6")
 @pytest.mark.parametrize("name", [name for name, wanted in EXPECTED.items() if "error" not in wanted])
-def test_what_was_said_goes_back(name):
+def test_a_decoded_answer_goes_back_in_the_next_request(name):
     recording = recorded(name)
     response, _ = heard(recording.family, [recording.framed()])
     said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks, images=response.images)
@@ -180,7 +180,7 @@ def places(value):
 
 @settings(max_examples=300)
 @given(name=st.sampled_from(list(EXPECTED)), chance=st.randoms(use_true_random=False))
-def test_whatever_else_it_says_it_is_an_answer_or_an_error(name, chance):
+def test_a_changed_recording_is_an_answer_or_an_error(name, chance):
     recording = recorded(name)
     events = [json.loads(event) for event in recording.events]
     for _ in range(chance.choice((1, 1, 2, 3))):
@@ -208,6 +208,6 @@ def test_whatever_else_it_says_it_is_an_answer_or_an_error(name, chance):
         assert (again.payloads, again.response, str(again.error)) == (*outcome[:2], str(outcome.error))
 
 
-def test_the_referee_passes_them_all(capsys):
+def test_the_referee_accepts_every_encoded_request(capsys):
     assert main([str(FOLDER)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{len(EXPECTED)} passed, 0 failed"

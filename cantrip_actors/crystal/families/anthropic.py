@@ -179,7 +179,7 @@ class AnthropicDecoder(Decoder):
         elif str(kind).endswith("_tool_result"):
             result, is_error = _served(block)
             self.draft.served(block.get("tool_use_id"), result, is_error=is_error)
-        elif kind == "fallback":  # the model declined, perhaps within a call; another goes on, and its price counts
+        elif kind == "fallback":  # the model declined, perhaps within a call; another continues, at its own price
             self.draft.cut_off()
             self.note(model=mapping(block.get("to")).get("model"))
 
@@ -207,7 +207,7 @@ class AnthropicDecoder(Decoder):
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
             self._cited(mapping(delta.get("citation")))
         elif kind == "compaction_delta":
-            # in one piece, and null where it failed: what is not known of it goes back as well
+            # in one piece, and null if it failed: unknown fields go back as well
             block.update((name, value) for name, value in delta.items() if name != "type")
 
     def _cited(self, citation: Mapping[str, Any]) -> None:
@@ -281,7 +281,7 @@ class AnthropicWriter(Writer):
             block = dict(given)
             kind = block.get("type")
             if kind == "thinking" and not block.get("signature"):
-                continue  # it was interrupted: nobody signed it (trap 4.1.4)
+                continue  # it was interrupted and has no signature (trap 4.1.4)
             if kind == "text" and not str(block.get("text") or "").strip():
                 continue
             if kind == "tool_use":
@@ -366,7 +366,7 @@ def _counts(usage: Mapping[str, Any]) -> Counts:
     written, cached = tokens(usage.get("cache_creation_input_tokens")), tokens(usage.get("cache_read_input_tokens"))
     searches = tokens(mapping(usage.get("server_tool_use")).get("web_search_requests"))
     return Counts(
-        # what was read from the cache or written to it is not in input_tokens (trap 4.1.1)
+        # input_tokens excludes tokens that were read from the cache or written to it (trap 4.1.1)
         prompt=tokens(usage.get("input_tokens")) + written + cached,
         completion=tokens(usage.get("output_tokens")),
         cached=cached,
@@ -388,7 +388,7 @@ EFFORT: Final[Mapping[str, int]] = {
 }
 """Tokens for thinking, for models that are given a budget and not an effort."""
 ANSWER: Final = 8192
-"""Tokens of an answer where nobody says how many, and the model is not known (trap 4.1.13)."""
+"""Tokens of an answer without `max_tokens` from an unknown model (trap 4.1.13)."""
 
 
 class Anthropic(Family):

@@ -459,7 +459,7 @@ class SignedAccess(Access):
         return self._sign(method, url, body)
 
     def is_alone_at(self, url: str) -> bool:
-        """Return whether an address is that of a bucket: a bearer key of Bedrock is none of S3."""
+        """Return whether an address is that of a bucket: S3 does not accept a bearer key of Bedrock."""
         is_job = self.s3 == self.control and url.startswith(f"{self.control}/model")  # one address for all of AWS
         return bool(self.s3) and url.startswith(f"{self.s3}/") and not is_job
 

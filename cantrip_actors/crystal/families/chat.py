@@ -94,7 +94,7 @@ class ChatDecoder(Decoder):
         self._tail = ""  # what may be the beginning of </think>
         self._searches = 0
         self.message: dict[str, Any] = {}
-        """What came where the server did not stream."""
+        """The body of a server that did not stream."""
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One chunk, or a whole completion."""
@@ -328,8 +328,8 @@ class ChatDecoder(Decoder):
     # Calls
 
     def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
-        """A piece of a call (trap 4.3.3): whose it is, is told by index and id and, failing these, by name; a piece
-        that comes `alone` and has none of them goes on with the newest.
+        """Add a piece of a call (trap 4.3.3), identified by index and id and, failing these, by name. A piece that
+        comes `alone` without any of them continues the newest call.
         """
         function, custom = part.get("function"), part.get("custom")
         if not any(mapping(custom).values()):  # {"name": ""}, which some servers send beside each function (R-11)
@@ -368,7 +368,7 @@ class ChatDecoder(Decoder):
         if own and call.id:
             if own == call.id:
                 return False
-            # some servers make up an id for each piece: what has no name, or goes on with half an object, is no call
+            # some servers make up an id per piece: one without a name, or that continues half an object, is no call
             return bool(name) and (name != call.name or not call.arguments or call.may_be_whole)
         if not name:
             return False
@@ -636,7 +636,7 @@ class Chat(Family):
         return json_bytes({"role": "system", "content": text})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
-        """What there is beside the messages."""
+        """Yield the fields beside the messages."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True}
         yield "temperature", {"temperature": settings.temperature}

@@ -34,13 +34,13 @@ FLUKES: Final = frozenset(
 """Reasons for an answer without anything in it that another attempt may not meet again."""
 
 INTERRUPTED: Final = "CONTINUATION"
-"""The reason for an answer that the provider goes on with when it gets its token back (`Google.continued`)."""
+"""The reason for an answer that the provider continues when it gets its token back (`Google.continued`)."""
 
 _INSIDE: Final = ("image/", "application/pdf")
 """What a result can hold; recordings and films stand beside it."""
 
 UNSIGNED: Final = "skip_thought_signature_validator"
-"""What goes in the place of a signature in a history that is not the model's own (trap 4.4.3)."""
+"""The replacement for a signature in a history that another model made (trap 4.4.3)."""
 
 _THEIRS: Final = frozenset({"toolCall", "toolResponse", "executableCode", "codeExecutionResult"})
 _PATH: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]")
@@ -60,7 +60,7 @@ class GoogleDecoder(Decoder):
         self._parts: list[dict[str, Any]] = []
         self._open: Item | None = None
         self._more: list[str] = []
-        """What came of the last part's text, and is not yet in it."""
+        """The pieces of the last part's text that were not added to it yet."""
         self._call: Item | None = None  # whose arguments are still coming
         self._arguments: dict[str, Any] = {}
         self._half = ""  # the path of an argument whose value is still coming
@@ -245,12 +245,12 @@ class GoogleDecoder(Decoder):
                 return  # two that are not signed; those that are stay apart (trap 4.4.13)
         data = mapping(part.get("inlineData"))
         if data and part.get("thought"):
-            return  # a sketch on the way to the image, which nobody wants back
+            return  # a sketch on the way to the image: it does not go back
         kept = self._drawn(data)
         self._parts.append(dict(part) if kept is None else {**part, "inlineData": {**data, "data": kept}})
 
     def _drawn(self, data: Mapping[str, Any]) -> str | None:
-        """Add the image of a part; what stands for its bytes among the parts."""
+        """Add the image of a part; return the text that replaces its bytes in the parts."""
         if not str(data.get("mimeType") or "").startswith("image/"):
             return None
         self._end_text()
@@ -284,7 +284,7 @@ class GoogleDecoder(Decoder):
                 raise ProviderError(
                     f"google ended a call to {self._call.name} in the middle of its argument {self._half}"
                 )
-            if self._half:  # nobody knows the rest: no object, so that its gate refuses it
+            if self._half:  # the rest is unknown: not an object, so that its gate refuses it
                 self._call.parts = ["{"]
             else:
                 self._call.given = self._arguments
@@ -327,7 +327,7 @@ def _inside(place: Any, step: str | int, empty: Any) -> Any:
 
 
 class GoogleWriter(Writer):
-    """Contexts as contents with parts. `signed` where a model refuses a history that nobody signed."""
+    """Contexts as contents with parts. `signed` if the model refuses a history without signatures."""
 
     provider: ClassVar[str] = "google"
     takes = Takes(
@@ -527,7 +527,7 @@ class Google(Family):
         return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:
-        """An interrupted answer goes on when the same is asked again with the token that it came with."""
+        """Repeat the query with the token of the interrupted answer, which then continues."""
         token = response.metadata.get("continuation")
         if token is None:
             return None

@@ -40,4 +40,4 @@ class Local(Chat):
             made = {"chat_template_kwargs": {"enable_thinking": False}}
         return made
 
-    image_tokens = staticmethod(pixel_tokens)  # nobody knows which model it is
+    image_tokens = staticmethod(pixel_tokens)  # the model behind the server is unknown

@@ -23,10 +23,10 @@ __all__ = ["normalise_chat", "replayed"]
 
 _METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
 _METADATA["refusal"] = "refusal"
-"""What is kept of the decoder's metadata, and under which name."""
+"""The fields of the decoder's metadata that are kept, and their names."""
 
 _SIGNED: Final = frozenset({"reasoning_details", "extra_content"})
-"""What has to come back to the provider unchanged: encrypted reasoning and signatures."""
+"""Fields that have to go back to the provider unchanged: encrypted reasoning and signatures."""
 
 
 def normalise_chat(body: Any) -> Response:

@@ -1,6 +1,6 @@
 """OpenRouter: Chat Completions in front of many providers, with reasoning that has to go back unmodified.
 
-What it adds to `chat.py`: its errors come inside answers with status 200, its costs with the counts, its reasoning as
+Compared with `chat.py`, its errors come inside answers with status 200, its costs with the counts, its reasoning as
 `reasoning_details`. Forcing a call makes it drop reasoning without a word (section 4.5 of the landscape), so where both
 are asked for, the call is asked for in words.
 """
@@ -101,4 +101,4 @@ class OpenRouter(Chat):
         """How much to think."""
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
 
-    image_tokens = staticmethod(pixel_tokens)  # nobody knows which model it is
+    image_tokens = staticmethod(pixel_tokens)  # the model behind the router is unknown

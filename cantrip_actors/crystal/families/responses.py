@@ -1,8 +1,8 @@
 """OpenAI's Responses API: its stream decoded, contexts encoded for it.
 
 Nothing is stored at the provider (`store: false`): every request has the whole context, and reasoning comes back
-encrypted, to be sent again as it came, right before what it led to. Items are told apart by their place in the output,
-because their ids may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
+encrypted, to be sent again unchanged, right before the items it led to. An item is identified by its index in the
+output, because its id may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cantrip_actors.terms.messages import Message, ToolDefinition, named_gate
 __all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
-"""A tool that nobody offered, in which some models wrap several calls (trap 4.2.9)."""
+"""A tool that was not offered, in which some models wrap several calls (trap 4.2.9)."""
 
 _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
 """Models that reason, and give their reasoning encrypted; others refuse to be asked for it."""
@@ -46,7 +46,7 @@ _LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"'
 
 
 class _Slot:
-    """One item of the output. `item` is what is shown of it; there is none for what has nothing to show."""
+    """One item of the output. `item` is its item in the draft, None if there is nothing to show."""
 
     __slots__ = ("done", "final", "id", "item", "kind", "parts", "raw")
 
@@ -114,7 +114,7 @@ class ResponsesDecoder(Decoder):
         return True
 
     def _leniently(self, data: bytes) -> Any:
-        """Some gateways lose the last brace of the events that hold the whole response; what they hold is whole."""
+        """Some gateways lose the last brace of the events that hold the whole response, which is complete."""
         if data.startswith(_LIFE):
             with suppress(orjson.JSONDecodeError):
                 return orjson.loads(data + b"}")
@@ -390,7 +390,7 @@ def _billed(slot: _Slot) -> str:
 
 
 def _called(item: Mapping[str, Any]) -> str:
-    """What is called within a tool that has several: that of an MCP server."""
+    """Return what is called within a tool that has several: that of an MCP server."""
     return f"{item.get('server_label')}.{item.get('name')}" if item.get("type") == "mcp_call" else ""
 
 
@@ -488,7 +488,7 @@ class ResponsesWriter(Writer):
                 if own is not None:
                     item["call_id"] = own
                 elif str(item.get("type")) in _CALLS:
-                    return None  # of another message; what is no call of ours the provider has answered itself
+                    return None  # of another message; calls other than ours were answered by the provider itself
             items.append(item)
         return None if renamed else items
 

@@ -1,6 +1,6 @@
 """Google's Vertex AI: Gemini as at home, and Claude behind Google's address, each with the project's own credentials.
 
-What is said is what the Gemini API and the Messages API say; the addresses differ, and where Claude's model stands.
+Requests are those of the Gemini API and the Messages API; only the addresses and the place of Claude's model differ.
 A request has an access token of the application default credentials (`google-auth`): a service account, a user's login
 by gcloud, another cloud's identity, the machine's own.
 """
@@ -25,7 +25,7 @@ SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 VERSION: Final = "vertex-2023-10-16"
 
 KEYS: Final = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
-"""A ready token, which nobody renews."""
+"""A ready token, which is never renewed."""
 
 
 class _GeminiWriter(GoogleWriter):

@@ -1,7 +1,7 @@
 """xAI: OpenAI's Responses interface, with tools of its own that run there.
 
-What it adds to `responses.py`: which calls are its own. Searches of X come as custom calls with ids, and are told apart
-by their names, which nobody offered.
+It differs from `responses.py` in which calls are its own: searches of X come as custom calls with ids, recognised by
+their names, which were not offered.
 """
 
 from __future__ import annotations

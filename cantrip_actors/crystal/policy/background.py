@@ -34,13 +34,13 @@ BACKGROUND: Final = (Responses, AzureResponses)
 """The families whose providers have a background mode."""
 
 SOONEST: Final = 2.0
-"""Seconds until the first look at a response; each further one waits half as long again."""
+"""Seconds until the first poll of a response; each further poll waits half as long again."""
 
 LATEST: Final = 30.0
-"""Seconds between two looks, at most."""
+"""The most seconds between two polls."""
 
 TOGETHER: Final = 8
-"""How many responses are looked at at once."""
+"""How many responses are polled at the same time."""
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -49,7 +49,7 @@ _log = get_logger("cantrip_actors.crystal")
 
 
 class _Watched:
-    """A response that is worked on."""
+    """A response that the provider is working on."""
 
     def __init__(self) -> None:
         self.pause = SOONEST
@@ -72,7 +72,7 @@ class Background(CrystalWrapper, PostingCrystal):
         self._few = anyio.CapacityLimiter(TOGETHER)
 
     async def post(self, query: Query) -> Any:
-        """Begin a response, and return its handle. Raises ProviderError."""
+        """Start a response and return its handle. Raises ProviderError."""
         attempt = posted(self.name, query)
         request = await self._inner.prepare(query.invocation, query.options)
         for _ in range(LESSONS):
@@ -97,7 +97,7 @@ class Background(CrystalWrapper, PostingCrystal):
         return {"response": str(orjson.loads(body)["id"]), **attempt.fields()}
 
     async def look(self, handles: Sequence[Any]) -> Look:
-        """Return which of the responses are there."""
+        """Return which of the responses are ready."""
         now = anyio.current_time()
         watched = [self._watched.setdefault(handle["response"], _Watched()) for handle in handles]
         async with anyio.create_task_group() as tasks:
@@ -145,7 +145,7 @@ class Background(CrystalWrapper, PostingCrystal):
         return replace(response, usage=attempt.spent + response.usage)
 
     async def abandon(self, handle: Any) -> None:
-        """Cancel a response: what it has thought so far is paid for. Raises ProviderError."""
+        """Cancel a response; its tokens so far are paid for. Raises ProviderError."""
         response = handle["response"]
         self._watched.pop(response, None)
         await self._inner.fetch("POST", f"{self._inner.family.path}/{response}/cancel", b"{}")
@@ -155,7 +155,7 @@ class Background(CrystalWrapper, PostingCrystal):
 
 
 def background(crystal: Crystal | str) -> Background:
-    """`crystal` in the background: it may think for hours, and its answer survives this process.
+    """Return `crystal` in the background: it may think for hours, and its answer survives this process.
 
     Raises InvalidCantrip for a crystal whose provider has no background mode.
     """

@@ -1,15 +1,15 @@
 """A crystal whose queries go in batches: at half price, and answered within a day (R-24).
 
-Queries that come within `every` seconds join one batch. Each gets a handle, which the runtime records before the entity
-waits: the batch, and the id that the query has in it. That id is a digest of the query's identity (`Query.key`), so
-that a query that is asked again after a crash has the same one.
+Queries that arrive within `every` seconds join one batch. Each gets a handle, which the runtime records before the
+entity waits: the batch, and the query's id in it. That id is a digest of the query's identity (`Query.key`), so a query
+that is repeated after a crash has the same id.
 
-Never paid twice: where nobody knows whether a batch was taken, because the process was killed or the connection was
-lost while it was handed in, the provider's list of batches is read before the query is handed in again. A batch that
-may have it, and does not yet show what is in it, is waited for.
+No query is paid for twice. If the process was killed or the connection was lost during a submission, it is unknown
+whether the provider accepted the batch. The provider's list of batches is then read before the query is submitted
+again. A batch that may contain the query, but does not yet show its contents, is waited for.
 
-What the provider did not work on (a batch that expired, an error of its own) is handed in again, at most four
-times in all. What it refuses teaches the crystal as usual, and goes without that into the next batch.
+A query that the provider did not process (its batch expired, or the provider failed) is submitted again, at most four
+times in all. A refusal teaches the crystal as usual, and the query joins the next batch without the refused parameter.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from cantrip_actors.terms.messages import Response
 __all__ = ["Batched", "batched"]
 
 POLL: Final = 60.0
-"""Seconds between two looks at a batch."""
+"""Seconds between two polls of a batch."""
 
 LISTED: Final = 60.0
-"""Seconds that a provider's list of batches is good for."""
+"""Seconds for which a provider's list of batches is reused."""
 
 CLOCKS: Final = 300.0
 """Seconds by which the provider's clock may be behind ours."""
 
 KEPT: Final = 4
-"""How many batches of answers are kept in memory; those of others are fetched again."""
+"""How many batches' answers are kept in memory; those of other batches are fetched again."""
 
 KNOWN: Final = 100_000
-"""How many handles of queries that wait are kept in memory."""
+"""How many handles of waiting queries are kept in memory."""
 
 _GONE: Final = frozenset((400, 404, 410))
-"""Statuses after which no look helps: what is wrong is said when the answer is collected."""
+"""Statuses after which polling stops; collecting the answer raises the error."""
 
 _log = get_logger("cantrip_actors.crystal")
 
 
 class _Group:
-    """Queries that will be one batch."""
+    """Queries that will form one batch."""
 
     def __init__(self, headers: Mapping[str, str], every: float) -> None:
         self.headers = headers
@@ -86,25 +86,25 @@ class Batched(CrystalWrapper, PostingCrystal):
         self._at_most = min(at_most, endpoint.most)
         self._open: dict[frozenset[tuple[str, str]], _Group] = {}
         self._joined: dict[str, _Group] = {}
-        """The groups that are not yet sent, by the ids of their queries."""
+        """The groups that were not yet sent, by the ids of their queries."""
         self._handles: OrderedDict[str, Any] = OrderedDict()
-        """What was handed in by this process, by the ids of the queries."""
+        """The handles of queries that this process submitted, by the ids of the queries."""
         self._unsure: dict[str, float] = {}
-        """Since when nobody knows whether a query was handed in, by its id: seconds since the epoch."""
+        """The queries that may or may not have been submitted, by id: since when, in seconds since the epoch."""
         self._looked: dict[str, float] = {}
-        """When to look at a batch again, in event loop time; never at one that has ended."""
+        """When to poll a batch again, in event loop time; infinity for a batch that has ended."""
         self._answers: OrderedDict[str, Answers] = OrderedDict()
         self._fetching = anyio.Lock()
         self._listing = anyio.Lock()
         self._list: tuple[float, float, list[Listed]] = (-inf, inf, [])
-        """When a list was read, since when its batches are, and these."""
+        """When the list of batches was read, the earliest creation time that it covers, and its batches."""
 
     async def post(self, query: Query) -> Any:
-        """Hand in a query with the next batch, and return its handle. Raises ProviderError."""
+        """Submit a query with the next batch and return its handle. Raises ProviderError."""
         return await self._hand_in(query, posted(self.name, query))
 
     async def look(self, handles: Sequence[Any]) -> Look:
-        """Return which of the queries are in batches that have ended. A batch is looked at once in `POLL` seconds."""
+        """Return which of the queries are in batches that have ended. A batch is polled once in `POLL` seconds."""
         now = anyio.current_time()
         batches = dict.fromkeys(batch for handle in handles for batch in handle["batches"])
         for batch in batches:
@@ -114,7 +114,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         return Look(ready, max(0.0, min(map(self._looked.__getitem__, batches), default=now) - now))
 
     async def _has_ended(self, batch: str) -> bool:
-        """Return whether a batch has ended, and its answers are here."""
+        """Return whether a batch has ended and its answers were fetched."""
         try:
             if not await self._endpoint.has_ended(batch):
                 return False
@@ -125,11 +125,11 @@ class Batched(CrystalWrapper, PostingCrystal):
         return True
 
     async def collect(self, handle: Any, query: Query) -> Response:
-        """Return the answer to a query, or its new handle if it had to be handed in again. Raises ProviderError."""
+        """Return the answer to a query, or its new handle if it had to be submitted again. Raises ProviderError."""
         own, attempt = handle["id"], Attempt.of(handle)
         answers = [await self._answered(batch) for batch in handle["batches"]]
         found = [one[own] for one in answers if own in one]
-        if not found and handle.get("unsure"):  # it was in none of those that it might have been in
+        if not found and handle.get("unsure"):  # none of the batches that might have contained it does
             return Response(handle=await self._hand_in(query, attempt, is_new=True))
         answer = found[0] if found else next((one[WHOLE] for one in answers if WHOLE in one), None)
         if answer is None:
@@ -152,7 +152,7 @@ class Batched(CrystalWrapper, PostingCrystal):
     async def _hand_in(
         self, query: Query, attempt: Attempt, request: Request | None = None, *, is_new: bool = False
     ) -> Any:
-        """Return the handle of a query; hand it in if it was not. `is_new` if it is known that it was not."""
+        """Return the handle of a query; submit the query if it was not. `is_new` says that it certainly was not."""
         own = self._endpoint.id_of(query.key, attempt.number)
         if not is_new:
             known = self._handles.get(own)
@@ -182,7 +182,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         return handle
 
     async def _find(self, own: str, since: float) -> list[Listed]:
-        """Return the batch that a query is in, or those that it may be in; none if it is in no batch."""
+        """Return the batch that contains a query, or all that may contain it; an empty list if no batch does."""
         async with self._listing:
             at, earliest, found = self._list
             if anyio.current_time() - at > LISTED or earliest > since:
@@ -201,13 +201,13 @@ class Batched(CrystalWrapper, PostingCrystal):
             group = self._open[kind] = _Group(request.headers, self._every)
         self._joined[own] = group
         group.requests[own] = body
-        group.size += len(body) + len(own) + 200  # what stands around each request
+        group.size += len(body) + len(own) + 200  # the bytes that surround each request
         if len(group.requests) >= self._at_most:
             group.is_full.set()
         return group
 
     async def _sent(self, own: str, group: _Group) -> str:
-        """Return the batch of a query's group; the first whose time has come hands it in."""
+        """Return the batch of a query's group; the first query whose wait is over submits the group."""
         try:
             with anyio.CancelScope(deadline=group.deadline):
                 await group.is_full.wait()
@@ -267,17 +267,17 @@ def batched(
     bucket: str | None = None,
     role: str | None = None,
 ) -> Batched:
-    """`crystal` in batches: its queries are answered at half price, within a day.
+    """Return `crystal` in batches: its queries are answered at half price, within a day.
 
-    A batch is handed in `every` so many seconds after its first query, or as soon as it has `at_most` queries. Use the
-    one object that this returns wherever queries may share a batch. Limits, breakers and fallbacks of the crystal do
-    not hold for its batches.
+    A batch is submitted `every` seconds after its first query, or as soon as it has `at_most` queries. Use the one
+    object that this returns wherever queries may share a batch. The crystal's limits, breaker and fallbacks do not
+    apply to its batches.
 
     Vertex and Bedrock read and write files of a `bucket`, "gs://…" or "s3://…" with a folder, that of
     `VERTEX_BATCH_BUCKET` or `BEDROCK_BATCH_BUCKET` if left out; Bedrock does so in the `role` with this ARN, that of
     `BEDROCK_BATCH_ROLE` if left out.
 
-    Raises InvalidCantrip for a crystal whose provider takes no batches, and for numbers that cannot be.
+    Raises InvalidCantrip for a crystal whose provider takes no batches, and for invalid numbers.
     """
     inner = resolve(crystal)
     endpoint = endpoint_of(inner, bucket=bucket, role=role)

@@ -1,17 +1,17 @@
-"""A circuit breaker: a provider that fails again and again is left alone for a while, and asked carefully then.
+"""A circuit breaker: after repeated failures a provider gets no queries for a while, and then a few probes.
 
 | phase | a call | turns into |
 | --- | --- | --- |
-| closed | goes through | open, when too many failed |
-| open | fails at once, and says until when | half-open, when the time is up |
+| closed | goes through | open, when too many calls failed |
+| open | fails at once, and says when to try again | half-open, when the time is up |
 | half-open | some go through as probes, others fail at once | closed, when they succeeded; open, when one failed |
 
-What counts as a failure is what a provider does when it is broken: no answer, a status of 500 and above, a stream that
-breaks off. A refusal (429) is a limit and not a fault: it has everybody wait (`limits.py`), and trips nothing, so that
-a storm of them ends no entity. A request that is refused for what it is (400, 401) shows that the provider works.
+A failure is a sign of a broken provider: no answer, a status of 500 or above, a stream that breaks off. A refusal (429)
+is a limit and not a fault: it makes all queries wait (`limits.py`) and does not open the breaker, so a storm of
+refusals ends no entity. A request that is rejected for its content (400, 401) shows that the provider works.
 
-There is no clock here: `now` is given, in seconds of any clock that does not run backwards. What carries it out is the
-crystal's actor, which a circuit belongs to.
+This file has no clock: `now` is an argument, in seconds of any clock that does not run backwards. A circuit belongs to
+the crystal's actor, which applies its decisions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Breaker:
     """When a crystal's calls are cut off: after `failures` in a row, or when more than `rate` (a share) of the last
     `window` calls failed.
 
-    It stays open for `open_for` seconds, twice as long each time that a probe fails, up to `longest`. Then `probes`
-    calls have to succeed.
+    It stays open for `open_for` seconds, and twice as long after each failed probe, up to `longest`. Then `probes`
+    calls have to succeed before it closes.
     """
 
     failures: int = 5
@@ -62,11 +62,11 @@ class Breaker:
 
 
 class CircuitOpen(ProviderError):
-    """The breaker is open: the provider was not asked. `retry_after` is how long it stays so."""
+    """The breaker is open, so the provider was not queried. `retry_after` is how long it stays open, in seconds."""
 
 
 class Pass(NamedTuple):
-    """What lets a call through. It is handed back when the call has ended."""
+    """The permission for one call. The caller hands it back when the call has ended."""
 
     epoch: int
     probe: bool = False
@@ -78,10 +78,10 @@ NEVER: Final = Breaker(failures=sys.maxsize)
 
 @dataclass(slots=True)
 class Circuit:
-    """What a breaker remembers. `until` is when it may be tried again (None: closed), `openings` how often in a row it
-    was opened; `probing` and `proved` count the probes on their way and those that succeeded.
+    """The state of a breaker. `until` is when a call may be tried again (None: closed), `openings` how often in a row
+    it opened; `probing` and `proved` count the probes in flight and those that succeeded.
 
-    `epoch` counts the changes of phase: what began before one says nothing about what is after it.
+    `epoch` counts the changes of phase: a call that began in an earlier phase does not affect a later one.
     """
 
     breaker: Breaker = NEVER
@@ -94,24 +94,24 @@ class Circuit:
     proved: int = 0
     epoch: int = 0
     why: str = ""
-    """The failure that opened it."""
+    """The failure that opened the breaker."""
 
     def restarted(self) -> Circuit:
-        """The same circuit with nobody on the way."""
+        """Return the same circuit without calls in flight."""
         return replace(self, probing=0)
 
     def phase(self, now: float) -> Phase:
-        """In which phase it is."""
+        """Return the phase at `now`."""
         if self.until is None:
             return "closed"
         return "open" if now < self.until else "half-open"
 
     def reopens(self, now: float) -> float:
-        """Seconds until it may be tried; 0 where it may be tried now, or is being tried."""
+        """Return the seconds until a call may be tried; 0 if one may be tried now, or a probe is in flight."""
         return 0.0 if self.until is None else max(0.0, self.until - now)
 
     def enter(self, now: float) -> Pass | None:
-        """A call wants through: the pass that it gets, None where it has to fail at once."""
+        """Return the pass for a new call, or None if the call has to fail at once."""
         if self.until is None:
             return Pass(self.epoch)
         if now < self.until or self.probing + self.proved >= self.breaker.probes:
@@ -120,7 +120,7 @@ class Circuit:
         return Pass(self.epoch, probe=True)
 
     def end(self, given: Pass, outcome: Outcome, now: float, why: str = "") -> bool:
-        """A call that had a pass has ended. Return whether that opened the circuit."""
+        """Record the outcome of a call that had a pass. Return whether it opened the circuit."""
         if given.epoch != self.epoch:
             return False
         failed = outcome == "failed"

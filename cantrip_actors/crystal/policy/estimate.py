@@ -24,10 +24,10 @@ from cantrip_actors.terms.messages import Invocation, Message, Response, ToolDef
 __all__ = ["Estimator", "estimator_of"]
 
 _A_CHARACTER: Final = 0.3
-"""Tokens a character, until something is known: on the safe side for prose, right for code."""
+"""Tokens per character before anything was learnt: on the safe side for prose, right for code."""
 _AN_ANSWER: Final = 500.0
 _LEARNT: Final = 0.2
-"""The share of the newest answer in what is learnt."""
+"""The weight of the newest answer in the learnt averages."""
 _KEPT: Final = 512
 
 
@@ -44,25 +44,25 @@ class Estimator:
         self.per_character = _A_CHARACTER
         self.answer = _AN_ANSWER
         self.images = 1.0
-        """What images take, by what the formula says."""
+        """The ratio of the tokens that images took to the tokens that the formula gives."""
         self._image_tokens = image_tokens
         self._counted: OrderedDict[tuple[Any, ...], tuple[Any, int, int, int]] = OrderedDict()
         self._tools: OrderedDict[int, tuple[Sequence[ToolDefinition], int]] = OrderedDict()
 
     def tokens(self, invocation: Invocation, options: Mapping[str, Any]) -> float:
-        """Return what a query will probably take, prompt and completion together."""
+        """Return the tokens that a query will probably use, prompt and completion together."""
         most = options.get("max_tokens")
         answer = self.answer if not isinstance(most, int) else min(self.answer, most)
         return self._prompt(invocation) + answer
 
     def usage(self, invocation: Invocation, response: Response | None = None) -> Usage:
-        """Return what a query took, for a crystal that does not say; without a response, its prompt alone."""
+        """Return the estimated usage of a query whose crystal reports none; without a response, of its prompt."""
         prompt = ceil(self._prompt(invocation))
         answer = 0 if response is None else ceil(_length(response) * self.per_character)
         return Usage(prompt, answer, estimated_tokens=prompt + answer)
 
     def learn(self, invocation: Invocation, usage: Usage) -> None:
-        """Learn from what a query really took."""
+        """Learn from the reported usage of a query."""
         characters, images = self._counts(invocation)
         if images and usage.prompt_tokens:
             off = (usage.prompt_tokens - characters * self.per_character) / images
@@ -78,14 +78,14 @@ class Estimator:
         return characters * self.per_character + images * self.images
 
     def _counts(self, invocation: Invocation) -> tuple[int, int]:
-        """Characters of the context and the tools, and tokens of its images."""
+        """Return the characters of the context and the tools, and the tokens of the images."""
         characters, images = self._messages(invocation.messages)
         return characters + self._definitions(invocation.tools), images
 
     def _messages(self, messages: Sequence[Message]) -> tuple[int, int]:
         if not isinstance(messages, View):
             return sum(map(_characters, messages)), sum(map(self._pictured, messages))
-        # the list beneath is held along with what was counted, so that no other one gets its place in memory
+        # the underlying list is kept with its count, so that no other list gets its address in memory
         prefix = messages.prefix
         key = (id(prefix[0]), prefix[1])
         known = self._counted.pop(key, None)
@@ -120,7 +120,7 @@ def _characters(message: Message) -> int:
 
 
 def _length(response: Response) -> int:
-    """The characters of an answer, at least one: an estimate must not come to nothing."""
+    """Return the characters of an answer, at least one: an estimate must not be zero."""
     texts = (response.content, response.thinking, response.code)
     calls = sum(len(call.gate) + len(call.arguments) for call in response.tool_calls)
     return max(1, calls + sum(len(text) for text in texts if text))

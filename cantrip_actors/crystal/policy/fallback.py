@@ -1,13 +1,13 @@
-"""A crystal that falls back: where one gives up, the next is asked, in the same turn.
+"""A crystal that falls back: if one crystal gives up, the next one is queried in the same turn.
 
-Each is asked by its own actor, with its own retries, limits and breaker, which it shares with whoever uses it directly.
-The next one is asked where that can help: after retries that were of no use, and where a breaker is open. What cannot
-succeed (a request that is refused for what it is, a wrong key, a model that is not there) cannot elsewhere either, or
-is a mistake that somebody has to hear of. The answer says who gave it (`metadata["crystal"]`), and who did not and why
-(`metadata["fell_back"]`).
+Each crystal is queried by its own actor, with its own retries, limits and breaker, which also apply to cantrips that
+use it directly. The next crystal is queried when that can help: after retries were exhausted, or while a breaker is
+open. An error that another crystal would repeat or hide (a request rejected for its content, a wrong key, a missing
+model) is raised instead. The answer names the crystal that gave it (`metadata["crystal"]`), and the crystals that
+failed with their errors (`metadata["fell_back"]`).
 
-The context is one for all: each writes it for its own provider, and reasoning goes back only to who it came from
-(`encode.py`). What a watcher was shown of a crystal that then gave up is closed before the next one begins.
+All crystals share one context: each writes it for its own provider, and reasoning goes back only to the crystal that
+produced it (`encode.py`). Items streamed by a crystal that then gave up are closed before the next one begins.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from cantrip_actors.terms.server_tools import ServerTool
 __all__ = ["AskOne", "Fallback", "fallback", "worth_another"]
 
 AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]
-"""Asks one of the crystals, by its number, with all retries: its response, or the error that they came to."""
+"""Queries the crystal with this number, with all retries; returns its response, or the error after the last retry."""
 
 _AGAIN: Final = frozenset((408, 409, 425, 429))
 
 
 def worth_another(error: CrystalError) -> bool:
-    """Whether another crystal may do better: this one's provider is down, overloaded, or asked too much."""
+    """Return whether another crystal may succeed: this one's provider is down, overloaded, or limits the rate."""
     if isinstance(error, CircuitOpen):
         return True
     if not isinstance(error, ProviderError) or error.retryable is False:
@@ -52,7 +52,7 @@ def worth_another(error: CrystalError) -> bool:
 
 
 class Fallback:
-    """Crystals, the first one first. Make one with `fallback`."""
+    """Several crystals in order of preference. Make one with `fallback`."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Fallback:
         self.when = when
         self.name = f"fallback({', '.join(map(crystal_name, self.crystals))})"
         windows = [getattr(one, "context_window", None) for one in self.crystals]
-        # the smallest, so that what is folded in time for one is in time for all
+        # the smallest, so that folding happens in time for every crystal
         self.context_window = min((one for one in windows if isinstance(one, int)), default=None)
-        # a budget of dollars that does not count what one of them uses may never be used up
+        # a budget in dollars might never be exhausted if one crystal has no prices
         self.has_prices = not any(getattr(one, "has_prices", None) is False for one in self.crystals)
         self._bound: dict[int, Crystal] = {}
 
@@ -79,29 +79,29 @@ class Fallback:
                 check(tools)
 
     def why_not(self, file: File) -> str | None:
-        """Why one of the crystals does not take a file, None if all of them do: any of them may be asked about it."""
+        """Return why one of the crystals does not accept a file, or None if all do: any of them may receive it."""
         asked = (getattr(one, "why_not", None) for one in self.crystals)
         return next((why for ask_one in asked if callable(ask_one) and (why := ask_one(file)) is not None), None)
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Those of all the crystals."""
+        """The secrets of all the crystals."""
         found: dict[str, str] = {}
         for number, one in enumerate(self.crystals):
             known = getattr(one, "secrets", None)
             for name, text in known.items() if isinstance(known, Mapping) else ():
-                # two of one name are two keys
+                # two crystals may use one name for different keys
                 found[name if found.get(name, text) == text else f"{name} of crystal {number}"] = text
         return found
 
     def bind(self) -> Fallback:
-        """This crystal for one entity. The first is bound now, in the order of the requests; the others if asked."""
+        """Return this crystal for one entity. The first member is bound now, in request order; others when queried."""
         bound = Fallback(self.given, self.when, self.crystals)
         bound.member(0)
         return bound
 
     def member(self, number: int) -> Crystal:
-        """One of the crystals, bound where it wants to be."""
+        """Return one of the crystals, bound if it has a `bind`."""
         found = self._bound.get(number)
         if found is None:
             crystal = self.crystals[number]
@@ -110,7 +110,7 @@ class Fallback:
         return found
 
     async def answer(self, query: Query, ask_one: AskOne) -> Response | CrystalError:
-        """The response of the first that gives one; else the error of the one that is not worth another, or of all."""
+        """Return the first response; else the first error that ends the fallback, or one error for all crystals."""
         watch = None if query.emit is None else Watch(query.emit)
         failed: list[tuple[str, CrystalError]] = []
         for number, crystal in enumerate(self.crystals):
@@ -137,7 +137,7 @@ class Fallback:
         options: Mapping[str, Any] | None = None,
         emit: Callable[[Emitted], None] | None = None,
     ) -> Response:
-        """One answer without a runtime, each crystal with the default retries (CRYSTAL-1)."""
+        """Return one answer without a runtime, each crystal with the default retries (CRYSTAL-1)."""
 
         async def ask_one(_number: int, crystal: Crystal, query: Query) -> Response | CrystalError:
             try:
@@ -155,11 +155,11 @@ class Fallback:
 
 
 def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = worth_another) -> Fallback:
-    """The first of `crystals` and, where it gives up, the next, inside the same turn.
+    """Return a crystal that queries the first of `crystals` and, if it gives up, the next one in the same turn.
 
-    `when` says of an error whether the next one is asked; see `worth_another` for what it says if left out.
+    `when` decides, given an error, whether to query the next crystal; the default is `worth_another`.
 
-    Raises InvalidCantrip for fewer than two, and for what is no crystal.
+    Raises InvalidCantrip for fewer than two crystals, and for an object that is not a crystal.
     """
     if len(crystals) < 2:
         raise InvalidCantrip("fallback: expected at least two crystals: fallback('anthropic:…', 'openai:…')")
@@ -179,7 +179,7 @@ def _spent(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
 
 
 def _none_of(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
-    """The error of all: with the status of the last, and not to be retried, since each one was."""
+    """Return one error for all crystals, with the status of the last; not retryable, because each one was retried."""
     said = "; ".join(f"{name}: {error}" for name, error in failed)
     errors = [error for _, error in failed]
     last = errors[-1]

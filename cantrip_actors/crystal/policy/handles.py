@@ -16,7 +16,7 @@ ATTEMPTS: Final = 4
 
 
 class Attempt:
-    """One of the attempts at a query. `spent` is what the attempts before it cost."""
+    """One attempt at a query. `spent` is the usage of the attempts before it."""
 
     def __init__(self, number: int = 0, spent: Usage = NO_USAGE) -> None:
         self.number = number
@@ -24,11 +24,11 @@ class Attempt:
 
     @classmethod
     def of(cls, handle: Mapping[str, Any]) -> Attempt:
-        """Return the attempt that a handle is of."""
+        """Return the attempt that a handle describes."""
         return cls(handle.get("attempt", 0), Usage(**handle["spent"]) if "spent" in handle else NO_USAGE)
 
     def fields(self) -> dict[str, Any]:
-        """Return what a handle says of it."""
+        """Return the handle's fields for this attempt."""
         told: dict[str, Any] = {"attempt": self.number} if self.number else {}
         if self.spent != NO_USAGE:
             told["spent"] = {name: getattr(self.spent, name) for name in self.spent.__struct_fields__}
@@ -36,9 +36,9 @@ class Attempt:
 
 
 def posted(name: str, query: Query) -> Attempt:
-    """Return the attempt that a query is: the first, or the next after an answer that was not as asked for.
+    """Return the attempt for a query: the first, or the next after an answer that did not meet the request.
 
-    Raises CrystalError if there were enough.
+    Raises CrystalError after `ATTEMPTS` attempts.
     """
     if query.earlier is None:
         return Attempt()
@@ -50,9 +50,9 @@ def posted(name: str, query: Query) -> Attempt:
 
 
 def made_again(attempt: Attempt, why: ProviderError) -> Attempt:
-    """Return the next attempt at a query whose last one came to an error.
+    """Return the next attempt at a query whose last one failed.
 
-    Raises ProviderError, with the usage of all, if there were enough.
+    Raises ProviderError, with the usage of all attempts, after `ATTEMPTS` attempts.
     """
     spent = attempt.spent + why.usage
     if attempt.number + 1 >= ATTEMPTS:

@@ -41,7 +41,7 @@ async def hedged(
     query: Query,
     attempt: Callable[[Query], Awaitable[Response]],
 ) -> Response:
-    """One attempt or two of them, each `through` what limits them. Raises what the one that counts raises."""
+    """Make one attempt or two, each `through` the crystal's limits. Raises the error of the attempt that counts."""
     race = _Race(query, waits, through, attempt)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(race.run, 0)
@@ -72,7 +72,7 @@ class _Race:
         self._errors: list[CrystalError] = []
 
     async def run(self, number: int) -> None:
-        """One attempt, from the queue to its end."""
+        """Run one attempt, from the queue to its end."""
         since = 0.0
 
         async def attempt(query: Query) -> Response:
@@ -84,14 +84,14 @@ class _Race:
             except NotAsAsked:
                 self._speaks(number, since)
                 raise
-            # before its place is free again, or the other one would get that
+            # before its place is free again, or the other attempt would get the place
             self._speaks(number, since)
             return response
 
         def emit(payload: Emitted) -> None:
             if isinstance(payload, ItemStart):
                 self._speaks(number, since)
-            # that an answer will come is told once, and says nothing yet
+            # the start of a response is emitted once, and is not yet a piece of the answer
             heard = number == 0 if isinstance(payload, ResponseStart) else number == self._winner
             if heard and self._query.emit is not None:
                 self._query.emit(payload)
@@ -138,7 +138,7 @@ class _Race:
             self.over.set()
 
     def _failed(self, number: int, error: CrystalError) -> None:
-        if self._winner is None and self._running > 1:  # the other one may still make it
+        if self._winner is None and self._running > 1:  # the other attempt may still succeed
             self._errors.append(error)
             return
         self._errors.insert(0, error) if number == self._winner else self._errors.append(error)

@@ -1,8 +1,8 @@
-"""On which terms a crystal is asked: its limits, its breaker, a deadline, a second attempt where the first is slow.
+"""The terms of a crystal: its limits, its breaker, a deadline, and a second attempt if the first is slow.
 
-A crystal has them as attributes (`limits`, `breaker`, `deadline`, `hedge`), all of them optional: `limited(crystal, …)`
-gives them to any crystal, one's own class can simply have them. Who keeps to them is the crystal's actor, for all
-entities that use this very object: two objects have two accounts, also where they stand for one model.
+A crystal has them as optional attributes (`limits`, `breaker`, `deadline`, `hedge`): `limited(crystal, …)` adds them to
+any crystal, and your own class can define them. The crystal's actor enforces them for all entities that use this very
+object: two objects have separate limits, even if they stand for the same model.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["NO_TERMS", "Hedge", "Limited", "Terms", "limited", "terms_of"]
 _ONCE: Final = Retry(max_retries=0)
 
 _KNOWN: Final = 20
-"""Answers that have to be known before their times tell what is slow."""
+"""How many answers are needed before their times define what is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """A second attempt where the first says nothing for too long; the one that speaks first is heard, the other ended.
+    """A second attempt if the first is silent for too long; the one that speaks first is used, the other is cancelled.
 
-    Too long is `after` seconds or, left out, longer than the share `quantile` of the crystal's last answers took to
-    begin; until enough are known there is no second attempt. It needs a place within the limits like any other.
+    Too long means `after` seconds. If `after` is left out, it means longer than the share `quantile` of the crystal's
+    last answers took to begin; until enough answers are known there is no second attempt. The limits apply to both.
     """
 
     after: float | None = None
@@ -50,7 +50,7 @@ class Hedge:
             raise InvalidCantrip(f"hedge: quantile: expected a share between 0 and 1, got {self.quantile!r}")
 
     def threshold(self, waits: Sequence[float]) -> float | None:
-        """Seconds without a sign after which to ask again; None for never. `waits` are the last answers' own."""
+        """Return the seconds of silence before a second attempt, None for never. `waits`: those of the last answers."""
         if self.after is not None:
             return self.after
         if len(waits) < _KNOWN:
@@ -59,7 +59,7 @@ class Hedge:
 
 
 class Terms(NamedTuple):
-    """What is agreed on for one crystal. `deadline` is in seconds, for all of a query: waiting, attempts, pauses."""
+    """The terms of one crystal. `deadline` is in seconds, for a whole query: waiting, attempts and pauses."""
 
     limits: Limits | None = None
     breaker: Breaker | None = None
@@ -71,7 +71,7 @@ NO_TERMS: Final = Terms()
 
 
 def terms_of(crystal: object) -> Terms:
-    """The terms that a crystal has as attributes. Others of these names (a mock has all names) are none."""
+    """Return the terms that a crystal has as attributes. Attributes of other types (a mock's, say) are ignored."""
     limits, breaker = getattr(crystal, "limits", None), getattr(crystal, "breaker", None)
     deadline, hedge = getattr(crystal, "deadline", None), getattr(crystal, "hedge", None)
     seconds = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
@@ -87,7 +87,7 @@ def terms_of(crystal: object) -> Terms:
 class Limited(CrystalWrapper):
     """A crystal with terms. Make one with `limited`.
 
-    Only its actor keeps to them: to `invoke` it without a runtime is to ask the crystal itself.
+    Only its actor enforces them: `invoke` without a runtime queries the inner crystal directly.
     """
 
     def __init__(self, crystal: Crystal, terms: Terms) -> None:
@@ -95,7 +95,7 @@ class Limited(CrystalWrapper):
         self.limits, self.breaker, self.deadline, self.hedge = terms
 
     def bind(self) -> Crystal:
-        """The crystal for one entity: bound as it is bound itself, and without the terms, which its actor has."""
+        """Return the inner crystal for one entity, bound if it has a `bind`, without the terms: its actor has them."""
         bind = getattr(self.crystal, "bind", None)
         bound: Crystal = self.crystal if bind is None else bind()
         return bound
@@ -108,7 +108,7 @@ class Limited(CrystalWrapper):
         options: Mapping[str, Any] | None = None,
         emit: Callable[[Emitted], None] | None = None,
     ) -> Response:
-        """One attempt at the crystal itself (CRYSTAL-1)."""
+        """Make one attempt at the inner crystal (CRYSTAL-1)."""
         query = Query(Invocation(messages, tools, tool_choice), options or {}, emit)
         return await ask(self.crystal, query, retry=_ONCE)
 
@@ -128,11 +128,11 @@ def limited(
     deadline: float | None = None,
     hedge: Hedge | None = None,
 ) -> Limited:
-    """`crystal` on terms: `limits` (or its fields one by one), a circuit breaker, a deadline in seconds, a hedge.
+    """Return `crystal` with terms: `limits` (or their fields), a circuit breaker, a deadline in seconds, a hedge.
 
-    Use the one object that this returns wherever the terms are to be shared.
+    Use the one object that this returns wherever the terms should be shared.
 
-    Raises InvalidCantrip for terms that cannot be, and for a crystal that has terms already or falls back.
+    Raises InvalidCantrip for invalid terms, and for a crystal that already has terms or is a fallback.
     """
     inner = resolve(crystal)
     if isinstance(inner, Fallback):

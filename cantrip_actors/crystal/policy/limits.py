@@ -1,30 +1,30 @@
-"""When the next request may begin: how many at once, how many and how many tokens a minute, and who goes first.
+"""When the next request may begin: concurrency, requests and tokens per minute, and the order of waiting queries.
 
-Theory of operation. One queue, first come, first served: nobody overtakes, so nobody starves. A query that is tried
-again keeps its place: who was refused is not sent to the end for it. The one in front begins when all of these let
+Theory of operation. One queue, first come, first served: no query overtakes another, so none starves. A retried query
+keeps its place: a refusal does not send it to the end of the queue. The query in front begins when all of these allow
 it:
 
-- *concurrency*: fewer run than may;
-- two *buckets*, requests and tokens. A bucket holds a minute's worth, is full at first and fills evenly: this is how
-  providers meter (so for a minute after an idle one, up to twice the rate may pass). A request takes one from the
-  first and an estimate from the second; once it is over, the second is settled with what it really took, which may
-  leave a debt. One that is larger than the bucket waits for a full one;
-- no *pause*: where a provider says how long to wait, that holds for everybody and not just for the one that heard it.
-  The others would only hear the same, and be counted as asking too much. After the pause it starts slowly;
-- the *window*: how many may run after a refusal. With a hint one, without one half of those that ran; each answer that
-  comes lets one more in, so it doubles with each round (this is how TCP starts), until nobody waits for it any more. Of
-  the requests that were on their way when a refusal came, further ones say nothing new, and their answers neither.
+- *concurrency*: fewer queries run than the limit allows;
+- two *buckets*, requests and tokens. A bucket holds a minute's worth, is full at first and refills evenly, which is how
+  providers meter (so in the minute after an idle one, up to twice the rate may pass). A request takes one from the
+  first bucket and its estimate from the second; when it ends, the second is settled with its real usage, which may
+  leave a debt. A request larger than the bucket waits for a full one;
+- no *pause*: if a provider says how long to wait, all queries wait, not only the refused one. The others would get the
+  same refusal, and would count against the limit. After the pause, queries start slowly;
+- the *window*: how many may run after a refusal: one if the refusal had a wait hint, else half of those that ran. Each
+  answer admits one more, so the window doubles each round (as in TCP's slow start), until no query waits for it.
+  Results of requests that were in flight when the refusal came do not change the window.
 
 | method of `Queue` | what it does |
 | --- | --- |
 | `ask` | an attempt joins the queue, at its query's place |
-| `leave` | it leaves the queue: who asked is gone |
-| `clear` | all leave it: nobody is to begin any more |
-| `end` | frees its place and settles; a refusal pauses or narrows, an answer widens |
-| `admit` | lets begin who may; the others do that as well, as their last step |
+| `leave` | the attempt leaves the queue, because its caller is gone |
+| `clear` | all attempts leave the queue, and none of them begins |
+| `end` | frees the attempt's place and settles; a refusal pauses or narrows the window, an answer widens it |
+| `admit` | starts the attempts that may begin; the other methods do that as well, as their last step |
 
-Each returns the time at which `admit` is to be called, None where that hangs on one that runs. There is no clock here:
-`now` is given, in seconds of any clock that does not run backwards. What carries it out is the crystal's actor.
+Each returns the time at which to call `admit`, None if that depends on a running attempt. This file has no clock: `now`
+is an argument, in seconds of any clock that does not run backwards. The crystal's actor applies the decisions.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ __all__ = ["UNLIMITED", "Attempt", "Ended", "Limits", "Outcome", "Queue", "Slice
 
 _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
-"""What a bucket may lack, as a share of what is wanted: a wake-up at the very moment is a rounding too early."""
+"""The share of a request that a bucket may lack: a wake-up at the exact moment may be early by a rounding error."""
 
 _AN_INSTANT: Final = 1e-6
-"""Seconds that are no wait: a timer may be that much early."""
+"""Seconds that do not count as a wait: a timer may be early by that much."""
 
 _REFUSING: Final = frozenset((429, 503, 529))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may go to one crystal, of all its entities together. None: any number.
+    """The most that all entities together may send to one crystal. None means no limit.
 
     `concurrency` requests at once, `requests_per_minute`, `tokens_per_minute` (prompt and completion together). A pause
-    that a provider asks for is kept up to `longest_pause` seconds; then one request tries whether it is over.
+    that a provider asks for lasts at most `longest_pause` seconds; then one request tries whether it is over.
 
-    With `shared`, a name, they hold for all crystals of that name together: in all processes that run entities of one
-    loom, and in this one.
+    With `shared`, a name, the limits apply to all crystals of that name together: in all processes that run entities of
+    one loom, and within this process.
     """
 
     concurrency: int | None = None
@@ -86,14 +86,14 @@ UNLIMITED: Final = Limits()
 
 
 Outcome = Literal["answered", "failed", "unknown"]
-"""What an attempt says of the provider's health: nothing (`unknown`) where it was cancelled or refused."""
+"""What an attempt shows about the provider's health: `unknown` if it was cancelled or refused."""
 
 
 class Ended(NamedTuple):
     """How an attempt has ended.
 
-    `used` is what it took, in tokens, None where that is unknown: then the estimate stands. `refused` says that the
-    provider had it wait, `pause` for how many seconds, if it said so. `why` is the failure.
+    `used` is its usage in tokens, None if that is unknown: then the estimate stands. `refused` says that the provider
+    refused it for its rate, and `pause` how many seconds to wait, if the provider said so. `why` is the failure.
     """
 
     outcome: Outcome
@@ -104,7 +104,7 @@ class Ended(NamedTuple):
 
 
 def end_of(error: CrystalError) -> Ended:
-    """Return how an attempt that raised `error` has ended. What the provider would not hear took no tokens."""
+    """Return how an attempt that raised `error` has ended. An attempt that the provider refused used no tokens."""
     if not isinstance(error, ProviderError):  # an answer, though one that breaks the contract
         return Ended("answered")
     status, refused = error.status, is_refusal(error)
@@ -118,31 +118,31 @@ def end_of(error: CrystalError) -> Ended:
 
 
 def is_refusal(error: ProviderError) -> bool:
-    """Whether a provider says that it is asked too much, so that everybody has to wait.
+    """Return whether a provider refused a query for its rate, so that all queries have to wait.
 
-    A spent quota comes with the same status, and no wait mends that.
+    A spent quota has the same status, but waiting does not help.
     """
     return error.retryable is not False and (error.status in _REFUSING or error.retry_after is not None)
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt in the queue, and later among those that run.
+    """One attempt, waiting in the queue or running.
 
-    `tokens` is what it may take, by estimate. `since` is the number of its query, in the order in which queries came:
-    that is where it stands in the queue.
+    `tokens` is its estimated usage. `since` is the number of its query in order of arrival, and decides its position in
+    the queue.
     """
 
     tokens: float
     since: int
     epoch: int | None = None
-    """The number of refusals that had been heard when it began; None until then."""
+    """The number of refusals before it began; None until then."""
     wake: Callable[[], object] | None = None
-    """What is called when it begins."""
+    """Called when the attempt begins."""
 
 
 class _Bucket:
-    """So much a minute (None: any amount): full at first, filled evenly. `left` below 0 is a debt."""
+    """A rate per minute (None: unlimited) as a bucket: full at first, refilled evenly. `left` below 0 is a debt."""
 
     __slots__ = ("at", "left", "rate", "size")
 
@@ -153,7 +153,7 @@ class _Bucket:
         self.at = -inf
 
     def ready_at(self, wanted: float, now: float) -> float:
-        """When it has as much; a full one has enough for everybody."""
+        """Return when the bucket will have this amount; a full bucket has enough for any request."""
         if self.rate is None:
             return now
         self._fill(now)
@@ -175,7 +175,7 @@ class _Bucket:
 
 
 class Slice:
-    """What was drawn of a bucket that others share, for a while. `left` below 0 is a debt."""
+    """An amount drawn from a shared bucket, for a while. `left` below 0 is a debt."""
 
     __slots__ = ("left", "rate", "until")
 
@@ -185,7 +185,7 @@ class Slice:
         self.until = -inf
 
     def ready_at(self, wanted: float, now: float) -> float:
-        """Return `now` if it has as much, and infinity if more has to be drawn."""
+        """Return `now` if the slice has this amount, and infinity if more has to be drawn."""
         is_enough = self.rate is None or (now <= self.until and self.left >= wanted * (1 - _NEARLY))
         return now if is_enough else inf
 
@@ -196,11 +196,11 @@ class Slice:
 
 
 class Queue:
-    """The attempts at one crystal: which wait, how many run, and what holds them up. It belongs to the crystal's actor.
+    """The attempts at one crystal: which wait, how many run, and what delays them. It belongs to the crystal's actor.
 
-    `window` is how many may run, None where no refusal has to be got over; `epoch` counts refusals. Where limits are
-    shared, `requests` and `tokens` are what was drawn, `places` how many may run, and `heard` is the pause that the
-    others are to be told of, in seconds.
+    `window` is how many may run during the recovery from a refusal, None otherwise; `epoch` counts refusals. If limits
+    are shared, `requests` and `tokens` were drawn from the account, `places` is how many may run, and `heard` is the
+    pause to report to the account, in seconds.
     """
 
     __slots__ = (
@@ -230,7 +230,7 @@ class Queue:
         self.epoch = 0
 
     def restarted(self) -> Queue:
-        """Return the same accounts with nobody on the way: what is left when the crystal's actor is restarted."""
+        """Return a queue with the same buckets and nothing in flight, for a restart of the crystal's actor."""
         made = Queue(self.limits)
         if self.limits.shared is None:
             made.requests, made.tokens = copy(self.requests), copy(self.tokens)
@@ -238,23 +238,23 @@ class Queue:
         return made
 
     def ask(self, attempt: Attempt, now: float) -> float | None:
-        """An attempt wants to begin."""
+        """Add an attempt to the queue."""
         insort_right(self.waiting, attempt, key=_SINCE)
         return self.admit(now)
 
     def leave(self, attempt: Attempt, now: float) -> float | None:
-        """It does not want to begin any more."""
+        """Remove an attempt from the queue."""
         if attempt in self.waiting:
             self.waiting.remove(attempt)
         return self.admit(now)
 
     def clear(self) -> list[Attempt]:
-        """Nobody who waits is to begin. Return who waited."""
+        """Empty the queue, and return the attempts that waited."""
         cleared, self.waiting = self.waiting, []
         return cleared
 
     def end(self, attempt: Attempt, ended: Ended, now: float) -> float | None:
-        """An attempt that had begun has ended."""
+        """Settle an attempt that had begun and has ended."""
         ran, is_news = self.running, attempt.epoch == self.epoch
         self.running -= 1
         if ended.used is not None:
@@ -275,7 +275,7 @@ class Queue:
         return wake_at
 
     def admit(self, now: float) -> float | None:
-        """Let begin who may, in their order."""
+        """Start the attempts that may begin, in order."""
         while self.waiting:
             attempt = self.waiting[0]
             at = self._earliest(attempt, now)
@@ -291,7 +291,7 @@ class Queue:
         return None
 
     def _earliest(self, attempt: Attempt, now: float) -> float | None:
-        """When the one in front may begin; None where that hangs on one that runs."""
+        """Return when the first attempt may begin; None if that depends on a running one."""
         for most in (self.places, self.window):
             if most is not None and self.running >= most:
                 return None
@@ -300,7 +300,7 @@ class Queue:
         return None if at == inf else at
 
     def _is_wide(self) -> bool:
-        """Whether the window keeps nobody out any more, and the refusal is got over."""
+        """Return whether the window no longer delays any attempt: the recovery is over."""
         if self.window is None or (self.limits.concurrency is not None and self.window >= self.limits.concurrency):
             return True
         return not self.waiting and self.running < self.window

@@ -1,14 +1,14 @@
 """Limits that all processes of a loom share: one account, from which each process draws slices.
 
-The account is a row of the loom: how much is left of the two buckets, until when nobody begins, and how many requests
-each process has on the way. A process draws what its next requests need, up to a second's worth; what it did not use
-within a second it returns with its next draw. So the account alone decides: over any minute all processes together
-stay within the limit and one full bucket, also if one of them dies, and what it had drawn is then just not used.
+The account is a row of the loom: the levels of the two buckets, the end of a pause, and how many requests each process
+has in flight. A process draws what its next requests need, up to a second's worth, and returns with its next draw what
+it did not use within a second. So the account alone decides: over any minute all processes together stay within the
+limit plus one full bucket. If a process dies, the amount that it had drawn stays unused.
 
-A pause that a provider asks one process for holds for all. After it one request tries, and the others a second later.
-Places for requests at once are held for `HOLD` seconds and renewed, so those of a dead process are free again.
+A pause that a provider asks of one process applies to all. After it one request tries, and the others a second later.
+Places for concurrent requests are held for `HOLD` seconds and renewed, so those of a dead process become free.
 
-There is no clock here: `now` is the loom's, in seconds.
+This file has no clock: `now` is the loom's time, in seconds.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ TRIES: Final = 1.0
 """Seconds after a pause in which one request tries alone."""
 
 LOOK: Final = 0.2
-"""Seconds until a process asks again for a place that others have."""
+"""Seconds until a process asks again for a place that another process holds."""
 
 _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
 
 
 class Ask(NamedTuple):
-    """What a process wants of an account, and what it returns.
+    """A process's request to an account, with the amounts that it returns.
 
-    `least` are the tokens of its first request, `tokens` those of all that it wants to begin; `returned` may be below
-    zero, where requests took more than was estimated. `running` are on the way.
+    `least` is the tokens of its first request, `tokens` those of all requests that it wants to begin; `returned` may be
+    below zero, if requests used more than was estimated. `running` is the number of requests in flight.
     """
 
     holder: str
@@ -54,9 +54,9 @@ class Ask(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a process may use within `FRESH` seconds: `places` are for all of its requests on the way.
+    """What a process may use within `FRESH` seconds: `places` is for all of its requests in flight.
 
-    If it got nothing, it asks again in `wait` seconds; `paused` is how long nobody begins.
+    If it got nothing, it asks again in `wait` seconds; `paused` is how many seconds no request may begin.
     """
 
     requests: int = 0
@@ -67,7 +67,7 @@ class Grant(NamedTuple):
 
 
 def wants(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
-    """Return what a queue asks its account for, None for nothing; `since` is when it was last granted something."""
+    """Return what a queue asks of its account, None for nothing; `since` is the time of its last grant."""
     limits, waiting = queue.limits, queue.waiting
     is_old = now > since + FRESH
     left = [one.left if one.rate is not None else 0.0 for one in (queue.requests, queue.tokens)]
@@ -112,7 +112,7 @@ def add(queue: Queue, ask: Ask, grant: Grant, now: float) -> float | None:
 
 class _Account(NamedTuple):
     requests: float | None = None
-    """What is left; None for a full bucket."""
+    """The requests left; None for a full bucket."""
     tokens: float | None = None
     at: float = 0.0
     paused_until: float = 0.0
@@ -177,7 +177,7 @@ def _granted(ask: Ask, limits: Limits, requests: float, tokens: float, free: int
         wanted = min(wanted, max(1, int(requests + _NEARLY)))
     rate, given = limits.tokens_per_minute, ask.tokens
     if rate is not None:
-        needed = min(ask.least, max(1.0, rate))  # one that is larger than the bucket waits for a full one
+        needed = min(ask.least, max(1.0, rate))  # a request larger than the bucket waits for a full one
         if tokens < needed * (1 - _NEARLY):
             wait = max(wait, (needed - tokens) * _MINUTE / rate)
         given = max(ask.least, min(ask.tokens, tokens))

@@ -25,11 +25,12 @@ __all__ = ["Books", "CrystalStatus", "Traffic"]
 
 
 class CrystalStatus(NamedTuple):
-    """How things stand with one crystal.
+    """The status of one crystal.
 
-    `running` requests are with the provider, `waiting` for their turn. `paused_for` seconds nobody begins, because the
-    provider said so; `window` is how many may run while a refusal is got over, None otherwise. `breaker` is "closed"
-    where there is none; `reopens_in` is when it may be tried again.
+    `running` requests are at the provider, and `waiting` requests are in the queue. `paused_for` is the seconds for
+    which no request begins, because the provider asked for a pause; `window` is how many may run during the recovery
+    from a refusal, None otherwise. `breaker` is "closed" for a crystal without a breaker; `reopens_in` is the seconds
+    until it may be tried again.
     """
 
     name: str
@@ -42,7 +43,7 @@ class CrystalStatus(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What the next incarnation of the actor goes on with."""
+    """The state that the next incarnation of the actor resumes with."""
 
     queue: Queue
     circuit: Circuit
@@ -55,7 +56,7 @@ _ANSWERED = Ended("answered")
 
 
 class Traffic:
-    """One crystal's. `wake` is called with the seconds after which `tick` is to be called, None for not at all."""
+    """The queries to one crystal. `wake` is called with the seconds after which to call `tick`, None for never."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class Traffic:
     # Attempts
 
     def arrival(self) -> int:
-        """The number of a query that has just come: what its place in the queue goes by, for all of its attempts."""
+        """Return the number of a query that has just arrived; it decides the queue position of all its attempts."""
         self._arrivals += 1
         return self._arrivals
 
     async def through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
-        """Make the attempt when its turn has come; `since` is the number of its query.
+        """Make the attempt when its turn comes; `since` is the number of its query.
 
-        Raises what it raises, CircuitOpen where it is not to be made.
+        Raises the attempt's own error, or CircuitOpen if the breaker is open.
         """
         now = anyio.current_time()
         given = self._circuit.enter(now)
@@ -109,37 +110,37 @@ class Traffic:
             self._over(place, given, ended)
 
     def tick(self) -> None:
-        """The time has come that `wake` was told."""
+        """Handle the end of the wait that was passed to `wake`."""
         now = anyio.current_time()
         self._note(self._queue.admit(now), now)
 
     # Seeing and keeping
 
     def status(self) -> CrystalStatus:
-        """How things stand."""
+        """Return the crystal's status."""
         now, queue, circuit = anyio.current_time(), self._queue, self._circuit
         paused = max(0.0, queue.paused_until - now)
         waiting, phase = len(queue.waiting), circuit.phase(now)
         return CrystalStatus(self._name, queue.running, waiting, paused, queue.window, phase, circuit.reopens(now))
 
     def books(self) -> Books:
-        """What is worth keeping when the actor is restarted: everything but who was on the way."""
+        """Return the state to keep when the actor is restarted: everything but the attempts in flight."""
         return Books(self._queue.restarted(), self._circuit.restarted(), self._estimator)
 
     def go_on(self, books: Books) -> None:
-        """Go on with what an earlier incarnation knew."""
+        """Resume with the state of an earlier incarnation."""
         self._queue, self._circuit, self._estimator = books
 
     @property
     def is_idle(self) -> bool:
-        """Whether no query waits or is on the way, and nothing is left of what was drawn."""
+        """Return whether no query waits or runs, and nothing drawn from the account is left."""
         queue = self._queue
         return not (queue.waiting or queue.running or queue.places or queue.requests.left > 0 or queue.tokens.left > 0)
 
     # Changes
 
     async def _turn(self, place: Attempt) -> None:
-        """Wait until its turn has come. Raises CircuitOpen if the breaker opens meanwhile."""
+        """Wait for the attempt's turn. Raises CircuitOpen if the breaker opens meanwhile."""
         turn = anyio.Event()
         place.wake = turn.set
         await turn.wait()
@@ -149,18 +150,18 @@ class Traffic:
     def _over(self, place: Attempt, given: Pass, ended: Ended) -> None:
         now = anyio.current_time()
         if self._circuit.end(given, ended.outcome, now, ended.why):
-            for one in self._queue.clear():  # who waits would be waiting for nothing
+            for one in self._queue.clear():  # the waiting attempts would wait for nothing
                 if one.wake is not None:
                     one.wake()
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 
     def wants(self, holder: str, since: float) -> Ask | None:
-        """Return what is to be drawn of the account that it shares, None for nothing."""
+        """Return what to draw from the shared account, None for nothing."""
         return wants(self._queue, holder, anyio.current_time(), since)
 
     def add(self, ask: Ask, grant: Grant) -> None:
-        """Let begin who may with what was granted."""
+        """Start the attempts that a grant allows."""
         now = anyio.current_time()
         self._note(add(self._queue, ask, grant, now), now)
 
@@ -171,7 +172,7 @@ class Traffic:
 
     def _answered(self, query: Query, usage: Usage) -> Ended:
         if not self._counts_tokens or usage.estimated_tokens or not usage.total_tokens:
-            return _ANSWERED  # where it does not say what it used, the estimate stands
+            return _ANSWERED  # without reported usage, the estimate stands
         self._estimator.learn(query.invocation, usage)
         return Ended("answered", used=usage.total_tokens)
 

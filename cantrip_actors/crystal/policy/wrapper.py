@@ -1,4 +1,4 @@
-"""What a crystal around another one passes on of it: its name, its size, what it takes and what must stay secret."""
+"""What a crystal that wraps another one passes on: its name, its size, the files that it accepts, and its secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CrystalWrapper"]
 
 
 class CrystalWrapper:
-    """A crystal around another one. `name` goes before the name of the inner one."""
+    """A crystal that wraps another one. `name` is a prefix to the inner crystal's name."""
 
     def __init__(self, crystal: Crystal, name: str = "") -> None:
         self.crystal = crystal
@@ -30,6 +30,6 @@ class CrystalWrapper:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Those of the crystal itself."""
+        """The secrets of the inner crystal."""
         found = getattr(self.crystal, "secrets", None)
         return found if isinstance(found, Mapping) else {}

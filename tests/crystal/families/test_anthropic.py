@@ -56,7 +56,7 @@ class TestHearing:
         sent = message(({"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}},))
         assert fed("anthropic", *sent).tool_calls[0].args == {"path": "a"}
 
-    def test_arguments_that_are_no_json_are_for_the_gate_to_refuse(self):
+    def test_arguments_that_are_not_json_are_left_for_the_gate_to_refuse(self):
         start = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
         sent = message((start, {"type": "input_json_delta", "partial_json": '{"path": "a'}), stop_reason="max_tokens")
         (call,) = fed("anthropic", *sent).tool_calls
@@ -96,7 +96,7 @@ class TestHearing:
         filled = {**sent[0], "message": {**sent[0]["message"], "content": [again]}}
         assert [c.gate for c in fed("anthropic", filled, *sent[1:]).tool_calls] == ["read"]
 
-    def test_trap_4_1_14_what_is_unknown_is_passed_over(self):
+    def test_trap_4_1_14_unknown_events_are_ignored(self):
         odd = (
             {"type": "text", "text": "a"},
             {"type": "sparkle_delta", "sparkle": 1},
@@ -120,7 +120,7 @@ class TestHearing:
         assert (response.usage.prompt_tokens, response.usage.completion_tokens) == (980, 43)
         assert response.usage.cached_tokens == 60
 
-    def test_where_another_model_went_on_it_is_that_ones_answer(self):
+    def test_an_answer_that_another_model_continued_names_that_model(self):
         went = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": None}
         assert fed("anthropic", *message((went,), text("x"))).metadata["model"] == "claude-b"
 
@@ -229,7 +229,7 @@ class TestTelling:
         kept = request(anthropic("claude-x", cache="1h", api_key="k"), CONTEXT)
         assert kept["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
 
-    def test_trap_4_1_11_what_newer_models_refuse_is_not_sent(self):
+    def test_trap_4_1_11_parameters_that_newer_models_refuse_are_not_sent(self):
         old = request(CLAUDE, CONTEXT, temperature=0.3, effort="high")
         assert "temperature" not in old  # thinking goes with none
         assert old["thinking"] == {"type": "enabled", "budget_tokens": 16384}

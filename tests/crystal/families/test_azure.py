@@ -63,7 +63,7 @@ class TestAsking:
         path = "/openai/deployments/my%20gpt/chat/completions?api-version=2024-10-21"
         assert server.requests[0].path == path
 
-    async def test_a_token_of_entra_goes_where_no_key_is(self, monkeypatch):
+    async def test_an_entra_token_is_sent_when_there_is_no_key(self, monkeypatch):
         credential = Credential()
         monkeypatch.setattr("azure.identity.DefaultAzureCredential", lambda: credential)
         async with FaultyServer([answer("openai-chat")]) as server:
@@ -95,7 +95,7 @@ class TestAsking:
             (ServiceRequestError("no route"), ProviderError, "no token could be fetched"),
         ],
     )
-    async def test_a_token_that_cannot_be_had_is_an_error(self, error, kind, said):
+    async def test_a_token_that_cannot_be_fetched_is_an_error(self, error, kind, said):
         async with FaultyServer([answer("openai")]) as server:
             crystal = azure("my-gpt", endpoint=server.url, credentials=Credential(error))
             with pytest.raises(kind, match=said) as caught:
@@ -128,7 +128,7 @@ class TestAsking:
 class TestMaking:
     """What can be known before the first query."""
 
-    def test_a_name_is_enough(self, monkeypatch):
+    def test_the_crystal_resolves_from_a_deployment_name(self, monkeypatch):
         monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
         assert resolve("azure:my-gpt")._client.base_url == "https://mine.openai.azure.com/openai/v1"
 

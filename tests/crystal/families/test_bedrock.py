@@ -167,7 +167,7 @@ class TestBuckets:
         assert made.url.host == "bedrock.eu-north-1.amazonaws.com"
         assert made.headers["authorization"].startswith("Bearer" if settings else "AWS4-HMAC-SHA256")
 
-    async def test_what_a_bucket_refuses_is_told_in_its_words(self):
+    async def test_batches_raise_the_buckets_own_error_message(self):
         told = "<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
         client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(403, text=told)))
         crystal = bedrock(CLAUDE, credentials=Credentials("AKID", "a-secret-key"), client=client)
@@ -179,7 +179,7 @@ class TestBuckets:
 class TestMaking:
     """What can be known before the first query."""
 
-    def test_a_name_is_enough(self):
+    def test_the_crystal_resolves_from_a_model_name(self):
         crystal = resolve(f"bedrock:{CLAUDE}")
         assert crystal.name == f"bedrock:{CLAUDE}"
         assert crystal._client.base_url == f"https://bedrock-runtime.{REGION}.amazonaws.com"
@@ -229,7 +229,7 @@ class TestRequests:
         other = valid(request(bedrock("amazon.nova-pro-v1:0", api_key="k"), GO, effort="low"))
         assert other["outputConfig"] == {"effort": "low"}
 
-    def test_what_is_kept_in_a_cache_is_marked_for_models_that_have_one(self):
+    def test_cache_points_are_sent_only_to_models_that_cache(self):
         marked = valid(request(bedrock(CLAUDE, api_key="k", cache="1h"), CONTEXT))
         mark = {"cachePoint": {"type": "default", "ttl": "1h"}}
         assert (marked["system"][-1], marked["messages"][-1]["content"][-1]) == (mark, mark)
@@ -240,7 +240,7 @@ class TestRequests:
         body = valid(request(bedrock(CLAUDE, api_key="k"), CONTEXT, tools=()))
         assert [one["toolSpec"]["name"] for one in body["toolConfig"]["tools"]] == ["read"]
 
-    def test_images_stand_where_they_were_put(self):
+    def test_images_keep_their_position_among_texts(self):
         shown = Message("user", "look", images=(Image(PNG),))
         body = request(bedrock(CLAUDE, api_key="k", cache=None), [shown])
         kinds = [next(iter(block)) for block in body["messages"][0]["content"]]
@@ -258,7 +258,7 @@ class TestRequests:
         assert "text" in content[1]
 
     @pytest.mark.rule("R-20")
-    def test_nova_takes_films_and_claude_does_not(self):
+    def test_nova_accepts_videos_and_claude_does_not(self):
         shown = Message("user", "look", images=(File(b"\x00\x00\x00\x20ftypisom", filename="a.mp4"),))
         told = valid(request(bedrock("us.amazon.nova-pro-v1:0", api_key="k", cache=None), [shown]))
         assert [next(iter(block)) for block in told["messages"][0]["content"]] == ["text", "video"]
@@ -322,14 +322,14 @@ class TestStreams:
         with pytest.raises(ProviderError, match="ended before"):
             decode("bedrock", [cut])
 
-    def test_output_that_nobody_could_read_is_tried_again(self):
+    def test_unreadable_output_is_retried(self):
         events = [*STREAMS["bedrock"](Said("", "x"))[:-2], {"messageStop": {"stopReason": "malformed_tool_use"}}]
         with pytest.raises(ProviderError) as caught:
             fed("bedrock", *events)
         assert caught.value.retryable
 
     @pytest.mark.real_time
-    async def test_a_model_that_keeps_no_prompts_is_sent_no_marks(self):
+    async def test_cache_points_are_not_sent_to_a_model_without_a_cache(self):
         refusal = failing(400, {"message": "You invoked an unsupported model for prompt caching: cachePoint"})
         async with FaultyServer([refusal, answer("bedrock")]) as server:
             crystal = bedrock(CLAUDE, api_key="k", base_url=server.url)

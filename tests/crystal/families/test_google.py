@@ -125,7 +125,7 @@ class TestTelling:
             {"name": "read", "response": {"output": "B"}},
         ]
 
-    def test_trap_4_4_2_ids_go_back_to_who_gave_them(self):
+    def test_trap_4_4_2_ids_go_back_only_to_the_model_that_gave_them(self):
         response = fed("google", chunk(call("read", id="own", args={})), END, model="gemini-3-pro-preview")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
         context = [Message("user", "go"), utterance, Message("tool", "A", (), "own", "read")]

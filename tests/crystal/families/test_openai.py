@@ -49,7 +49,7 @@ class TestContent:
         assert normalise_chat(body({"content": content})).content == "hello"
 
     @pytest.mark.parametrize("content", [None, "", []])
-    def test_nothing_beside_calls(self, content):
+    def test_content_is_none_when_there_are_only_calls(self, content):
         message = {"content": content, "tool_calls": [{"id": "1", "function": {"name": "done", "arguments": "{}"}}]}
         response = normalise_chat(body(message))
         assert response.content is None
@@ -178,7 +178,7 @@ class TestErrors:
                 normalise_chat(raw)
             assert caught.value.status == status
 
-    def test_want_of_credit_is_not_tried_again(self):
+    def test_an_exhausted_quota_is_not_retried(self):
         with pytest.raises(ProviderError, match="want of credit") as caught:
             normalise_chat({"error": {"code": "insufficient_quota", "message": "no money"}})
         assert caught.value.retryable is False
@@ -199,7 +199,7 @@ class TestErrors:
         assert normalise_chat({"choices": None, "provider": body({"content": "x"})}).content == "x"
 
     @pytest.mark.parametrize("raw", [None, [], "x", 7])
-    def test_what_is_no_body(self, raw):
+    def test_a_body_that_is_not_an_object_is_refused(self, raw):
         with pytest.raises(CrystalError, match="expected a Chat Completions object"):
             normalise_chat(raw)
 

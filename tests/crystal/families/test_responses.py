@@ -95,7 +95,7 @@ class TestHearing:
             ({"error": {"code": "server_error", "message": "sorry"}}, 500, True),
         ],
     )
-    def test_trap_4_2_7_failures_may_be_all_there_is(self, event, status, retryable):
+    def test_trap_4_2_7_a_stream_may_consist_of_a_failure_only(self, event, status, retryable):
         with pytest.raises(ProviderError, match="sorry") as caught:
             fed("openai", event)
         assert (caught.value.status, caught.value.retryable) == (status, retryable)
@@ -124,7 +124,7 @@ class TestHearing:
         assert response.content == "I look.\n\nFound."
         assert [item["phase"] for item in response.blocks[0]["content"]] == ["commentary", "final_answer"]
 
-    def test_a_refusal_is_what_was_said(self):
+    def test_a_refusal_is_the_content(self):
         part = {"type": "refusal", "refusal": "I won't."}
         response = fed("openai", over({"type": "message", "content": [part]}))
         assert (response.content, response.metadata["refusal"]) == ("I won't.", "I won't.")
@@ -202,7 +202,7 @@ class TestTelling:
         assert body["max_output_tokens"] == 5
         assert body["text"]["format"]["schema"] == {"type": "object"}
 
-    def test_what_reasoning_models_refuse_is_not_sent(self):
+    def test_temperature_is_not_sent_to_reasoning_models(self):
         assert "temperature" not in request(GPT, CONTEXT, temperature=0.1)
         assert request(openai("gpt-4o", api_key="k"), CONTEXT, temperature=0.1)["temperature"] == 0.1
 
@@ -226,7 +226,7 @@ class TestBuiltIn:
         items = request(GPT, context)["input"]
         assert [item.get("type") for item in items] == [None, "local_shell_call", "local_shell_call_output"]
 
-    def test_what_the_provider_did_itself_goes_back_with_its_id(self):
+    def test_items_of_the_providers_own_tools_go_back_with_their_ids(self):
         caller = {"type": "program", "caller_id": "call_p"}
         response = fed("openai", over(WEB, PROGRAM, call('{"path": "a"}', caller=caller)), model="gpt-5")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
@@ -234,7 +234,7 @@ class TestBuiltIn:
         assert items[1:3] == [WEB, PROGRAM]
         assert (items[3]["caller"], "id" in items[3]) == (caller, False)
 
-    def test_one_that_the_provider_ran_itself_is_none(self):
+    def test_a_call_that_the_provider_ran_itself_is_not_a_gate_call(self):
         output = {"type": "local_shell_call_output", "call_id": "c9", "output": "a b"}
         words = {"type": "message", "content": [{"type": "output_text", "text": "I ran it."}]}
         assert fed("openai", over(SHELL, output, words)).tool_calls == ()

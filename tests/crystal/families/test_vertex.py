@@ -60,7 +60,7 @@ class TestTokens:
         assert google.issued == 1
         assert crystal.secrets == {"GOOGLE_OAUTH_ACCESS_TOKEN": "token-1"}
 
-    async def test_an_expired_token_is_renewed_once_for_all_who_ask(self, keys, tmp_path, monkeypatch):
+    async def test_an_expired_token_is_renewed_once_for_all_queries(self, keys, tmp_path, monkeypatch):
         google = Google("google", keys[1], lasts=60)
         async with FaultyServer(google) as server:
             file = service_account(tmp_path, server.url, keys[0])
@@ -185,7 +185,7 @@ class TestRequests:
         assert crystal.has_prices
 
     @pytest.mark.rule("R-20")
-    def test_a_file_that_only_the_makers_own_service_has_is_not_there(self):
+    def test_files_that_only_the_makers_own_service_can_read_are_not_shown(self):
         uploaded = Message("user", "look", images=(File.uploaded("files/1", "google"),))
         assert "only google has it" in str(request(vertex("gemini-2.5-pro"), [uploaded]))
         linked = Message("user", "look", images=(File.at("https://example.org/a.pdf"),))

@@ -37,7 +37,7 @@ class Fuse:
         return self.circuit.phase(self.now)
 
 
-def test_failures_in_a_row_open_it_and_it_says_until_when():
+def test_failures_in_a_row_open_the_breaker_until_a_stated_time():
     fuse = Fuse(failures=3, open_for=30)
     assert fuse.call(F, F) == "closed"
     assert fuse.call(F) == "open"
@@ -50,13 +50,13 @@ def test_an_answer_in_between_starts_the_count_again():
     assert Fuse(failures=3).call(F, F, A, F, F) == "closed"
 
 
-def test_what_says_nothing_of_its_health_counts_for_nothing():
+def test_unknown_outcomes_neither_trip_nor_reset_the_breaker():
     fuse = Fuse(failures=3)
     assert fuse.call(F, F, U) == "closed"
     assert fuse.call(F) == "open"
 
 
-def test_a_share_of_failures_opens_it_too():
+def test_a_share_of_failures_opens_the_breaker():
     fuse = Fuse(failures=100, rate=0.5, window=10)
     assert fuse.call(*[A, F] * 5) == "closed"
     assert fuse.call(F) == "open"
@@ -110,7 +110,7 @@ def test_a_probe_that_is_cancelled_makes_room_for_another():
     assert fuse.enter() is not None
 
 
-def test_what_began_before_it_opened_says_nothing_afterwards():
+def test_a_query_from_before_the_breaker_opened_does_not_change_it():
     fuse = Fuse(failures=1)
     late, early = fuse.enter(), fuse.enter()
     fuse.end(early, F)
@@ -136,7 +136,7 @@ def test_what_began_before_it_opened_says_nothing_afterwards():
         (401, {}, A),
     ],
 )
-def test_what_counts_as_a_failure(status, more, outcome):
+def test_provider_errors_are_classified(status, more, outcome):
     assert end_of(ProviderError("", status=status, **more)).outcome == outcome
 
 
@@ -145,7 +145,7 @@ def test_what_counts_as_a_failure(status, more, outcome):
     st.integers(1, 5),
     st.integers(1, 3),
 )
-def test_whatever_happens_it_can_be_tried_again_in_the_end(happened, failures, probes):
+def test_the_breaker_always_admits_a_query_in_the_end(happened, failures, probes):
     fuse = Fuse(failures=failures, probes=probes, rate=0.5, window=4)
     for outcome, seconds in happened:
         given_ = fuse.enter()

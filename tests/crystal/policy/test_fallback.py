@@ -34,7 +34,7 @@ async def cast(crystal):
 
 class TestWhenTheNextIsAsked:
     @pytest.mark.rule("PROD-2", "D-006")
-    async def test_after_retries_that_were_of_no_use_in_the_same_turn(self):
+    async def test_the_next_crystal_is_queried_in_the_same_turn_when_retries_are_exhausted(self):
         first = scripted(lambda _: failing(503), name="first")
         second = scripted([ECHO, DONE], name="second")
         episode = await cast(fallback(first, second))
@@ -42,7 +42,7 @@ class TestWhenTheNextIsAsked:
         assert len(episode.thread) == 2
         assert len(first.invocations) == 2 * 3
 
-    async def test_the_answer_says_who_gave_it_and_who_did_not(self):
+    async def test_the_answer_names_the_crystal_that_gave_it_and_those_that_failed(self):
         crystal = fallback(
             scripted([failing(503)], name="first"), scripted(["hello"], name="second"), when=lambda _: True
         )
@@ -51,14 +51,14 @@ class TestWhenTheNextIsAsked:
         (told,) = response.metadata["fell_back"]
         assert told["crystal"] == "first"
 
-    async def test_where_the_first_answers_nobody_else_is_asked(self):
+    async def test_only_the_first_crystal_is_queried_when_it_answers(self):
         second = scripted(["never"], name="second")
         response = await fallback(scripted(["hello"], name="first"), second).invoke([Message("user", "hi")])
         assert response.metadata == {"crystal": "first"}
         assert second.invocations == []
 
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
-    async def test_never_for_what_cannot_succeed(self, status):
+    async def test_a_query_that_cannot_succeed_is_not_sent_to_another_crystal(self, status):
         second = scripted([DONE], name="second")
         with pytest.raises(ProviderError) as caught:
             await cast(fallback(scripted([failing(status)], name="first"), second))
@@ -79,21 +79,21 @@ class TestWhenTheNextIsAsked:
             (CrystalError("broke its contract"), False),
         ],
     )
-    def test_what_is_worth_another(self, error, worth):
+    def test_only_availability_errors_move_on_to_the_next_crystal(self, error, worth):
         assert worth_another(error) is worth
 
-    async def test_one_can_say_oneself_what_is(self):
+    async def test_a_custom_predicate_decides_when_to_fall_back(self):
         spent = scripted([failing(402)], name="first")
         assert (await cast(fallback(spent, scripted([DONE]), when=lambda error: error.status == 402))).result == "yes"
 
-    async def test_where_all_give_up_the_error_names_them_all(self):
+    async def test_the_error_names_every_crystal_when_all_fail(self):
         crystals = [scripted(lambda _: failing(503), name=name) for name in ("one", "two", "three")]
         with pytest.raises(ProviderError, match=r"none of 3 crystals answered: one: .*; two: .*; three: ") as caught:
             await cast(fallback(*crystals))
         assert caught.value.attempts == 9
         assert caught.value.status == 503
 
-    async def test_an_open_breaker_sends_everybody_on_at_once(self):
+    async def test_an_open_breaker_falls_back_at_once(self):
         down = scripted(lambda _: failing(500), name="down")
         first = limited(down, breaker=Breaker(failures=3, open_for=1000))
         second = scripted(lambda _: DONE, name="second")
@@ -106,7 +106,7 @@ class TestWhenTheNextIsAsked:
 
 
 class TestSharing:
-    async def test_each_crystal_has_the_limits_that_it_has_for_everybody(self):
+    async def test_crystals_keep_their_shared_limits_behind_a_fallback(self):
         running = most = 0
 
         class Second:
@@ -184,7 +184,7 @@ async def test_a_crystal_that_gave_up_is_reported_before_the_next_one_emits():
     assert [type(one) for one in seen] == [ResponseStart, *one_item, AttemptFailed, *one_item]
 
 
-def test_reasoning_goes_back_only_to_who_it_came_from():
+def test_reasoning_goes_back_only_to_the_crystal_it_came_from():
     crystal = fallback(anthropic("claude-x", api_key="k"), openai("gpt-x", api_key="k"))
     signed = {
         "provider": "anthropic",
@@ -221,7 +221,7 @@ def test_fallbacks_that_cannot_be_are_refused(make, said):
         make()
 
 
-def test_its_name_tells_who_is_asked():
+def test_the_name_lists_the_crystals():
     crystal = fallback("anthropic:x", "openai:y")
     assert crystal.name == "fallback(anthropic:x, openai:y)"
     assert repr(crystal) == f"<{crystal.name}>"
@@ -235,7 +235,7 @@ def test_the_secrets_of_all_are_known_also_behind_limits():
     assert sorted(found.values()) == ["first-key", "second-key", "token-123456"]
 
 
-async def test_the_loom_says_who_answered_and_who_did_not_and_why(tmp_path):
+async def test_the_loom_records_which_crystal_answered_and_why_others_did_not(tmp_path):
     crystal = fallback(scripted(lambda _: failing(503), name="first"), scripted([DONE], name="second"))
     async with Runtime.open(f"jsonl:{tmp_path / 'loom.jsonl'}") as runtime:
         assert (await runtime.cast(caster(crystal), "go")).result == "yes"

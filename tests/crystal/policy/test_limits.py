@@ -68,21 +68,21 @@ def many(clerk, count, tokens=0):
 
 
 class TestConcurrency:
-    def test_as_many_as_may_and_then_first_come_first_served(self):
+    def test_queries_beyond_the_concurrency_start_in_order_of_arrival(self):
         clerk = Clerk(concurrency=2)
         assert [clerk.ask()[1] for _ in range(4)] == [[1], [2], [], []]
         assert clerk.wake_at is None  # it hangs on one that runs, not on the time
         assert clerk.end(2) == [3]
         assert clerk.end(1) == [4]
 
-    def test_who_leaves_is_out_at_once(self):
+    def test_a_query_that_leaves_is_removed_from_the_queue_at_once(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
         clerk.leave(2)
         assert clerk.waiting == [3, 4]
         assert clerk.end(1) == [3]
 
-    def test_a_query_that_is_tried_again_has_its_old_place(self):
+    def test_a_retried_query_keeps_its_position(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
         assert clerk.end(1, refused=True) == [2]
@@ -90,7 +90,7 @@ class TestConcurrency:
         assert clerk.waiting == [again, 3, 4]
         assert clerk.end(2) == [again]
 
-    def test_all_can_be_sent_away(self):
+    def test_all_waiting_queries_can_be_removed(self):
         clerk = Clerk(concurrency=1)
         many(clerk, 4)
         assert len(clerk.queue.clear()) == 3
@@ -126,7 +126,7 @@ class TestBuckets:
         assert clerk.wake_at == pytest.approx(20)  # 200 short, ten a second
         assert clerk.end(first, used=100) == [second]  # 300 come back
 
-    def test_what_took_more_than_was_reserved_is_a_debt(self):
+    def test_usage_above_the_reservation_becomes_a_debt(self):
         clerk = Clerk(tokens_per_minute=600)
         (first,) = many(clerk, 1, tokens=100)
         clerk.end(first, used=1200)
@@ -139,7 +139,7 @@ class TestBuckets:
         clerk.end(first)
         assert clerk.queue.tokens.left == 200
 
-    def test_one_that_is_larger_than_the_bucket_waits_for_a_full_one_and_nobody_overtakes(self):
+    def test_a_query_larger_than_the_bucket_waits_until_it_is_full_and_is_not_overtaken(self):
         clerk = Clerk(tokens_per_minute=600)
         small, large, tiny = clerk.ask(300)[0], clerk.ask(5000)[0], clerk.ask(1)[0]
         assert list(clerk.grants) == [small]
@@ -151,7 +151,7 @@ class TestBuckets:
 
 
 class TestPauses:
-    def test_a_wait_hint_holds_for_everybody(self):
+    def test_a_wait_hint_pauses_all_queries(self):
         clerk = Clerk(concurrency=10)
         first, *_ = many(clerk, 12)
         assert clerk.end(first, refused=True, pause=20) == []
@@ -193,7 +193,7 @@ class TestPauses:
             clerk.end(ticket)
         assert clerk.queue.window == 1
 
-    def test_a_hint_beyond_all_patience_is_cut(self):
+    def test_a_very_long_wait_hint_is_capped(self):
         clerk = Clerk(longest_pause=60)
         (first,) = many(clerk, 1)
         clerk.end(first, refused=True, pause=3600)
@@ -206,7 +206,7 @@ class TestPauses:
         clerk.end(second, refused=True, pause=10)
         assert clerk.queue.paused_until == 30
 
-    def test_when_nobody_waits_any_more_it_is_got_over(self):
+    def test_recovery_ends_when_the_queue_is_empty(self):
         clerk = Clerk()
         (first,) = many(clerk, 1)
         clerk.end(first, refused=True, pause=3)
@@ -226,11 +226,11 @@ class TestPauses:
             (ProviderError("", status=None), False),
         ],
     )
-    def test_what_is_a_refusal(self, error, refused):
+    def test_errors_are_classified_as_refusals(self, error, refused):
         assert is_refusal(error) is refused
 
 
-def test_a_restart_keeps_the_accounts_and_forgets_who_was_on_the_way():
+def test_a_restart_keeps_the_buckets_and_forgets_queries_in_flight():
     clerk = Clerk(concurrency=2, tokens_per_minute=600)
     many(clerk, 4, tokens=200)
     left = clerk.queue.restarted()
@@ -346,7 +346,7 @@ TestTraffic = Traffic.TestCase
 
 
 @given(count=st.integers(1, 200), concurrency=st.integers(1, 20))
-def test_everybody_is_served_in_the_order_of_asking(count, concurrency):
+def test_queries_are_served_in_order_of_arrival(count, concurrency):
     clerk = Clerk(concurrency=concurrency)
     asked = many(clerk, count)
     while clerk.grants:
@@ -354,5 +354,5 @@ def test_everybody_is_served_in_the_order_of_asking(count, concurrency):
     assert [clerk.tickets[id(attempt)] for _, attempt in clerk.order] == asked
 
 
-def test_no_limits_are_some():
+def test_limits_without_a_bound_are_not_limits():
     assert Limits() == UNLIMITED

@@ -109,7 +109,7 @@ def test_over_any_minute_all_together_stay_within_the_limit_and_one_bucket(proce
     load=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 40), st.floats(1, 900)), max_size=60),
     dies=st.integers(0, 40),
 )
-def test_whoever_dies_the_account_is_never_overdrawn(
+def test_the_account_is_never_overdrawn_when_a_process_dies(
     rate: int, processes: int, load: list[tuple[int, int, float]], dies: int
 ) -> None:
     here = world(Limits(requests_per_minute=rate, tokens_per_minute=1000, shared="x"), processes, takes=0.3)
@@ -126,7 +126,7 @@ def test_whoever_dies_the_account_is_never_overdrawn(
 
 
 @pytest.mark.rule("N-52")
-def test_what_one_did_not_use_goes_back_when_it_idles() -> None:
+def test_an_idle_process_returns_its_unused_allowance() -> None:
     here = world(Limits(requests_per_minute=600, shared="x"), 2, takes=0.1)
     one, two = here.processes
     here.ask(one, 0.0)
@@ -140,7 +140,7 @@ def test_what_one_did_not_use_goes_back_when_it_idles() -> None:
 
 
 @pytest.mark.rule("N-53")
-def test_a_pause_that_one_hears_holds_for_all_and_then_one_tries_first() -> None:
+def test_a_pause_holds_for_all_processes_and_then_one_probes_first() -> None:
     here = world(Limits(requests_per_minute=6000, shared="x"), 3, takes=1e9)
     for one in here.processes:
         here.ask(one, 0.0)
@@ -166,7 +166,7 @@ def test_a_pause_that_one_hears_holds_for_all_and_then_one_tries_first() -> None
 
 @pytest.mark.rule("N-54")
 @pytest.mark.parametrize("processes", [1, 2, 8])
-def test_all_together_have_no_more_on_the_way_than_may(processes: int) -> None:
+def test_all_processes_together_keep_the_concurrency_limit(processes: int) -> None:
     here = world(Limits(concurrency=5, shared="x"), processes, takes=0.7)
     for _ in range(20):
         for one in here.processes:
@@ -208,7 +208,7 @@ def test_places_are_kept_for_as_long_as_requests_are_on_the_way() -> None:
 
 
 @pytest.mark.rule("N-52")
-def test_an_account_goes_on_when_the_clock_of_the_machine_begins_anew() -> None:
+def test_an_account_survives_a_reset_of_the_machines_clock() -> None:
     limits = Limits(requests_per_minute=60, shared="x")
     account, grant = draw(None, limits, Ask("a", requests=60, pause=0), 1_000_000.0)
     assert grant.requests == 60
@@ -220,6 +220,6 @@ def test_an_account_goes_on_when_the_clock_of_the_machine_begins_anew() -> None:
 
 @pytest.mark.rule("N-52")
 @pytest.mark.parametrize("name", ["", " ", 7])
-def test_a_shared_name_that_is_none_is_refused(name: object) -> None:
+def test_an_invalid_shared_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidCantrip, match="limits: shared: expected a name"):
         Limits(concurrency=1, shared=name)  # type: ignore[arg-type]
