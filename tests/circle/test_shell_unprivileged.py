@@ -29,9 +29,7 @@ from tests.exhaustive import part
 NOBODY = 65534
 HERE = Path(__file__).parents[2]
 TRIAL = "import pytest, pyseccomp, yaml, cantrip_actors.circle.shell.medium, tests.circle.test_shell_contract"
-CONTRACT = (
-    "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or a_jail or fails_its_check"
-)
+CONTRACT = "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or a_jail or fails_its_check"
 SUBSETS = {
     "contract": ["tests/circle/test_shell_contract.py", "-k", CONTRACT],
     "files": ["tests/circle/test_shell_files.py", "-k", "landlock and (restores or kept)"],
