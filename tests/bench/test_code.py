@@ -26,7 +26,7 @@ def test_a_job_does_its_work_in_a_process_of_its_own(job: tuple[str, ...]) -> No
     assert (float(said) > 0) if job[0] == "restore" else said == ""
 
 
-def test_all_of_it_is_told_and_what_is_missing_is_named(
+def test_the_report_has_every_measurement_and_names_missing_peers(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(code, "_run", lambda *job, python=None: (float(job[-1]) / 1e3 if job[0] == "turn" else 0, "2"))
@@ -41,12 +41,12 @@ def test_all_of_it_is_told_and_what_is_missing_is_named(
     assert b"smolagents" in capfdbinary.readouterr().out
 
 
-def test_a_limit_that_does_not_hold_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exceeded_limit_sets_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "_run", lambda *job, python=None: (float(job[-1]) / 100 if job[0] == "turn" else 0, "2"))
     assert code.main(["--rounds", "1", "--json"]) == 0
     assert code.main(["--rounds", "1", "--check"]) == 1
 
 
-def test_it_is_a_subcommand() -> None:
+def test_code_is_a_subcommand_of_bench() -> None:
     told = subprocess.run([sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, check=False).stdout
     assert b"python -m bench code" in told

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.real_time  # entities are unloaded while the measuremen
 
 
 @pytest.mark.rule("C-22")
-def test_a_limit_that_does_not_hold_is_an_exit_code(
+def test_an_exceeded_limit_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(requests, "LIMIT", -1e9)

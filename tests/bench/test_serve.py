@@ -8,7 +8,7 @@ from bench import serve
 pytestmark = pytest.mark.real_time
 
 
-def test_a_limit_that_does_not_hold_is_an_exit_code(
+def test_an_exceeded_limit_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(serve, "STREAMS_LIMIT", 0.0)

@@ -8,7 +8,7 @@ from bench import suspended
 pytestmark = pytest.mark.real_time  # programs compute in threads and worker processes
 
 
-def test_all_wait_at_once_and_all_end_and_a_limit_that_does_not_hold_is_an_exit_code(
+def test_suspended_entities_wait_at_once_and_an_exceeded_limit_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(suspended, "LIMIT", -1e9)

@@ -55,7 +55,7 @@ def test_the_payload_is_what_is_said_and_seen():
     assert payload(2) == len('{"text":"hello 0"}') + len('"hello 0"') + len('{"answer":"ok"}') + len('"ok"')
 
 
-def test_what_is_over_its_limit_is_said():
+def test_the_report_names_measurements_over_their_limit():
     assert report().over == []
     assert report(cpu_us=125).over == []
     assert report(cpu_us=135).over == ["200 x 20 turns jsonl: CPU us a turn"]
@@ -66,7 +66,7 @@ def test_what_is_over_its_limit_is_said():
 
 
 @pytest.mark.rule("C-71")
-def test_a_turn_that_is_dearer_than_at_another_commit_is_over():
+def test_a_turn_that_costs_more_than_at_another_commit_is_over_its_limit():
     assert report(cpu_us=103, beside=100).over == []
     assert report(cpu_us=104, beside=100).over == ["1,000 turns jsonl: CPU beside the other commit's"]
 
@@ -78,7 +78,7 @@ def test_another_commit_is_measured_in_the_same_rounds():
     assert 0.2 < orjson.loads(ran.stdout)["shapes"][0]["times_beside"] < 5
 
 
-def test_the_same_as_json():
+def test_the_report_is_rendered_as_json():
     told = orjson.loads(as_json(report(ratio=2.0)))
     assert [check["ok"] for check in told["checks"] if "10,000" in check["what"]] == [False]
     assert told["shapes"][0]["times_floor"] == 4.0
@@ -92,18 +92,18 @@ def test_the_command_prints_json_and_with_check_its_exit_code_follows():
     assert ran.returncode == (0 if all(check["ok"] for check in told["checks"]) else 1)
 
 
-def test_the_profile_names_the_dearest_functions():
+def test_the_profile_names_the_most_expensive_functions():
     ran = bench("turns", "--profile", "--shapes", "20", "--top", "5")
     assert ran.returncode == 0
     assert "tottime" in ran.stdout
 
 
 @pytest.mark.parametrize("args", [["--shapes", "many"], ["--shapes", "0"], ["--rounds", "0"], ["--stores", "paper"]])
-def test_what_cannot_be_measured_is_refused(args):
+def test_arguments_that_cannot_be_measured_are_rejected(args):
     assert bench("turns", *args).returncode == 2
 
 
-def test_an_unknown_subcommand_lists_those_there_are():
+def test_an_unknown_subcommand_lists_the_known_ones():
     asked = bench("trurns")
     assert asked.returncode == 2
     assert "turns" in asked.stderr

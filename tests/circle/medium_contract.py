@@ -162,12 +162,12 @@ class MediumContract:
     # --------------------------------------------------------------------------------------------- values, variables
 
     @pytest.mark.rule("CIRCLE-9")
-    def test_variables_live_on_from_turn_to_turn(self):
+    def test_variables_persist_from_turn_to_turn(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         assert finished(sandbox.begin(self.language.read)) == 42
 
-    def test_a_program_without_a_value_has_none(self):
+    def test_a_program_without_a_value_evaluates_to_none(self):
         assert finished(fresh(self.language).begin(self.language.statement)) is None
 
     def test_output_is_returned_with_the_step(self):
@@ -175,7 +175,7 @@ class MediumContract:
         assert isinstance(step, Finished)
         assert step.output == "hello\nagain\n"
 
-    def test_a_value_that_is_no_json_is_shown_as_text(self):
+    def test_a_value_that_is_not_json_is_rendered_as_text(self):
         json.dumps(finished(fresh(self.language).begin(self.language.odd)))
 
     def test_variables_can_be_given(self):
@@ -184,7 +184,7 @@ class MediumContract:
         assert finished(sandbox.begin(self.language.read_given, data)) == "Bo — 東"
         assert finished(sandbox.begin(self.language.read_given)) == "Bo — 東"
 
-    def test_sandboxes_know_nothing_of_each_other(self):
+    def test_sandboxes_are_isolated_from_each_other(self):
         one, other = fresh(self.language), fresh(self.language)
         one.begin(self.language.assign)
         assert isinstance(other.begin(self.language.read), Raised)
@@ -198,7 +198,7 @@ class MediumContract:
         assert (step.gate, dict(step.args)) == ("search", {"query": "notes", "limit": 3})
         assert finished(sandbox.answer(step, Answer(["a", {"b": 1.5}]))) == ["a", {"b": 1.5}]
 
-    def test_arguments_go_by_name_too(self):
+    def test_arguments_can_be_passed_by_name(self):
         step = suspended(fresh(self.language).begin(self.language.call_by_name))
         assert dict(step.args) == {"query": "notes"}
 
@@ -231,7 +231,7 @@ class MediumContract:
         assert isinstance(step, Raised)
         assert "no such note" in step.error
 
-    def test_arguments_that_fit_no_name_raise_inside(self):
+    def test_arguments_without_a_matching_name_raise_in_the_program(self):
         assert finished(fresh(self.language).begin(self.language.wrong_call)) is True
 
     def test_an_unknown_gate_cannot_be_called(self):
@@ -309,7 +309,7 @@ class MediumContract:
         assert answered == SHORT.gate_calls
         assert finished(sandbox.begin(self.language.read)) == 42
 
-    def test_long_output_is_cut_and_says_so(self):
+    def test_long_output_is_cut_with_a_note(self):
         step = fresh(self.language).begin(self.language.flood)
         assert len(step.output) < SHORT.output + 100
         assert "cut" in step.output
@@ -335,7 +335,7 @@ class MediumContract:
     # --------------------------------------------------------------------------------------------------------- images
 
     @pytest.mark.rule("CIRCLE-9")
-    def test_a_sandbox_comes_back_from_its_image(self):
+    def test_a_sandbox_is_restored_from_its_snapshot(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         image = sandbox.dump()
@@ -346,7 +346,7 @@ class MediumContract:
             other.load(image)
             assert finished(other.begin(self.language.read)) == 42
 
-    def test_the_image_of_an_empty_sandbox_is_one(self):
+    def test_an_empty_sandbox_is_restored_from_its_snapshot(self):
         image = fresh(self.language).dump()
         if image is None:
             pytest.skip("this medium replays")
@@ -355,7 +355,7 @@ class MediumContract:
         sandbox.load(image)
         assert isinstance(sandbox.begin(self.language.read), Raised)
 
-    def test_another_engines_image_is_refused(self):
+    def test_a_snapshot_of_another_engine_is_refused(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         image = sandbox.dump()
@@ -368,7 +368,7 @@ class MediumContract:
                 sandbox.load(wrong)
         assert finished(sandbox.begin(self.language.read)) == 42
 
-    def test_the_two_kinds_of_image_are_not_taken_for_each_other(self):
+    def test_the_two_kinds_of_snapshot_are_not_mistaken_for_each_other(self):
         sandbox = fresh(self.language)
         image = self._image_of(suspended(sandbox.begin(self.language.call)))
         with pytest.raises(ValueError):
@@ -386,7 +386,7 @@ class MediumContract:
         assert finished(sandbox.answer(step, Answer("left"))) == "left"
         assert finished(sandbox.answer(step, Answer("right"))) == "right"
 
-    def test_a_fork_goes_its_own_way(self):
+    def test_a_fork_is_independent_of_its_origin(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         before = sandbox.dump()
@@ -486,14 +486,14 @@ class MediumContract:
 
     # -------------------------------------------------------------------------------------------------------- secrets
 
-    def test_the_hosts_environment_is_not_there(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_program_cannot_see_the_hosts_environment(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("CANTRIP_CANARY", SECRET)
         sandbox = fresh(self.language)
         step = sandbox.begin(self.language.look_around)
         assert SECRET not in repr(step)
         assert SECRET.encode() not in (sandbox.dump() or b"")
 
-    def test_closing_forgets(self):
+    def test_closing_discards_the_state(self):
         sandbox = fresh(self.language)
         sandbox.begin(self.language.assign)
         sandbox.close()

@@ -59,7 +59,7 @@ def test_a_value_over_its_bound_is_an_error_of_the_program(language: str, what: 
 
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("language", ["python", "javascript"])
-def test_an_error_with_a_long_text_is_a_short_one(language: str) -> None:
+def test_a_long_error_text_is_shortened(language: str) -> None:
     box = opened(language)
     code = {"python": "raise ValueError('x' * 3_000_000)", "javascript": "throw new Error('x'.repeat(3000000))"}
     step = box.begin(code[language])
@@ -70,7 +70,7 @@ def test_an_error_with_a_long_text_is_a_short_one(language: str) -> None:
 
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("language", ["python", "javascript"])
-def test_deep_values_end_where_json_does(language: str) -> None:
+def test_a_value_deeper_than_json_allows_is_an_error_of_the_program(language: str) -> None:
     box = opened(language)
     step = box.begin(DEEP[language].replace("{use}", "echo(d)"))
     assert isinstance(step, Raised), step
@@ -116,7 +116,7 @@ async def test_the_result_of_a_gate_over_its_bound_is_an_error_observation(kind:
 
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("language", ["python", "javascript"])
-async def test_an_answer_over_its_bound_is_not_taken(language: str) -> None:
+async def test_an_answer_over_its_bound_is_refused(language: str) -> None:
     code = f"done({SHARED[language]})"
     steps = [{"content": f"```{language}\n{code}\n```"}, {"content": f"```{language}\ndone('ok')\n```"}]
     cantrip = Cantrip(scripted(steps), circle=Circle(["done"], [max_turns(4)], medium=language))  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ FOR_EVER = {
 @pytest.mark.rule("X-01")
 @pytest.mark.real_time
 @pytest.mark.parametrize("what", FOR_EVER)
-def test_a_python_value_that_takes_for_ever_ends_its_program_and_nothing_else(what: str) -> None:
+def test_a_python_value_that_never_finishes_ends_only_its_program(what: str) -> None:
     limits = Limits(seconds=0.2)
     box = medium("python").open([echo.definition], limits)
     assert unhurried(box, "kept = 1") == Finished(None)
@@ -153,7 +153,7 @@ def test_a_python_value_that_takes_for_ever_ends_its_program_and_nothing_else(wh
 
 @pytest.mark.rule("X-01")
 @pytest.mark.real_time
-async def test_an_answer_that_takes_for_ever_is_not_taken() -> None:
+async def test_an_answer_that_never_finishes_is_refused() -> None:
     steps = [{"code": f"{NESTED}done({{t: 1}})"}, {"code": "done('ok')"}]
     circle = Circle(["done"], [max_turns(4), max_compute(0.2)], medium="python")
     async with Runtime.open() as runtime:
@@ -165,7 +165,7 @@ async def test_an_answer_that_takes_for_ever_is_not_taken() -> None:
 @pytest.mark.rule("X-01")
 @pytest.mark.real_time
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one program computes at a time")
-async def test_the_loop_and_other_programs_go_on_while_a_python_value_takes_for_ever() -> None:
+async def test_the_loop_and_other_programs_continue_while_a_python_value_never_finishes() -> None:
     late: list[float] = []
     with Hearts() as hearts:
         while not late or (late[-1] > LATE and len(late) < 8):
@@ -220,7 +220,7 @@ def test_the_memory_of_the_host_rises_by_no_more_than_twice_the_bound() -> None:
     assert int(done.stdout) * 1024 <= 2 * BYTES
 
 
-def test_the_bounds_are_those_that_the_pages_name() -> None:
+def test_the_bounds_match_the_documentation() -> None:
     assert (BYTES, VALUES, RESULT_BYTES) == (8 << 20, 200_000, 16 << 20)
 
 
@@ -286,7 +286,7 @@ def test_a_read_far_into_a_sparse_file_is_bounded_by_work(tmp_path: Path, where:
 
 
 @pytest.mark.rule("X-06")
-async def test_a_context_of_fifty_megabytes_is_refused_at_the_door() -> None:
+async def test_a_context_of_fifty_megabytes_is_refused_before_the_cast() -> None:
     async with Runtime.open() as runtime:
         for context in ("x" * 50_000_000, {"data": ["x" * 1000] * 50_000}):
             with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):

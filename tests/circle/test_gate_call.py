@@ -164,14 +164,14 @@ class TestFailures:
         assert (await call(failing)).result == "KeyError: 'x'"
 
     @pytest.mark.rule("CIRCLE-5")
-    async def test_a_gate_error_speaks_in_its_own_words(self):
+    async def test_a_gate_error_is_observed_by_its_message_alone(self):
         assert (await call(gate_raising(GateError("the shop is closed")))).result == "the shop is closed"
 
     async def test_an_error_without_a_message_is_its_name(self):
         assert (await call(gate_raising(TimeoutError()))).result == "TimeoutError"
         assert (await call(gate_raising(GateError()))).result == "GateError"
 
-    async def test_no_traceback_and_no_path_of_the_host(self, tmp_path):
+    async def test_an_error_observation_has_no_traceback_and_no_host_path(self, tmp_path):
         @gate
         def opening() -> str:
             return (tmp_path / "deep" / "missing.txt").read_text()
@@ -194,7 +194,7 @@ class TestFailures:
         assert len(observation.result) < LONGEST + 50
         assert "more characters" in observation.result
 
-    async def test_a_message_that_no_encoder_takes_is_escaped(self):
+    async def test_a_message_that_cannot_be_encoded_is_escaped(self):
         assert (await call(gate_raising(ValueError("\udc80")))).result == "ValueError: \\udc80"
 
     @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ class TestWhatPassesThrough:
             await call(hanging)
         assert scope.cancelled_caught
 
-    async def test_only_the_cancellation_leaves_where_the_gate_fails_as_well(self):
+    async def test_only_the_cancellation_is_raised_when_the_gate_also_fails(self):
         @gate
         async def failing_when_cancelled() -> None:
             async with anyio.create_task_group() as group:
@@ -296,7 +296,7 @@ class TestWhatPassesThrough:
 
 
 @pytest.mark.rule("D-011")
-async def test_a_gate_that_is_not_run_here_is_a_bug_and_crashes():
+async def test_calling_a_gate_that_runs_elsewhere_crashes():
     with pytest.raises(AssertionError, match="done is carried out by the runtime"):
         await run_gate(DONE, ToolCall("c1", "done", {}), {})
 
@@ -305,7 +305,7 @@ class TestTimeout:
     """`gate.timeout` seconds, then an error observation."""
 
     @pytest.mark.rule("CIRCLE-5")
-    async def test_a_gate_that_takes_too_long(self):
+    async def test_a_gate_that_exceeds_its_timeout_is_an_error(self):
         @gate(timeout=2.5)
         async def slow() -> str:
             await anyio.sleep(60)
@@ -317,14 +317,14 @@ class TestTimeout:
         assert observation.result == "slow timed out after 2.5 s"
         assert anyio.current_time() - began == pytest.approx(2.5)
 
-    async def test_a_gate_that_is_in_time(self):
+    async def test_a_gate_that_ends_before_its_timeout_succeeds(self):
         @gate(timeout=2.5)
         async def quick() -> None:
             await anyio.sleep(2)
 
         assert not (await call(quick)).is_error
 
-    async def test_a_blocking_gate_that_takes_too_long(self):
+    async def test_a_blocking_gate_that_exceeds_its_timeout_is_an_error(self):
         let_go = threading.Event()
 
         @gate(timeout=0.05)

@@ -135,13 +135,13 @@ def test_a_cache_file_of_another_user_is_compiled_again(
     assert counted == [WASM, WASM]
 
 
-def test_one_modules_code_is_never_taken_for_anothers(engine: wasmtime.Engine) -> None:
+def test_a_modules_compiled_code_is_never_used_for_another_module(engine: wasmtime.Engine) -> None:
     compiled(engine, WASM, "test")
     assert says(engine, compiled(engine, OTHER, "test")) == 8
 
 
 @pytest.mark.parametrize("base", ["/proc/no/such", "/dev/null"])
-def test_without_a_place_it_is_compiled_each_time(
+def test_the_engine_is_compiled_each_time_without_a_cache_folder(
     engine: wasmtime.Engine, counted: list[bytes], base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", base)
@@ -149,7 +149,7 @@ def test_without_a_place_it_is_compiled_each_time(
     assert counted == [WASM, WASM]
 
 
-def test_old_ones_are_removed(engine: wasmtime.Engine, folder: Path) -> None:
+def test_old_cache_files_are_removed(engine: wasmtime.Engine, folder: Path) -> None:
     for n in range(8):
         compiled(engine, WASM, str(n))
     assert len(list(folder.iterdir())) == javascript_cache.KEPT

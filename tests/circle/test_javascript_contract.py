@@ -83,7 +83,7 @@ class TestJavaScript(MediumContract):
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_a_variable_of_one_turn_is_there_in_the_next(box):
+def test_a_variable_persists_to_the_next_turn(box):
     value(box, "var x = 42;")
     assert calls(box, "done(x);") == [("done", {"answer": 42})]
 
@@ -269,7 +269,7 @@ def test_variables_are_set_before_the_program_runs(box):
         ("done('\\u0000\\n\\\\u')", "done", {"answer": "\0\n\\u"}),
     ],
 )
-def test_arguments_find_their_names(box, code, gate_, args):
+def test_positional_arguments_get_their_names(box, code, gate_, args):
     assert calls(box, code) == [(gate_, args)]
 
 
@@ -298,11 +298,11 @@ def test_too_many_arguments_are_an_error_before_anything_is_called(box):
         "x" * 10**6,
     ],
 )
-def test_a_gates_result_arrives_as_it_is(box, result):
+def test_a_gates_result_arrives_unchanged(box, result):
     assert value(box, "read('a')", [result]) == result
 
 
-def test_numbers_beyond_64_bits_and_half_an_emoji_arrive_as_well_as_they_can(box):
+def test_numbers_beyond_64_bits_and_half_an_emoji_arrive_in_their_nearest_form(box):
     assert value(box, "read('a')", [2**70]) == str(2**70)
     assert value(box, "read('a').length", ["\ud83d"]) == 1
 
@@ -325,7 +325,7 @@ def test_output_is_the_text_printed_since_the_step_began(box):
     assert box.answer(step, Answer(None)) == Finished(5, "c\n")
 
 
-def test_more_output_than_may_be_is_cut_and_says_so(javascript):
+def test_output_over_the_limit_is_cut_with_a_note(javascript):
     box = javascript.open(GATES, Limits(output=10))
     step = turn(box, "console.log('12345'); for (let i = 0; i < 1000; i++) console.log('67890'); 'end'")[1]
     assert step == Finished("end", "12345\n6789\n… (cut: at most 10 characters a turn are kept)\n")
@@ -380,7 +380,7 @@ def test_an_exception_says_its_name_its_message_and_where(box, code, error):
     assert step.error == error
 
 
-def test_neither_clock_nor_chance_differ_from_run_to_run(javascript):
+def test_clock_and_random_numbers_are_the_same_in_every_run(javascript):
     def numbers():
         box = javascript.open(GATES, LIMITS)
         try:
@@ -486,7 +486,7 @@ def test_a_bug_of_the_host_is_raised_by_the_step(box, monkeypatch):
 
 
 @pytest.mark.rule("LOOM-4")
-def test_a_snapshot_is_the_sandbox_again_and_small(box, javascript):
+def test_a_snapshot_restores_the_sandbox_and_is_small(box, javascript):
     value(box, "let n = 1; const f = () => n++; f(); class A { x = 5 } const a = new A(); let p = Promise.resolve(6)")
     image = box.dump()
     assert len(image) < 30_000
@@ -515,7 +515,7 @@ def test_a_snapshot_is_the_same_in_another_process(box):
     assert (run.returncode, run.stdout, run.stderr) == (0, b"10\n", b"")
 
 
-def test_a_process_that_ends_in_the_middle_of_turns_ends_in_peace():
+def test_a_process_that_exits_during_turns_exits_without_errors():
     code = """if True:
         import threading, time
         from cantrip_actors.circle.medium import Limits, medium
@@ -530,7 +530,7 @@ def test_a_process_that_ends_in_the_middle_of_turns_ends_in_peace():
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def test_there_is_no_snapshot_of_a_suspended_program(box):
+def test_a_suspended_program_has_no_snapshot(box):
     step = box.begin("read('a')")
     assert step.image is None
     assert box.dump() is None
@@ -554,7 +554,7 @@ def test_an_invalid_snapshot_is_refused_and_changes_nothing(box, javascript):
     small.close()
 
 
-def test_replay_takes_the_same_way_up_to_the_gate(box, javascript):
+def test_replay_reaches_the_gate_with_the_same_state(box, javascript):
     """What the runtime does after a crash in the middle of a gate call: the image of before, and the turn again."""
     value(box, "var n = Math.random()")
     before = box.dump()
@@ -619,7 +619,7 @@ async def test_a_hundred_parents_with_a_hundred_children_at_once(javascript):
     assert threading.active_count() <= before + 8  # the loop's own workers stay
 
 
-def test_sandboxes_come_and_go_without_a_trace(javascript):
+def test_closed_sandboxes_leave_nothing_behind(javascript):
     def memory():
         return int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -107,7 +107,7 @@ def host(tmp_path, monkeypatch):
     return Host(tmp_path)
 
 
-def test_there_are_enough_of_them():
+def test_the_list_of_escapes_is_long_and_has_no_duplicates():
     assert len(ESCAPES) >= 300
     assert len(EXHAUSTION) >= 180
     codes = [one.code for one in ESCAPES + EXHAUSTION]
@@ -132,7 +132,7 @@ def test_no_program_escapes(one, host):
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("one", part(EXHAUSTION, 4), ids=lambda one: one.name)
-def test_everything_ends_and_leaves_the_sandbox_usable(one):
+def test_every_program_ends_and_leaves_the_sandbox_usable(one):
     """Within its limit and a second; on a machine that is busy, the best of three counts."""
     late = []
     while not late or (min(late) > 1.0 and len(late) < 3):

@@ -51,7 +51,7 @@ def same(one, other):
 
 
 @given(VALUES)
-def test_a_value_that_goes_through_a_program_comes_back_the_same(box, value):
+def test_a_value_passes_through_a_program_unchanged(box, value):
     assert same(value, box.begin("v", {"v": value}).value)
 
 
@@ -65,7 +65,7 @@ def test_a_gates_result_passes_unchanged_as_an_argument(box, value):
 
 
 @given(VALUES)
-def test_values_of_the_border_are_read_as_they_are_written(value):
+def test_values_at_the_border_are_read_as_written(value):
     sent = outgoing(value)
     if sent[0] == "b":
         assert same(value, incoming(sent[1:].encode()))
@@ -104,7 +104,7 @@ def test_a_number_that_may_have_lost_digits_is_an_error_as_a_value(box, number):
 
 
 @pytest.mark.parametrize("number", [2**53 - 1, 0.5, 1.5e300, 6.02e23])
-def test_other_numbers_pass(box, number):
+def test_exact_numbers_are_accepted(box, number):
     assert box.begin(f"{number!r}") == Finished(number)
 
 

@@ -64,7 +64,7 @@ def test_a_name_of_other_engines_is_an_error_with_an_alternative(box, code, said
 
 
 @pytest.mark.parametrize("code", ["nothing_like_it", "let x = (", "throw new Error('fetch is not defined')", "null.x"])
-def test_other_errors_are_left_alone(box, code):
+def test_other_errors_get_no_advice(box, code):
     assert "instead" not in error(box, code)
 
 
@@ -104,7 +104,7 @@ def test_the_cause_of_an_error_is_described(box, code, said):
 @pytest.mark.parametrize(
     "stack", ["", "at f (<input>:9999:1)", "at <eval> (<input>:1:99999)", "at <eval> (<input>:0:0)", "x" * 100_000]
 )
-def test_a_stack_is_any_text(stack):
+def test_an_error_is_described_whatever_its_stack_is(stack):
     assert describe("TypeError", "not a function", stack, "f()", ["search"]).startswith("TypeError: not a function")
 
 
@@ -112,7 +112,7 @@ def test_a_stack_is_any_text(stack):
     "code", ["\n" * 200_000, "a." * 100_000, "a" + " " * 200_000, "(" * 100_000, "import" * 50_000]
 )
 @pytest.mark.parametrize("name", ["SyntaxError", "TypeError"])
-def test_a_program_of_any_shape_is_looked_at_in_no_time(name, code):
+def test_a_program_of_any_shape_is_examined_quickly(name, code):
     """It holds up the whole process: a look that is quadratic would never come back."""
     stack = f"at <eval> (<input>:1:{len(code)})"
     assert describe(name, "not a function", stack, code, ["search"]).startswith(name)
@@ -155,7 +155,7 @@ def test_a_value_without_exact_json_crosses_in_its_nearest_form(box, code, answe
     assert asked(box, f"done({code})") == {"answer": answer}
 
 
-def test_to_show_an_iterator_does_not_use_it_up(box):
+def test_printing_an_iterator_does_not_consume_it(box):
     assert value(box, "var it = [1, 2].values(); console.log(it); it; it.next().value") == 1
 
 

@@ -95,7 +95,7 @@ def test_await_outside_of_functions_is_found(code, awaits):
     ],
     ids=lambda code: ascii(code[:12]),
 )
-def test_no_text_keeps_the_scanner_busy(code):
+def test_preparing_any_program_takes_bounded_time(code):
     assert len(code) <= LONGEST
     began = time.process_time()
     prepare(code)
@@ -109,6 +109,6 @@ def test_a_long_program_or_one_without_declarations_is_unchanged():
 
 
 @given(st.text(alphabet="let const class await x=1;,(){}[]`$'\"/\\\n*=>.", max_size=60))
-def test_any_text_is_taken(code):
+def test_preparing_any_text_keeps_its_number_of_lines(code):
     script = prepare(code)
     assert script.code.count("\n") == code.count("\n")

@@ -118,7 +118,7 @@ def test_no_python_worker_outlives_a_killed_host(where: Path) -> None:
 
 
 @pytest.mark.rule("X-01")
-def test_nothing_of_a_python_value_that_takes_for_ever_outlives_a_killed_host(where: Path) -> None:
+def test_no_process_of_a_python_value_that_never_finishes_outlives_a_killed_host(where: Path) -> None:
     assert left_after_kills(host(HANGING), [0.3, 1.5], where, patience=8.0) == []
     assert list(where.iterdir()) == []
 
@@ -156,7 +156,7 @@ def members(session: int) -> list[int]:
 
 
 @pytest.mark.parametrize("change", ["start", "system"])
-def test_a_sweep_ends_no_process_that_has_a_session_number_of_before(change: str, where: Path) -> None:
+def test_a_sweep_ends_no_process_that_reuses_a_session_number(change: str, where: Path) -> None:
     """The process is confined as ours are, but its number was another's when the folder was written."""
     confined = (
         "import ctypes, struct, time\n"

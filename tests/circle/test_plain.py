@@ -97,7 +97,7 @@ Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024  # the untyped kind
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_in_its_nearest_form(value, expected):
+def test_plain_converts_a_value_to_its_nearest_json_form(value, expected):
     assert plain(value) == expected
     orjson.dumps(plain(value))
 
@@ -139,7 +139,7 @@ def test_a_cycle_is_reported():
         plain(loop)
 
 
-def test_one_value_twice_is_no_cycle():
+def test_a_repeated_value_is_not_a_cycle():
     shared = [1]
     assert plain([shared, shared]) == [[1], [1]]
 
@@ -155,7 +155,7 @@ def test_too_deep_nesting_is_reported(depth):
         deep = deep.pop()
 
 
-def test_allowed_nesting_is_encoded_by_everybody():
+def test_the_deepest_allowed_nesting_is_encoded_by_orjson_and_read_by_json():
     deep: object = 1
     for _ in range(DEEPEST):
         deep = {"a": [deep]} if isinstance(deep, list) else [deep]
@@ -210,7 +210,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_a_json_value_is_itself(value):
+def test_a_json_value_is_returned_unchanged(value):
     assert plain(value) == value
 
 

@@ -90,7 +90,7 @@ def outcome(step: Stepped) -> str:
     return type(step).__name__
 
 
-def test_there_are_enough_of_them():
+def test_the_list_of_attempts_is_long_and_has_no_duplicates():
     names = [one.name for one in ATTEMPTS]
     assert len(names) == len(set(names))
     assert len(ATTEMPTS) - len(EXHAUSTS) >= 330

@@ -72,14 +72,14 @@ def test_an_awaited_gates_failure_is_caught_like_any_other():
     assert value(sandbox.answer(step, Answer("no", is_error=True))) == "no"
 
 
-def test_an_awaited_call_comes_back_from_its_image():
+def test_an_awaited_call_is_restored_from_its_snapshot():
     step = call(opened().begin("a = await search('a')\na + 1"))
     assert step.image is not None
     other = opened()
     assert value(other.answer(other.resume(step.image), Answer(1))) == 2
 
 
-def test_a_gate_is_a_value_that_lives_on():
+def test_a_gate_is_a_value_that_persists():
     sandbox = opened()
     sandbox.begin("find = search\ntools = {'s': search}\ndef twice(f):\n    return [f('1'), f('2')]")
     step: Stepped = sandbox.begin("twice(tools['s']) + [find('3', limit=1)]")
@@ -96,12 +96,12 @@ def test_a_programs_own_name_shadows_a_gate():
 
 
 @pytest.mark.rule("D-002")
-def test_older_names_are_known_and_mean_the_same():
+def test_older_gate_names_are_aliases():
     step = call(opened().begin("call_entity('look')"))
     assert (step.gate, dict(step.args)) == ("call_agent", {"intent": "look"})
 
 
-def test_names_that_python_cannot_have_are_made_to_fit():
+def test_names_that_are_not_python_identifiers_are_adapted():
     sandbox = opened(tool("look-up", word={"type": "string"}), tool("import", word={"type": "string"}))
     assert call(sandbox.begin("look_up('a')")).gate == "look-up"
     assert call(sandbox.begin("import_('a')")).gate == "import"
@@ -124,7 +124,7 @@ def test_objects_cross_as_their_attributes():
 
 
 @pytest.mark.parametrize("argument", ["len", "int", "3j", "...", "{1: 0, '1': 0}", "ValueError('x')"])
-def test_an_argument_that_is_no_json_raises_where_it_is_passed(argument: str):
+def test_an_argument_that_is_not_json_raises_where_it_is_passed(argument: str):
     sandbox = opened()
     text = error(sandbox.begin(f"x = 1\nsearch({argument})"))
     assert text.startswith("TypeError: search() argument 'query' is no JSON value")
@@ -193,7 +193,7 @@ def test_long_errors_are_cut():
     assert len(text.splitlines()) <= 6
 
 
-def test_a_missing_part_of_the_language_is_said_before_anything_ran():
+def test_an_unsupported_language_feature_is_reported_before_anything_runs():
     sandbox = opened()
     text = error(sandbox.begin("x = 1\nclass A(Exception):\n    pass"))
     assert text.startswith("NotImplementedError: this Python does not have class inheritance")
@@ -213,7 +213,7 @@ def test_output_is_cut_over_the_whole_turn():
 
 
 @pytest.mark.parametrize("code", ["import time\ntime.time()", "from datetime import datetime\ndatetime.now()"])
-def test_there_is_no_clock(code: str):
+def test_reading_the_clock_is_an_error(code: str):
     assert "clock" in error(opened().begin(code))
 
 
@@ -223,13 +223,13 @@ def test_sleeping_takes_no_time():
     assert time.monotonic() - started < 5
 
 
-def test_the_same_program_draws_the_same_numbers_and_another_one_others():
+def test_random_numbers_depend_only_on_the_program():
     code = "import random\n[random.random() for i in range(3)]"
     first, again, other = (opened().begin(one) for one in (code, code, code + "  # other"))
     assert value(first) == value(again) != value(other)
 
 
-def test_another_context_draws_other_numbers():
+def test_random_numbers_differ_with_the_context():
     code = "import random\nrandom.random()"
     assert value(opened().begin(code, {"context": 1})) != value(opened().begin(code, {"context": 2}))
 
@@ -323,7 +323,7 @@ def test_a_damaged_snapshot_raises_value_error():
         ("submit_answer()", "submit_answer"),
     ],
 )
-def test_a_wrong_call_is_found_before_anything_ran(wrong: str, says: str):
+def test_a_wrong_call_is_found_before_anything_runs(wrong: str, says: str):
     sandbox = opened(type_check=True)
     sandbox.begin("x = 1\nnever = False")
     text = error(sandbox.begin(f"x = 2\nif never:\n    {wrong}"))

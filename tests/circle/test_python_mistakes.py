@@ -43,7 +43,7 @@ def test_an_unknown_name_is_an_error_with_advice(box, code, said):
 
 
 @pytest.mark.parametrize("code", ["frobnicate()", "raise NameError('searhc')", "raise ValueError(\"name 'searhc'\")"])
-def test_other_errors_are_left_alone(box, code):
+def test_other_errors_get_no_advice(box, code):
     assert "did you mean" not in error(box, code)
 
 
@@ -69,7 +69,7 @@ def test_a_gate_is_called_under_other_names(box, code):
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_a_gate_in_a_variable_lives_on_and_in_an_image(box):
+def test_a_gate_in_a_variable_persists_and_is_in_the_snapshot(box):
     box.begin("f = search")
     other = medium("python").open(GATES, Limits())
     other.load(box.dump())
@@ -122,5 +122,5 @@ def test_a_value_that_exists_only_inside_is_refused_as_an_argument(box, code, sa
         ("{'dict_keys([])x': 'dict_keys'}", {"dict_keys([])x": "dict_keys"}),
     ],
 )
-def test_values_and_texts_about_such_things_cross(box, code, answer):
+def test_values_and_texts_that_resemble_internal_objects_are_accepted(box, code, answer):
     assert asked(box, f"done({code})") == ("done", {"answer": answer})

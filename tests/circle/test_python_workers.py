@@ -59,7 +59,7 @@ def test_a_worker_that_dies_undoes_the_turn_and_is_replaced():
 
 
 @LINUX
-def test_an_interpreter_that_dies_undoes_the_turn_and_its_worker_goes_on():
+def test_an_interpreter_that_dies_undoes_the_turn_and_its_worker_continues():
     sandbox = opened()
     sandbox.begin("x = 1")
     ended: list[object] = []
@@ -82,7 +82,7 @@ def test_a_worker_that_died_between_two_steps_is_replaced():
     assert sandbox.begin("x") == Finished(1)
 
 
-def test_what_was_printed_before_an_interrupt_is_kept():
+def test_output_printed_before_an_interrupt_is_kept():
     sandbox = PythonMedium().open([], Limits(seconds=20, output=20))
     ended: list[object] = []
     printing = "print('seen')\nprint('cut' * 10)\nwhile True:\n    pass"
@@ -96,7 +96,7 @@ def test_what_was_printed_before_an_interrupt_is_kept():
     assert ended == [Exceeded("interrupted from outside", output)]
 
 
-def test_a_worker_that_fails_by_a_mistake_of_ours_says_which(monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_fails_by_a_bug_of_the_host_reports_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(python_workers, "_folders", list)
     python_workers.close()
     with pytest.raises(RuntimeError, match="a worker of the Python medium failed: ModuleNotFoundError"):
@@ -104,7 +104,7 @@ def test_a_worker_that_fails_by_a_mistake_of_ours_says_which(monkeypatch: pytest
     python_workers.close()
 
 
-def test_a_step_that_waits_for_a_worker_can_be_interrupted_and_harms_nobody():
+def test_interrupting_a_step_that_waits_for_a_worker_ends_no_other_worker():
     busy = [opened() for _ in range(python_workers._cores())]
     ended: list[object] = []
     threads = [spinning(one, ended) for one in busy]
@@ -123,7 +123,7 @@ def test_a_step_that_waits_for_a_worker_can_be_interrupted_and_harms_nobody():
     assert given_up == [Exceeded("interrupted from outside")]
 
 
-def test_the_pool_comes_back_after_it_was_closed():
+def test_the_pool_starts_again_after_it_was_closed():
     sandbox = opened()
     sandbox.begin("x = 1")
     step = sandbox.begin("call_agent('a')")
@@ -212,7 +212,7 @@ def test_the_jail_dies_with_the_worker():
 
 
 @LINUX
-def test_workers_can_still_be_replaced_after_temporary_files_were_tidied_up():
+def test_workers_can_be_replaced_after_temporary_files_were_deleted():
     assert opened().begin("1") == Finished(1)
     script = python_workers._pool.script
     assert script is not None
@@ -265,7 +265,7 @@ def test_a_process_that_was_forked_has_workers_of_its_own():
 
 
 @LINUX
-def test_nothing_is_left_of_the_workers_when_their_process_has_ended():
+def test_workers_end_with_their_process():
     code = (
         "from cantrip_actors.circle.medium import Limits, medium\n"
         "from cantrip_actors.circle.python import workers\n"

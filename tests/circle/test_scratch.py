@@ -47,7 +47,7 @@ def where() -> Iterator[Path]:
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("use", USES)
-def test_an_orderly_end_leaves_no_folder(use: str, where: Path) -> None:
+def test_a_normal_exit_leaves_no_folder(use: str, where: Path) -> None:
     done = ran(USES[use].replace("exec -a", ": -a"), where)
     assert done.returncode == 0, done.stderr
     assert list(where.iterdir()) == []

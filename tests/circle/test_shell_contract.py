@@ -100,14 +100,14 @@ def test_variables_functions_directory_and_files_live_on(box):
         ("set -u; echo $unheard_of_variable 2>/dev/null", Raised("exit code 1")),
     ],
 )
-def test_a_program_that_leaves_leaves_its_variables(box, last, step):
+def test_variables_persist_when_a_program_exits(box, last, step):
     _, _, ended = turn(box, f"x='a  b'; y=(1 '2 3'); f() {{ echo \"$x\"; }}; mkdir -p d; cd d; {last}")
     assert (type(ended), getattr(ended, "error", None)) == (type(step), getattr(step, "error", None))
     assert printed(box, 'set +eu; f; echo "${y[1]}"; basename "$PWD"') == "a  b\n2 3\nd\n"
 
 
 @pytest.mark.parametrize("gone", ["exec true", "kill -KILL $$"])
-def test_a_shell_that_is_gone_is_followed_by_one_that_is_as_it_was_before(box, gone):
+def test_a_shell_that_died_is_replaced_by_one_with_its_last_state(box, gone):
     printed(box, "x=1; cd /tmp")
     turn(box, f"x=2; cd /; {gone}")
     assert printed(box, "echo $x $PWD") == "1 /tmp\n"
@@ -183,7 +183,7 @@ def test_variables_are_set_before_the_program_runs(box):
         ("(call_agent x) | cat", "call_agent", {"intent": "x"}),
     ],
 )
-def test_words_find_their_names(box, code, gate_, args):
+def test_words_of_a_command_get_argument_names(box, code, gate_, args):
     assert calls(box, code) == [(gate_, args)]
 
 
@@ -204,7 +204,7 @@ def test_a_command_prints_its_result(box, result, text):
 
 
 @pytest.mark.rule("COMP-2", "COMP-4")
-def test_a_result_can_be_kept_and_is_whole_however_long(box):
+def test_a_result_of_any_length_can_be_stored_whole(box):
     long = "0123456789" * 300_000
     assert printed(box, 'r=$(call_agent x); echo "got ${#r} ${r: -3}"', [long]) == f"got {len(long)} 789\n"
 
@@ -244,7 +244,7 @@ def test_after_done_the_program_runs_to_its_end_and_every_gate_is_closed(box):
     assert calls(box, "call_agent again") == [("call_agent", {"intent": "again"})]
 
 
-def test_calls_at_the_same_time_are_asked_one_after_the_other(box):
+def test_simultaneous_calls_are_handled_one_after_the_other(box):
     made = calls(box, "for n in 1 2 3 4 5; do call_agent $n & done; wait", ["a"] * 5)
     assert sorted(args["intent"] for _, args in made) == ["1", "2", "3", "4", "5"]
 
@@ -265,7 +265,7 @@ def test_output_after_a_programs_end_does_not_reach_the_next(box):
     assert printed(box, "echo second") == "second\n"
 
 
-def test_more_output_than_may_be_is_cut_and_says_so(shell):
+def test_output_over_the_limit_is_cut_with_a_note(shell):
     box = shell.open(GATES, Limits(output=10))
     assert (
         printed(box, "echo 12345; yes | head -c 100000")
@@ -345,7 +345,7 @@ def test_close_leaves_nothing_at_any_point_of_a_program(shell):
         idle.begin("true")
 
 
-def test_shells_end_with_the_process_that_has_them(shell):
+def test_shells_end_with_the_process_that_started_them(shell):
     """Also where it has no time to close them."""
     code = f"""if True:
         import os, sys, threading
@@ -369,7 +369,7 @@ def test_shells_end_with_the_process_that_has_them(shell):
         pytest.fail("a shell outlived its process")
 
 
-def test_there_are_no_images_of_programs_that_wait(box):
+def test_a_waiting_program_has_no_snapshot(box):
     step = box.begin("call_agent x")
     assert (step.image, box.dump()) == (None, None)
     with pytest.raises(ValueError, match="no images"):
@@ -388,7 +388,7 @@ def test_an_invalid_snapshot_is_refused(box, image):
 
 
 @pytest.mark.rule("CIRCLE-6")
-def test_there_is_no_bare_shell(monkeypatch):
+def test_the_shell_medium_is_refused_without_a_jail(monkeypatch):
     monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine.shutil, "which", lambda _: None)
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 4)
@@ -468,14 +468,14 @@ def test_the_capability_text_names_language_gates_and_limits(shell):
         ("a=1 done 5", None),
     ],
 )
-def test_a_done_that_is_followed_by_a_word_is_the_gate(code, becomes):
+def test_done_followed_by_a_word_is_the_gate(code, becomes):
     assert prepare(code) == (code if becomes is None else becomes.replace("_ ", f"{COMMAND} "))
 
 
 @pytest.mark.parametrize(
     "code", ["(" * 100_000 + "done x", "`done x " * 30_000, "$(done x " * 20_000, "<<a\ndone x" * 9000]
 )
-def test_no_text_keeps_the_scanner_busy(code):
+def test_preparing_any_program_takes_bounded_time(code):
     began = time.process_time()
     prepare(code)
     assert time.process_time() - began < 3
@@ -523,7 +523,7 @@ async def test_suspended_shells_hold_no_thread(shell):
         await anyio.to_thread.run_sync(box.close, limiter=cores)
 
 
-def test_descriptors_are_given_back(shell):
+def test_closing_a_shell_closes_its_descriptors(shell):
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))
 

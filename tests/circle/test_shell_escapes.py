@@ -143,7 +143,7 @@ def host(tmp_path, monkeypatch):
     made.close()
 
 
-def test_there_are_enough_of_them():
+def test_the_list_of_escapes_is_long():
     assert len(ESCAPES) >= 240
     assert len(EXHAUSTION) >= 130
 
@@ -193,7 +193,7 @@ def running(*command: str) -> list[str]:
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize(("code", "jail"), in_jails(EXHAUSTION))
-def test_everything_ends_and_leaves_the_shell_usable(code, jail):
+def test_every_program_ends_and_leaves_the_shell_usable(code, jail):
     """Within its limit and a second; on a machine that is busy, the best of three counts."""
     late = []
     while not late or (min(late) > 1.0 and len(late) < 3):

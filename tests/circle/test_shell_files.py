@@ -71,7 +71,7 @@ MADE = (
         "for i in {1..300}; do echo $i > f$i; done",
     ],
 )
-def test_a_limit_brings_the_files_back(box: ShellSandbox, change: str) -> None:
+def test_a_limit_restores_the_files(box: ShellSandbox, change: str) -> None:
     before = printed(box, f"{MADE}; {LOOK}; x=1")
     exceeds(box, f"x=2; {change}; cd /")
     assert printed(box, LOOK) == before
@@ -81,7 +81,7 @@ def test_a_limit_brings_the_files_back(box: ShellSandbox, change: str) -> None:
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_so_does_the_limit_of_the_files_themselves(box: ShellSandbox) -> None:
+def test_exceeding_the_file_limit_undoes_file_changes(box: ShellSandbox) -> None:
     before = printed(box, f"{MADE}; {LOOK}")
     step = box.begin(
         "rm -r d; for n in {1..9}; do head -c 40000000 /dev/zero > big$n; done; touch f{1..25000}; sleep 9"
@@ -91,7 +91,7 @@ def test_so_does_the_limit_of_the_files_themselves(box: ShellSandbox) -> None:
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_a_file_that_changes_twice_in_a_tick_of_the_clock_comes_back_too(box: ShellSandbox) -> None:
+def test_a_file_that_changes_twice_in_a_clock_tick_is_rolled_back(box: ShellSandbox) -> None:
     for n in range(20):
         printed(box, f"echo {n:02} > f")
         exceeds(box, "echo xx > f")
@@ -140,7 +140,7 @@ ASK = (
 
 
 @pytest.mark.rule("CIRCLE-9", "LOOM-4")
-def test_an_image_has_variables_functions_options_directory_and_files(shell: Shell) -> None:
+def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: Shell) -> None:
     box, other = (shell.open([CALL_AGENT.definition], LIMITS) for _ in range(2))
     printed(box, f"{MADE.replace('50M', '50K')}; {STATE}")
     printed(other, "y=1; echo other > file")
@@ -158,7 +158,7 @@ def test_an_image_has_variables_functions_options_directory_and_files(shell: She
 @pytest.mark.parametrize(
     "code", ["exec 9</dev/null", "exec {fd}<>f", "truncate -s 50M large", "head -c 9000000 /dev/urandom > large"]
 )
-def test_a_sandbox_that_no_snapshot_can_express_has_none(shell: Shell, code: str) -> None:
+def test_a_sandbox_that_a_snapshot_cannot_express_has_no_snapshot(shell: Shell, code: str) -> None:
     box = shell.open([], LIMITS)
     assert box.dump() is not None
     printed(box, code)
@@ -168,7 +168,7 @@ def test_a_sandbox_that_no_snapshot_can_express_has_none(shell: Shell, code: str
     box.close()
 
 
-def test_under_landlock_there_are_none_because_folders_have_other_names_each_time() -> None:
+def test_landlock_has_no_snapshots_because_folder_names_differ_each_time() -> None:
     box = confined_by("landlock").open([], LIMITS)
     printed(box, "x=1")
     assert box.dump() is None
@@ -296,7 +296,7 @@ def test_the_target_of_a_link_is_not_read(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "canary"
 
 
-def test_an_image_whose_paths_lie_writes_nothing_outside(tmp_path: Path) -> None:
+def test_a_snapshot_with_forged_paths_writes_nothing_outside(tmp_path: Path) -> None:
     files = Files(None)
     link, regular = stat.S_IFLNK | 0o777, stat.S_IFREG | 0o644
     rows = [["home", stat.S_IFDIR | 0o700, 0, 0, ""], ["home/a", link, 0, 0, str(tmp_path)]]
@@ -310,7 +310,7 @@ def test_an_image_whose_paths_lie_writes_nothing_outside(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_more_than_may_be_is_seen(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_or_too_deep_files_are_detected(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_files, "ENTRIES", 50)
     monkeypatch.setattr(shell_files, "DEEPEST", 10)
     files = Files(None)

@@ -172,7 +172,7 @@ def taken(output: str) -> int:
 
 @pytest.mark.rule("X-03")
 @pytest.mark.parametrize("how", [how for how in HELD if not how.startswith("unlinked files")])
-def test_memory_beside_that_of_processes_is_refused_or_bounded(box: ShellSandbox, how: str) -> None:
+def test_memory_outside_of_processes_is_refused_or_bounded(box: ShellSandbox, how: str) -> None:
     step = box.begin(f"python3 - <<'END'\n{HELD[how]}\nEND")
     assert taken(step.output) * MIB <= 1.5 * LIMITS.memory, step
     assert Finished(None, output="ok\n") in (box.begin("echo ok"), box.begin("echo ok"))
@@ -180,7 +180,7 @@ def test_memory_beside_that_of_processes_is_refused_or_bounded(box: ShellSandbox
 
 @pytest.mark.rule("X-03", "X-04")
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "."])
-def test_files_without_a_name_count(box: ShellSandbox, folder: str) -> None:
+def test_unlinked_files_count_towards_a_limit(box: ShellSandbox, folder: str) -> None:
     code = f"folder = {folder!r}\n{HELD['unlinked files in memory']}"
     step = box.begin(f"[[ -w {folder} ]] || cd .\npython3 - <<'END'\n{code}\nEND")
     assert not isinstance(step, Finished) or "took" not in step.output, step
@@ -189,7 +189,9 @@ def test_files_without_a_name_count(box: ShellSandbox, folder: str) -> None:
 
 
 @pytest.mark.rule("X-04")
-def test_so_do_those_of_a_process_whose_first_thread_has_ended(box: ShellSandbox) -> None:
+def test_unlinked_files_count_towards_a_limit_when_the_first_thread_of_their_process_has_ended(
+    box: ShellSandbox,
+) -> None:
     code = HELD["unlinked files of a process without its first thread"]
     step = box.begin(f"python3 - <<'END'\n{code}\nEND")
     assert not isinstance(step, Finished) or "took" not in step.output, step
@@ -198,7 +200,7 @@ def test_so_do_those_of_a_process_whose_first_thread_has_ended(box: ShellSandbox
 
 
 @pytest.mark.rule("X-04")
-def test_files_that_are_held_open_between_programs_count(box: ShellSandbox) -> None:
+def test_files_held_open_between_programs_count_towards_a_limit(box: ShellSandbox) -> None:
     for n in range(8):
         step = box.begin(f"exec {{fd{n}}}>f{n}; rm f{n}; head -c 60M /dev/zero >&$fd{n}; echo held {n}")
         if not isinstance(step, Finished):

@@ -51,7 +51,7 @@ def ran(box, code):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_lines_are_those_of_the_program(box):
+def test_line_numbers_are_those_of_the_program(box):
     assert ran(box, "x=1\n" * 2_000 + "nope_at_all")[0] == "line 2001: nope_at_all: command not found\n"
     for _ in range(2):  # of each one
         assert ran(box, "x=1\n\nnope_at_all") == ("line 3: nope_at_all: command not found\n", "exit code 127")
@@ -86,7 +86,7 @@ def test_command_tracing_shows_only_the_programs_commands(box):
     assert ran(box, "echo three") == ("three\n", "")
 
 
-def test_a_trap_for_errors_lives_on_and_sees_the_programs_errors_only(box):
+def test_an_error_trap_persists_and_fires_only_for_the_programs_errors(box):
     assert ran(box, "trap 'echo oops' ERR") == ("", "")
     assert ran(box, "true\nfalse\ntrue") == ("oops\n", "")
     assert ran(box, "trap - ERR\nfalse\ntrue") == ("", "")
@@ -107,7 +107,7 @@ def all_mine(made: str) -> str:
 @pytest.mark.parametrize(
     "made", ["function {0} {{ builtin printf 'MINE {0}\\n'; }}", "builtin alias {0}='echo MINE {0};'"]
 )
-def test_another_meaning_of_the_hosts_words_does_not_reach_the_next_program(box, made):
+def test_redefined_host_commands_do_not_affect_the_next_program(box, made):
     assert ran(box, f"x=there; shopt -s expand_aliases; {all_mine(made)}") == ("", "")
     begun = box.begin('a=$(search milk)\nbuiltin printf "%s %s\\n" "$a" "$x"')
     assert isinstance(begun, Suspended)
@@ -124,7 +124,7 @@ def test_aliases_and_functions_survive_an_exit(box):
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_functions_that_only_an_option_lets_one_read_live_on_past_an_exit(box):
+def test_functions_that_need_an_option_to_be_parsed_survive_an_exit(box):
     ran(
         box,
         "shopt -s extglob\nkind() {\n case $1 in +([0-9])) echo number ;; *) echo text ;; esac\n}\nother() { echo o; }",
@@ -133,7 +133,7 @@ def test_functions_that_only_an_option_lets_one_read_live_on_past_an_exit(box):
     assert ran(box, "kind 12; kind x; other") == ("number\ntext\no\n", "")
 
 
-def test_a_trap_for_each_command_is_not_run_for_those_of_the_host(box):
+def test_a_debug_trap_is_not_run_for_the_hosts_commands(box):
     assert ran(box, "trap 'echo .' DEBUG") == ("", "")
     printed, _ = ran(box, ":\n:\necho x")
     assert "x\n" in printed
@@ -145,13 +145,13 @@ def test_a_trap_for_each_command_is_not_run_for_those_of_the_host(box):
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("end", ["exit 3", "set -e; false", "set -u; echo $unset_one", "true"])
-def test_a_trap_for_the_end_runs_once_and_nothing_is_lost(box, end):
+def test_an_exit_trap_runs_once_and_nothing_is_lost(box, end):
     printed, _ = ran(box, f"trap 'echo bye; y=2' EXIT\nx=1\n{end}")
     assert printed.splitlines().count("bye") == 1
     assert ran(box, "set +eu; echo $x $y") == ("1 2\n", "")  # and it does not run again
 
 
-def test_a_trap_for_the_end_can_be_taken_back_and_stands_beside_others(box):
+def test_an_exit_trap_can_be_removed_and_coexists_with_other_traps(box):
     assert ran(box, "trap 'echo bye' EXIT INT; trap - EXIT; trap -p INT") == ("trap -- 'echo bye' SIGINT\n", "")
 
 
@@ -172,7 +172,7 @@ def test_a_time_limit_ends_its_command_and_not_the_program(box, command, status)
 
 
 @pytest.mark.rule("C-67")
-def test_no_signal_is_ignored_in_a_shell_whose_host_ignores_some(box):
+def test_a_shell_does_not_inherit_ignored_signals_from_its_host(box):
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGHUP)]
     try:
         caught = "trap 'echo caught' INT HUP; kill -INT $$; kill -HUP $$; (kill -INT $BASHPID; echo never)"
@@ -207,7 +207,7 @@ def test_a_subshell_has_its_own_end(box):
         ("cat <<E\ntrap x EXIT\nE", "cat <<E\ntrap x EXIT\nE"),
     ],
 )
-def test_only_a_trap_for_the_end_gets_another_name(code, made):
+def test_prepare_renames_only_exit_traps(code, made):
     assert prepare(code) == made
 
 
@@ -215,7 +215,7 @@ def test_only_a_trap_for_the_end_gets_another_name(code, made):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_an_option_that_there_is_not_is_no_argument(box):
+def test_an_unknown_option_is_not_an_argument(box):
     printed, error = ran(box, "search milk --limt 3")
     assert printed == (
         "unknown option --limt: did you mean --limit? usage: search QUERY [--limit …]; "
@@ -239,7 +239,7 @@ def test_help_shows_usage_and_description(box):
         (["a", "--limit", "36893488147419103232"], {"query": "a", "limit": "36893488147419103232"}),
     ],
 )
-def test_text_that_looks_like_an_option_can_be_said(words, made):
+def test_text_that_looks_like_an_option_can_be_passed(words, made):
     assert arguments(search.definition, words) == made
 
 
@@ -271,7 +271,7 @@ def test_a_mistaken_gate_call_is_an_error_with_advice(box, code, said):
 @pytest.mark.parametrize(
     "output", ["cat: search: No such file or directory", "line 1: frobnicate: command not found", "searhc", ""]
 )
-def test_other_failures_are_left_alone(output):
+def test_other_failures_get_no_advice(output):
     assert hint(output, GATES) == ""
 
 

@@ -95,7 +95,7 @@ def test_low_descriptors_are_the_programs_own(box):
 
 
 @pytest.mark.rule("CIRCLE-5")
-def test_a_locale_that_there_is_not_is_complained_of_once(box):
+def test_an_unknown_locale_is_reported_once(box):
     printed, _ = ran(box, "export LC_ALL=xx_XX.UTF-8")
     assert "cannot change locale" in printed
     assert ran(box, "found=$(search ä 2>&1); echo $found") == ("of ä\n", Finished)
@@ -115,13 +115,13 @@ def test_shell_settings_do_not_change_an_answer(box, setting):
     assert ran(box, "search '12 é'") == ("of 12 é\n", Finished)
 
 
-def test_a_shell_that_is_to_end_after_a_command_does_not(box):
+def test_a_shell_stays_open_when_a_program_sets_exit_after_one_command(box):
     ran(box, "set -t; x=1")
     assert ran(box, "echo $x") == ("1\n", Finished)
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_a_program_that_leaves_by_exit_is_heard_of_under_any_alias(box):
+def test_an_exit_is_noticed_under_any_alias(box):
     ran(box, "shopt -s expand_aliases; alias builtin='echo no' __end=:")
     assert ran(box, "x=1; exit 0") == ("", Finished)
     assert ran(box, "echo $x") == ("1\n", Finished)
@@ -133,7 +133,7 @@ def test_a_program_that_locked_its_folder_can_use_it_again(box):
     assert ran(box, "echo $x") == ("1\n", Finished)
 
 
-def test_a_program_that_ends_in_the_middle_of_a_word_is_no_harm_to_the_next(box):
+def test_a_program_that_ends_inside_a_word_does_not_affect_the_next(box):
     # bash 5.2 then has written where it must not, and broke down in the next program, where that was long enough
     assert ran(box, "x=0; y='why two'; ff() { echo ff; }") == ("", Finished)
     assert ran(box, "echo $(")[1] is Raised
@@ -144,7 +144,7 @@ def test_a_program_that_ends_in_the_middle_of_a_word_is_no_harm_to_the_next(box)
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("box", ["bubblewrap"], indirect=True)  # it cannot be observed in the other jail
-def test_open_files_survive_the_end_of_such_a_program(box):
+def test_open_files_survive_a_program_that_ends_inside_a_word(box):
     ran(box, "echo kept >notes; exec 9<notes")
     ran(box, "echo $(")
     assert ran(box, "cat <&9") == ("kept\n", Finished)
@@ -167,7 +167,7 @@ MEGABYTES = {"lines": "a 'b' \\n\t\"c\" $d é\n" * 200_000, "words": 'a "b" \\ $
 
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("kind", MEGABYTES)
-def test_a_large_variable_lives_on_past_an_exit(box, kind):
+def test_a_large_variable_survives_an_exit(box, kind):
     text = MEGABYTES[kind]
     assert isinstance(box.begin("export small=1", {"text": text, "export": text[:300_000]}), Finished)
     ran(box, "declare -x export; exit 0")
@@ -183,7 +183,7 @@ def test_variables_that_cannot_be_saved_are_undone(box):
     assert ran(box, "echo $x ${#text}") == ("1 0\n", Finished)
 
 
-def test_only_large_variables_are_taken_out_of_a_state():
+def test_apart_removes_only_large_variables_from_a_state():
     large = b"y" * LARGE
     state = (
         b'declare -a list=([0]="$(\ndeclare -- no=\\"%b\\"\n" [1]=$\'\\\'(\' [2]="z")\ndeclare -r fixed="%b"\n'

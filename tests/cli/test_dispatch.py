@@ -64,7 +64,7 @@ class TestNew:
         assert cantrip("dispatch", "ls").out.splitlines()[1].startswith(f"{ID}  queued     high        0/1  Mend")
 
     @pytest.mark.rule("F-03")
-    def test_it_is_dispatched_once(self, cantrip, dispatched):
+    def test_a_contract_is_dispatched_only_once(self, cantrip, dispatched):
         logs = dispatched()
         before = logs.path(ID).read_bytes()
         said = cantrip("dispatch", "new", "contract.json")
@@ -73,7 +73,7 @@ class TestNew:
         assert logs.path(ID).read_bytes() == before
 
     @pytest.mark.rule("F-01")
-    def test_every_mistake_is_shown_and_nothing_is_made(self, cantrip, place):
+    def test_every_mistake_is_shown_and_nothing_is_dispatched(self, cantrip, place):
         (place / "bad.yaml").write_text("title: x\nrepo: ./x\nneeds_approval: perhaps\n")
         said = cantrip("dispatch", "new", "bad.yaml")
         assert said.code == 2
@@ -98,10 +98,10 @@ class TestNew:
         assert said.json["status"] == "queued"
 
     @pytest.mark.parametrize("arguments", [[], ["contract.json", "--template"]])
-    def test_a_file_or_the_template(self, cantrip, arguments):
+    def test_new_requires_either_a_file_or_the_template(self, cantrip, arguments):
         assert cantrip("dispatch", "new", *arguments).code == 2
 
-    def test_the_folder_can_be_another(self, cantrip, place, dispatched):
+    def test_dispatches_are_kept_in_the_folder_that_dir_names(self, cantrip, place, dispatched):
         dispatched()
         assert cantrip("dispatch", "new", "contract.json", "--dir", "else").code == 0
         assert Dispatches(place / "else").ids() == (ID,)
@@ -109,21 +109,21 @@ class TestNew:
 
 
 class TestLooking:
-    def test_ls_tells_what_is_waited_for(self, cantrip, dispatched):
+    def test_ls_shows_why_a_dispatch_waits(self, cantrip, dispatched):
         dispatched(**GATED)
         (row,) = cantrip("dispatch", "ls", "--json").json
         assert row["waits_for"] == "approval: May the index be built anew?"
         assert "waits for approval" in cantrip("dispatch", "ls").out
 
     @pytest.mark.rule("F-17")
-    def test_ls_by_status_knows_aliases_and_refuses_what_is_none(self, cantrip, dispatched):
+    def test_ls_by_status_accepts_aliases_and_rejects_an_unknown_status(self, cantrip, dispatched):
         begin(dispatched())
         assert len(cantrip("dispatch", "ls", "--status", "in-progress", "--json").json) == 1
         assert cantrip("dispatch", "ls", "--status", "queued", "--json").json == []
         assert cantrip("dispatch", "ls", "--status", "banana").code == 2
 
     @pytest.mark.rule("F-40")
-    def test_show_makes_the_view_and_reads_none_back(self, cantrip, place, dispatched):
+    def test_show_renders_the_view_and_ignores_edits_to_its_file(self, cantrip, place, dispatched):
         begin(dispatched(), *BLOCKED)
         page = cantrip("dispatch", "show", "mend", "--markdown").out
         assert "| Blocker | no key |" in page
@@ -137,7 +137,7 @@ class TestLooking:
         assert said["contract"]["objective"] == CONTRACT["objective"]
         assert said["entries"][0]["contract_hash"] == said["contract_hash"]
 
-    def test_log_tells_everything(self, cantrip, dispatched):
+    def test_log_shows_every_entry(self, cantrip, dispatched):
         begin(dispatched(), *BLOCKED)
         lines = cantrip("dispatch", "log", "mend").out.splitlines()
         assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
@@ -190,7 +190,7 @@ class TestDeciding:
         assert logs.path(ID).read_bytes() == before
 
     @pytest.mark.rule("F-13")
-    def test_what_runs_is_not_rejected_under_its_worker(self, cantrip, dispatched):
+    def test_a_running_dispatch_cannot_be_rejected(self, cantrip, dispatched):
         begin(dispatched())
         said = cantrip("dispatch", "reject", "mend", "--reason", "x")
         assert said.code == 1
@@ -198,7 +198,7 @@ class TestDeciding:
 
     @pytest.mark.rule("F-13")
     @pytest.mark.parametrize("how", [["unblock", "--note", "here is the key"], ["approve"]])
-    def test_what_is_blocked_is_queued_again(self, cantrip, dispatched, how):
+    def test_a_blocked_dispatch_is_queued_again(self, cantrip, dispatched, how):
         logs = dispatched()
         begin(logs, *BLOCKED)
         command, *options = how
@@ -229,7 +229,7 @@ PROOF = ("progress", "{kind: verification, text: 12 tests passed, item: 1}")
 
 class TestRun:
     @pytest.mark.rule("F-13")
-    def test_a_worker_completes_it(self, cantrip, dispatched, place):
+    def test_a_worker_completes_a_dispatch(self, cantrip, dispatched, place):
         logs = dispatched()
         (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: tags are found}"))
         ran = cantrip("dispatch", "run", "mend", "worker.yaml")
@@ -237,7 +237,7 @@ class TestRun:
         assert logs.read(ID).result == "tags are found"
 
     @pytest.mark.rule("F-15")
-    def test_one_that_is_blocked_is_taken_up_after_it_was_unblocked(self, cantrip, dispatched, place):
+    def test_a_blocked_dispatch_runs_again_after_it_is_unblocked(self, cantrip, dispatched, place):
         logs = dispatched()
         blocks = WORKER % ("echo", "{text: x}", "{status: blocked, blocker: no key}")
         (place / "worker.yaml").write_text(blocks)
@@ -249,7 +249,7 @@ class TestRun:
         assert logs.read(ID).attempt == 1
 
     @pytest.mark.rule("F-16", "C-21")
-    def test_a_person_at_the_terminal_approves_one_that_waits(self, terminal, dispatched, place):
+    def test_a_person_at_the_terminal_approves_a_waiting_dispatch(self, terminal, dispatched, place):
         logs = dispatched(**GATED)
         (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: x}"))
         arguments = ("dispatch", "run", "mend", "worker.yaml", "--wait")
@@ -260,7 +260,7 @@ class TestRun:
         assert (approved.event.note, approved.by) == ("go on", "human")
 
     @pytest.mark.rule("F-16")
-    def test_one_that_waits_for_approval_is_not_begun(self, cantrip, dispatched, place):
+    def test_a_dispatch_that_waits_for_approval_does_not_start(self, cantrip, dispatched, place):
         logs = dispatched(**GATED)
         (place / "worker.yaml").write_text(WORKER % (*PROOF, "{status: completed, result: x}"))
         assert cantrip("dispatch", "run", "mend", "worker.yaml").code == 3

@@ -89,7 +89,7 @@ class TestNamed:
         assert cantrip("entities", "--all", "--json").json[0]["state"] == "abandoned"
         assert cantrip("invoke", "notes.yaml", "eggs", "--name", "notes").out == "eggs\n"
 
-    def test_a_recipe_that_was_given_is_gone_on_with(self, cantrip, spells):
+    def test_a_changed_recipe_is_used_once_it_was_given_for_its_entity(self, cantrip, spells):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         cantrip("invoke", "notes.yaml", "tea", "--name", "others")
         spells.write_text(spells.read_text().replace("max_turns: 5", "max_turns: 6"))
@@ -100,7 +100,7 @@ class TestNamed:
         spells.write_text(spells.read_text().replace("max_turns: 6", "max_turns: 7"))
         assert "has changed since" in cantrip("send", "notes", "flour").err
 
-    def test_a_recipe_that_is_not_known_is_asked_for(self, cantrip, place, spells):
+    def test_a_send_without_a_known_recipe_asks_for_one(self, cantrip, place, spells):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         notes = place / ".cantrip" / "loom.db.recipes.json"
         kept = notes.read_text()
@@ -122,14 +122,14 @@ class TestNamed:
         "command",
         [("send", "nobody", "x"), ("post", "nobody", "x"), ("stop", "nobody"), ("abandon", "x"), ("resume", "x")],
     )
-    def test_nobody_of_that_name_is_2(self, cantrip, command):
+    def test_an_unknown_name_exits_with_2(self, cantrip, command):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         said = cantrip(*command)
         assert said.code == 2
         assert "no entity is called" in said.err
 
     @pytest.mark.parametrize("command", [("send", "x"), ("post", "x"), ("stop",), ("abandon",), ("resume",)])
-    def test_a_mistyped_name_is_not_taken_for_the_end_of_an_id(self, cantrip, command):
+    def test_a_mistyped_name_is_not_matched_with_the_end_of_an_id(self, cantrip, command):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         with open_loom(LOOM) as loom:
             (entity,) = loom.entities()
@@ -140,26 +140,26 @@ class TestNamed:
             assert "cantrip entities" in said.err
         assert cantrip("send", entity[-8:], "bread").out == "milk, bread\n"
 
-    def test_an_entity_is_looked_at_by_its_name(self, cantrip):
+    def test_an_entity_is_shown_by_its_name(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "Notes")
         assert cantrip("loom", "tree", "Notes").out == cantrip("loom", "tree").out
         for command in (("show",), ("thread",), ("export",), ("stats",)):
             assert cantrip("loom", *command, "Notes").code == 0
 
-    def test_an_episode_that_fails_is_not_the_end_of_it(self, cantrip):
+    def test_an_entity_takes_intents_after_a_failed_episode(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         assert cantrip("send", "notes", "break", "--json").code == 1
         assert cantrip("entities", "--json").json[0]["state"] == "asleep"
         assert cantrip("send", "notes", "eggs").out == "milk, break, eggs\n"
 
-    def test_one_that_was_cast_takes_no_further_intent(self, cantrip):
+    def test_a_one_shot_entity_takes_no_further_intent(self, cantrip):
         entity = cantrip("cast", "notes.yaml", "milk", "--json").json["entity_id"]
         assert "has ended" in cantrip("send", entity, "bread").err
 
 
 class TestKeys:
     @pytest.mark.rule("C-11")
-    def test_a_send_with_a_key_is_worked_on_once(self, cantrip, place):
+    def test_a_send_with_a_key_is_handled_once(self, cantrip, place):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         for _ in range(2):
             assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
@@ -201,7 +201,7 @@ class TestPost:
         sent = cantrip("send", "notes", "bread", "--key", receipt["key"], "--recipe", "elsewhere.yaml")
         assert sent.out == "milk, bread\n"
 
-    def test_a_post_to_an_entity_that_has_ended_is_2(self, cantrip):
+    def test_a_post_to_an_ended_entity_exits_with_2(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         cantrip("stop", "notes")
         said = cantrip("post", "notes", "bread")
@@ -218,20 +218,20 @@ class TestElsewhere:
             runtime.invoke(load_recipe(spells), "milk", name="notes").episode()
             yield runtime
 
-    def test_a_send_is_answered_there_without_a_recipe(self, cantrip, service):
+    def test_a_send_without_a_recipe_is_answered_by_the_process_that_runs_the_entity(self, cantrip, service):
         assert cantrip("send", "notes", "bread").out == "milk, bread\n"
         assert service.entity("notes").send("eggs").result == "milk, bread, eggs"
 
-    def test_a_send_is_answered_there_although_the_recipe_is_known_here(self, cantrip, service, spells):
+    def test_a_send_with_a_known_recipe_is_answered_by_the_process_that_runs_the_entity(self, cantrip, service, spells):
         remember(LOOM, load_recipe(spells), spells)
         assert cantrip("send", "notes", "bread").out == "milk, bread\n"
 
-    def test_a_recipe_that_is_given_cannot_be_used_there(self, cantrip, service):
+    def test_a_recipe_is_rejected_when_another_process_runs_the_entity(self, cantrip, service):
         said = cantrip("send", "notes", "bread", "--recipe", "notes.yaml")
         assert said.code == 1
         assert "is being run by" in said.err
 
-    def test_a_post_is_worked_on_there(self, cantrip, service):
+    def test_a_post_is_handled_by_the_process_that_runs_the_entity(self, cantrip, service):
         assert cantrip("post", "notes", "bread", "--key", "k").code == 0
         assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
         assert cantrip("post", "notes", "bread", "--key", "k").out.endswith(" k settled\n")
@@ -302,7 +302,7 @@ class TestKilled:
 
     @pytest.mark.rule("D-011", "LOOM-1")
     @pytest.mark.parametrize("url", [LOOM, "jsonl:loom.jsonl"])
-    def test_a_cast_goes_on_where_it_stood(self, cantrip, killed, place, monkeypatch, url):
+    def test_a_killed_cast_resumes_where_it_stopped(self, cantrip, killed, place, monkeypatch, url):
         monkeypatch.setenv("CANTRIP_LOOM", url)
         killed("cast", "notes.yaml", "wait")
         (row,) = cantrip("loom", "interrupted", "--json").json
@@ -315,7 +315,7 @@ class TestKilled:
         assert cantrip("loom", "interrupted", "--json").json == []
         assert "nothing" in cantrip("resume").err
 
-    def test_one_that_lasts_ends_what_it_was_at_before_it_takes_more(self, cantrip, killed, place):
+    def test_a_long_lived_entity_finishes_its_interrupted_intent_before_the_next(self, cantrip, killed, place):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         killed("send", "notes", "wait")
         assert cantrip("entities", "--json").json[0]["state"] == "active"
@@ -323,7 +323,7 @@ class TestKilled:
         assert cantrip("send", "notes", "bread", "-q").out == "milk, wait, bread\n"
         assert effects(place) == ["milk", "wait", "bread"]
 
-    def test_some_can_be_resumed_and_others_abandoned(self, cantrip, killed, place):
+    def test_an_abandoned_entity_is_not_resumed(self, cantrip, killed, place):
         killed("cast", "notes.yaml", "wait")
         (row,) = cantrip("loom", "interrupted", "--json").json
         assert cantrip("abandon", row["id"][-8:]).code == 0
@@ -333,7 +333,7 @@ class TestKilled:
         assert cantrip("loom", "ls", "--json").json[0]["state"] == "abandoned"
         assert cantrip("resume", "--json").json == []
 
-    def test_what_another_runtime_runs_is_left_alone(self, cantrip, place, spells):
+    def test_an_entity_that_another_runtime_runs_is_neither_resumed_nor_abandoned(self, cantrip, place, spells):
         recipe = load_recipe(spells)
         with Runtime.blocking(LOOM) as runtime:
             running = runtime.start(recipe, "wait")

@@ -64,7 +64,7 @@ class TestForms:
         assert [Trajectory.model_validate(one).trajectory_id for one in found] == list(told)
         assert len(lines(cantrip("loom", "export", told[2], "-f", "atif"))) == 1
 
-    def test_a_page(self, cantrip, told, place):
+    def test_export_writes_an_html_page(self, cantrip, told, place):
         said = cantrip("loom", "export", "--format", "html", "-o", "loom.html")
         assert (said.code, said.out) == (0, "")
         assert "bytes written to loom.html" in said.err
@@ -75,7 +75,7 @@ class TestForms:
         assert cantrip("loom", "export", "--format", "html", "--json").code == 2
 
     @pytest.mark.parametrize("form", ["jsonl", "chat", "pairs", "atif"])
-    def test_as_one_array(self, cantrip, told, form):
+    def test_json_export_is_one_array_of_the_lines(self, cantrip, told, form):
         assert cantrip("loom", "export", "--format", form, "--json").json == lines(
             cantrip("loom", "export", "-f", form)
         )
@@ -83,7 +83,7 @@ class TestForms:
 
 class TestSecrets:
     @pytest.mark.parametrize("form", ["jsonl", "chat", "pairs", "atif", "html"])
-    def test_no_form_has_them(self, cantrip, told, form, monkeypatch):
+    def test_no_export_format_contains_secrets(self, cantrip, told, form, monkeypatch):
         monkeypatch.setenv("MILK_API_KEY", "what do I need?")
         said = cantrip("loom", "export", "--format", form).out
         assert KEY not in said
@@ -91,27 +91,27 @@ class TestSecrets:
         assert "what do I need" not in said
         assert ("[redacted:MILK_API_KEY]" in said) == (form != "jsonl")  # turns alone have no intents
 
-    def test_unless_it_is_asked_for_as_it_is(self, cantrip, told):
+    def test_as_it_is_exports_and_searches_secrets(self, cantrip, told):
         assert KEY in cantrip("loom", "export", "--as-it-is").out
         assert KEY in cantrip("loom", "search", "a1B2", "--as-it-is").out
         assert cantrip("loom", "search", "a1B2").code == 1
 
 
 class TestSearch:
-    def test_what_is_found_is_shown_with_its_turn(self, cantrip, told):
+    def test_search_shows_each_match_with_its_turn(self, cantrip, told):
         said = cantrip("loom", "search", "MILK")
         assert said.code == 0
         assert 'call: done({"answer":"milk"})' in said.out
         (hit, _) = cantrip("loom", "search", "milk", "--json").json
         assert (hit["entity_id"], hit["sequence"], hit["place"]) == (told[0], 3, "call")
 
-    def test_by_gate_error_expression_and_entity(self, cantrip, told):
+    def test_search_filters_by_gate_error_expression_and_entity(self, cantrip, told):
         assert [hit["sequence"] for hit in cantrip("loom", "search", "--errors", "--json").json] == [2]
         assert len(cantrip("loom", "search", "--gate", "done", "--json").json) == 3
         assert len(cantrip("loom", "search", "--gate", "done", "--in", told[1], "--json").json) == 1
         assert "good" in cantrip("loom", "search", "--regex", "go+d").out
 
-    def test_nothing_is_1_and_a_mistake_is_no_crash(self, cantrip, told):
+    def test_search_exits_with_1_without_matches_or_with_an_invalid_expression(self, cantrip, told):
         assert cantrip("loom", "search", "nowhere to be found").code == 1
         said = cantrip("loom", "search", "--regex", "(")
         assert said.code == 1
@@ -124,13 +124,13 @@ class TestSearch:
 
 
 class TestStats:
-    def test_for_people(self, cantrip, told):
+    def test_stats_are_printed_as_text(self, cantrip, told):
         said = cantrip("loom", "stats").out
         assert "entities    3 (3 terminated)" in said
         assert "turns       5, of 5 utterances" in said
         assert "rewards     2, mean 0.5" in said
         assert "gate nothing: 1 calls, 1 failed (100%)" in said
 
-    def test_for_programs_and_of_one(self, cantrip, told):
+    def test_stats_are_printed_as_json_for_all_or_one_entity(self, cantrip, told):
         assert cantrip("loom", "stats", "--json").json["turns"] == 5
         assert cantrip("loom", "stats", told[1], "--json").json["turns"] == 1

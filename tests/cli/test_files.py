@@ -34,7 +34,7 @@ def test_a_cast_takes_paths_and_addresses_beside_images(cantrip, report, place):
     assert listed["intent"] == f"Sum it up. [image/png, {len(png())} B, 3×2] {LABEL} [file at {URL}]"
 
 
-def test_so_do_those_that_last(cantrip, report, place):
+def test_long_lived_entities_take_files(cantrip, report, place):
     policy = "crystal: {scripted: [{content: one}, {content: two}]}\n"
     (place / "recipe.yaml").write_text(f"{policy}circle: {{gates: [done], wards: [{{max_turns: 9}}]}}\n")
     assert cantrip("invoke", "recipe.yaml", "read", "--name", "eyes", "--file", report).code == 0
@@ -50,14 +50,14 @@ def test_so_do_those_that_last(cantrip, report, place):
         ("a.png", "got a picture (image/png): make an Image of it"),
     ],
 )
-def test_what_is_no_file_is_a_mistake_in_the_command(cantrip, place, path, why):
+def test_an_invalid_file_exits_with_2(cantrip, place, path, why):
     (place / "a.png").write_bytes(png())
     said = cantrip("cast", "recipe.yaml", "read", "--file", path)
     assert said.code == 2
     assert why in said.err
 
 
-def test_a_model_that_does_not_take_it_is_a_mistake_in_the_command(cantrip, report, place):
+def test_a_file_for_a_model_that_does_not_accept_files_exits_with_2(cantrip, report, place):
     (place / "local.yaml").write_text(
         "crystal: local:llama@http://localhost:1/v1\ncircle: {gates: [done], wards: [{max_turns: 9}]}\n"
     )

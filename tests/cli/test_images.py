@@ -37,7 +37,7 @@ def test_a_cast_takes_files_and_addresses(cantrip, picture):
     assert intents() == [("What is on it?", [png(640, 480), URL])]
 
 
-def test_so_do_those_that_last(cantrip, picture, place):
+def test_long_lived_entities_take_images(cantrip, picture, place):
     policy = "crystal: {scripted: [{content: one}, {content: two}]}\n"
     (place / "recipe.yaml").write_text(f"{policy}circle: {{gates: [done], wards: [{{max_turns: 9}}]}}\n")
     assert cantrip("invoke", "recipe.yaml", "look", "--name", "eyes", "--image", picture).code == 0
@@ -49,20 +49,20 @@ def test_so_do_those_that_last(cantrip, picture, place):
     ("given", "why"),
     [("none.png", "none.png: cannot read it: No such file"), ("recipe.yaml", "recipe.yaml: image: expected a PNG")],
 )
-def test_what_is_no_picture_is_a_mistake_in_the_command(cantrip, given, why):
+def test_an_invalid_image_exits_with_2(cantrip, given, why):
     said = cantrip("cast", "recipe.yaml", "look", "--image", given)
     assert said.code == 2
     assert why in said.err
 
 
-def test_lists_and_trees_show_what_it_is(cantrip, picture):
+def test_lists_and_trees_describe_images(cantrip, picture):
     cantrip("cast", "recipe.yaml", "look", "--image", picture, "-q")
     for command in ("ls", "tree"):
         assert "look [image/png" in cantrip("loom", command).out
     assert cantrip("loom", "ls", "--json").json[0]["intent"] == f"look {LABEL}"
 
 
-def test_a_page_has_it_unless_it_is_left_out(cantrip, picture, place):
+def test_a_page_includes_images_unless_they_are_left_out(cantrip, picture, place):
     cantrip("cast", "recipe.yaml", "look", "--image", picture, "-q")
     data = base64.b64encode(png(640, 480)).decode()
     for options, there in ((), True), (("--as-it-is",), True), (("--without-images",), False):
@@ -72,7 +72,7 @@ def test_a_page_has_it_unless_it_is_left_out(cantrip, picture, place):
     assert data not in (place / "loom.html").read_text()
 
 
-def test_a_copy_has_it_and_verifies(cantrip, picture):
+def test_a_copy_includes_images_and_verifies(cantrip, picture):
     cantrip("cast", "recipe.yaml", "look", "--image", picture, "-q")
     assert cantrip("loom", "copy", "sqlite:.cantrip/loom.db", "jsonl:copy.jsonl").code == 0
     with open_loom("jsonl:copy.jsonl") as loom:

@@ -64,7 +64,7 @@ def test_a_dumb_terminal_gets_lines(terminal, place):
     assert "ended, terminated" in seen.screen
 
 
-def test_a_tree_that_does_not_fit_is_cut(terminal, place):
+def test_a_tree_that_does_not_fit_is_truncated(terminal, place):
     (place / "texts").mkdir()
     for n in range(10):
         (place / "texts" / f"{n}.txt").write_text("x\n")
@@ -81,7 +81,7 @@ runpy.run_module("cantrip_actors.cli.main", run_name="__main__", alter_sys=True)
 
 
 class TestCtrlC:
-    def test_while_children_wait_for_their_crystals(self, terminal, place):
+    def test_ctrl_c_stops_a_cast_whose_children_wait_for_their_crystals(self, terminal, place):
         (place / "slow.yaml").write_text(SLOW)
         seen = terminal("cast", "slow.yaml", "wait", when="three", do=ctrl_c)
         assert seen.code in STOPPED
@@ -92,7 +92,7 @@ class TestCtrlC:
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
     @pytest.mark.parametrize("moment", ["thinking", "list", "call_agent_batch", "Read the file", "1 failed", "✓"])
-    def test_at_any_moment_of_the_demo(self, terminal, place, moment, backend):
+    def test_ctrl_c_stops_the_demo_at_any_moment(self, terminal, place, moment, backend):
         (place / "other.txt").write_text("words\n")
         seen = terminal("demo", str(place), "--pace", "0.2", "--backend", backend, when=moment, do=ctrl_c)
         assert seen.code in STOPPED
@@ -101,7 +101,7 @@ class TestCtrlC:
         assert states
         assert "active" not in states.values()
 
-    def test_a_process_without_a_terminal(self, place):
+    def test_ctrl_c_stops_a_process_without_a_terminal(self, place):
         (place / "slow.yaml").write_text(SLOW)
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             process = subprocess.Popen(
@@ -120,7 +120,7 @@ class TestCtrlC:
         assert "active" not in ended(place).values()
 
     @pytest.mark.parametrize("moment", [0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8])
-    def test_while_it_starts(self, place, moment):
+    def test_ctrl_c_stops_a_cast_while_it_starts(self, place, moment):
         process = subprocess.Popen(
             [sys.executable, "-c", UP, "demo", "--pace", "0.5"],
             stdout=subprocess.DEVNULL,
@@ -135,13 +135,13 @@ class TestCtrlC:
         assert "Traceback" not in err
         assert "interrupted" in err
 
-    def test_with_json(self, terminal, place):
+    def test_ctrl_c_stops_a_cast_that_prints_events(self, terminal, place):
         (place / "slow.yaml").write_text(SLOW)
         seen = terminal("cast", "slow.yaml", "wait", "--events", when='"three"', do=ctrl_c)
         assert seen.code in STOPPED
         assert "Traceback" not in seen.text
 
-    def test_twice_leaves_at_once_and_the_loom_can_be_read(self, terminal, place):
+    def test_a_second_ctrl_c_exits_at_once_and_leaves_a_readable_loom(self, terminal, place):
         (place / "stuck.py").write_text(
             "import time\nfrom cantrip_actors import gate\n"
             "@gate\ndef stuck() -> str:\n    time.sleep(20)\n    return ''\n"

@@ -57,12 +57,12 @@ class TestFinding:
         with open_loom(LOOM) as loom:
             assert finder.turn(told[0]) == loom.turns(told[0])[-1].id
 
-    def test_what_could_be_several_is_refused_with_candidates(self, finder, told):
+    def test_an_ambiguous_id_is_rejected_with_candidates(self, finder, told):
         with pytest.raises(UnknownId, match=r'"0" could be any of \w{8} \(entity\), .*give more of it'):
             finder.find("0")
 
     @pytest.mark.parametrize("typed", ["zzz", "", "01a2-not-an-id"])
-    def test_what_is_nothing_is_refused(self, finder, typed):
+    def test_an_unknown_id_is_rejected(self, finder, typed):
         with pytest.raises(UnknownId, match="no turn and no entity"):
             finder.find(typed)
 
@@ -106,7 +106,7 @@ class TestTheCommands:
         assert [one["id"] for one in first["forks"]] == [told[2]]
         assert first["reward"] == 0.5
 
-    def test_show_tells_everything_about_a_turn(self, cantrip, told):
+    def test_show_prints_everything_about_a_turn(self, cantrip, told):
         with open_loom(LOOM) as loom:
             failed = loom.turns(told[1])[0]
         said = cantrip("loom", "show", failed.id[-8:]).out
@@ -131,7 +131,7 @@ class TestTheCommands:
         assert cantrip("loom", "export", told[0], "--json").json == turns
         assert cantrip("loom", "export", told[0], "--output", "no/where.jsonl").code == 2
 
-    def test_verify_says_that_nothing_was_changed_or_what_was(self, cantrip, told, place):
+    def test_verify_reports_changes_or_that_there_are_no_changes(self, cantrip, told, place):
         said = cantrip("loom", "verify", LOOM)
         assert said.code == 0
         assert "3 entities: every record is as it was written\nfingerprint " in said.out
@@ -160,7 +160,7 @@ class TestTheCommands:
         assert not (place / "copy.db").exists()
 
     @pytest.mark.parametrize("command", ["show", "thread", "export", "tree"])
-    def test_an_unknown_id_is_2(self, cantrip, told, command):
+    def test_an_unknown_id_exits_with_2(self, cantrip, told, command):
         said = cantrip("loom", command, "zzz")
         assert (said.code, said.out) == (2, "")
         assert 'error: no turn and no entity is called "zzz"' in said.err
@@ -168,22 +168,22 @@ class TestTheCommands:
 
     @pytest.mark.parametrize("command", [["ls"], ["tree"], ["show", "x"], ["thread", "x"], ["export", "x"]])
     @pytest.mark.parametrize("url", ["jsonl:nowhere.jsonl", "memory:", "strange:x"])
-    def test_a_loom_that_is_not_there_is_2_and_none_is_made(self, cantrip, place, command, url):
+    def test_a_missing_loom_exits_with_2_and_is_not_created(self, cantrip, place, command, url):
         said = cantrip("loom", *command, "--loom", url)
         assert said.code == 2
         assert said.err.startswith("error: ")
         assert not (place / "nowhere.jsonl").exists()
 
-    def test_the_first_time_it_says_how_to_get_one(self, cantrip):
+    def test_ls_without_a_loom_says_to_cast_something_first(self, cantrip):
         assert "cast something first" in cantrip("loom", "ls").err
 
-    def test_a_file_that_is_no_loom(self, cantrip, place):
+    def test_a_file_that_is_not_a_loom_is_rejected(self, cantrip, place):
         (place / "x.jsonl").write_text("this is no loom\n" * 3)
         said = cantrip("loom", "ls", "--loom", "x.jsonl")
         assert said.code in {1, 2}
         assert said.err.startswith("error: ")
 
-    def test_what_was_read_cannot_move_the_cursor(self, cantrip, place):
+    def test_recorded_text_cannot_move_the_cursor(self, cantrip, place):
         recipe = (place / "recipe.yaml").read_text().replace("hello", '"\\e[2Jgone"')
         (place / "recipe.yaml").write_text(recipe)
         entity = cantrip("cast", "recipe.yaml", "count", "--json").json["entity_id"]

@@ -46,7 +46,7 @@ def test_views_show_forgotten_entities(cantrip, cast):
 
 
 @pytest.mark.rule("C-50")
-def test_forgetting_what_has_not_ended_says_what_to_do(cantrip, place):
+def test_forgetting_an_entity_that_has_not_ended_says_what_to_do(cantrip, place):
     with Runtime.blocking(LOOM) as runtime:
         runtime.invoke(spell([done("a")]), "go", name="notes")
     said = cantrip("loom", "forget", "notes")
@@ -55,7 +55,7 @@ def test_forgetting_what_has_not_ended_says_what_to_do(cantrip, place):
 
 
 @pytest.mark.rule("C-52")
-def test_prune_lists_or_forgets_what_is_older(cantrip, cast):
+def test_prune_lists_or_forgets_older_entities(cantrip, cast):
     assert "0 entities would be forgotten" in cantrip("loom", "prune", "--older-than", "1d", "--dry-run").out
     assert len(cantrip("loom", "prune", "--older-than", "0s", "--dry-run", "--json").json["entities"]) == 2
     assert "2 entities with " in cantrip("loom", "prune", "--older-than", "0s").out

@@ -128,7 +128,7 @@ def test_changed_arguments_have_to_be_a_json_object(cantrip, waiting, args):
     assert "--args" in said.err
 
 
-def test_a_loom_that_is_not_there_is_an_error_and_is_not_made(cantrip, place):
+def test_a_missing_loom_is_an_error_and_is_not_created(cantrip, place):
     assert cantrip("requests").code == 2
     assert cantrip("allow", "5f3a9c1e").code == 2
     assert not (place / ".cantrip").exists()

@@ -73,7 +73,7 @@ def test_a_schedule_of_a_cantrip_needs_only_its_name(cantrip: Any) -> None:
         (["rm", "weekly"], 'no schedule "weekly"'),
     ],
 )
-def test_a_mistake_is_told_with_exit_code_two(cantrip: Any, arguments: list[str], message: str) -> None:
+def test_a_mistake_exits_with_2_and_a_message(cantrip: Any, arguments: list[str], message: str) -> None:
     said = cantrip("schedule", *arguments)
     assert said.code == 2
     assert message in said.err

@@ -50,7 +50,7 @@ def test_an_exported_head_finds_an_older_copy(cantrip, key, place):
     assert cantrip("loom", "head", LOOM).json["records"] == 12
 
 
-def test_a_file_of_heads_is_never_written_over(cantrip, key, place):
+def test_a_file_of_heads_is_never_overwritten(cantrip, key, place):
     (place / "heads.json").write_text("mine")
     said = cantrip("loom", "head", LOOM, "--output", "heads.json")
     assert (said.code, (place / "heads.json").read_text()) == (1, "mine")

@@ -129,7 +129,7 @@ circle: {gates: [done, echo], wards: [max_turns: 5]}
 @pytest.mark.parametrize(
     "command", COMMANDS, ids=lambda command: " ".join(command)[:30].encode("unicode_escape").decode()
 )
-def test_no_command_lets_a_text_act_on_the_terminal(
+def test_no_command_prints_control_characters_from_recorded_text(
     terminal, place: Path, loom: Path, command: tuple[str, ...]
 ) -> None:
     import json
@@ -149,7 +149,7 @@ def test_no_command_lets_a_text_act_on_the_terminal(
 
 
 @given(st.text())
-def test_what_is_printable_has_no_sign_that_acts(text: str) -> None:
+def test_printable_text_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     allowed = {"\n", "\t", "\u200c", "\u200d"}
     assert not [
@@ -170,7 +170,7 @@ def test_every_format_character_of_unicode_is_shown_but_for_joiners_tabs_and_new
 @pytest.mark.parametrize(
     "text", ["plain", "grün ist 緑 \N{FAMILY}", "👩\u200d👩\u200d👧", "tab\tand\nline", "नमस्ते क्\u200dष", "a\r\nb"]
 )
-def test_ordinary_text_stays(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert printable(text) == text.replace("\r\n", "\n")
 
 

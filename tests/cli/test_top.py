@@ -134,7 +134,7 @@ def on_terminal(*arguments: str, columns: int = 80, rows: int = 24, code: str = 
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
-def test_a_screen_fits_keys_work_and_q_puts_the_terminal_back(loom: Path, columns: int, rows: int) -> None:
+def test_a_screen_fits_keys_work_and_q_restores_the_terminal(loom: Path, columns: int, rows: int) -> None:
     with on_terminal("top", "--loom", f"sqlite:{loom}", columns=columns, rows=rows) as shown:
         lines = shown.wait_for("worker 39")
         assert lines[0].startswith("cantrip top")
@@ -158,7 +158,7 @@ def test_a_screen_fits_keys_work_and_q_puts_the_terminal_back(loom: Path, column
         assert shown.is_restored
 
 
-def test_ctrl_c_ends_it_and_puts_the_terminal_back(loom: Path) -> None:
+def test_ctrl_c_ends_top_and_restores_the_terminal(loom: Path) -> None:
     with on_terminal("top", "--loom", f"sqlite:{loom}") as shown:
         shown.wait_for("q quit")
         shown.press("\x03")
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_it_and_puts_the_terminal_back(loom: Path) -> None:
         assert shown.is_restored
 
 
-def test_a_crash_of_top_puts_the_terminal_back(loom: Path) -> None:
+def test_a_crash_of_top_restores_the_terminal(loom: Path) -> None:
     code = (
         "from cantrip_actors.cli import top, main\n"
         "def crash(self, key):\n"

@@ -115,7 +115,7 @@ def test_workers_are_spread_over_the_machines_and_have_their_labels(deployment: 
     assert sorted(node.labels["rack"] for node in nodes_of(loom)) == ["a", "b"]
 
 
-def test_ray_starts_a_worker_again_whose_process_is_killed(deployment: Deployment, loom: str) -> None:
+def test_ray_restarts_a_worker_whose_process_is_killed(deployment: Deployment, loom: str) -> None:
     before, other = deployment.places()
     os.kill(before.process, signal.SIGKILL)
 
@@ -129,7 +129,7 @@ def test_ray_starts_a_worker_again_whose_process_is_killed(deployment: Deploymen
     wait_until(lambda: len(nodes_of(loom)) == 2)
 
 
-def test_a_worker_ends_when_its_actor_is_killed_and_both_come_again(deployment: Deployment, loom: str) -> None:
+def test_a_worker_ends_with_its_killed_actor_and_both_are_restarted(deployment: Deployment, loom: str) -> None:
     before, _ = deployment.places()
     os.kill(parent_of(before.process), signal.SIGKILL)
     wait_until(lambda: is_gone(before.process))
@@ -147,7 +147,7 @@ def test_the_number_of_workers_and_the_request_for_machines_follow(deployment: D
     wait_until(lambda: len(nodes_of(loom)) == 1)
 
 
-def test_a_worker_that_others_drain_is_not_started_again(deployment: Deployment, loom: str) -> None:
+def test_a_worker_drained_from_outside_is_not_started_again(deployment: Deployment, loom: str) -> None:
     first = deployment.places()[0]
 
     async def drain() -> None:

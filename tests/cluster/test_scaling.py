@@ -53,7 +53,7 @@ def test_a_backlog_gets_workers_at_once_and_loses_them_one_by_one() -> None:
 
 @pytest.mark.rule("N-80")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_manifest_has_what_was_asked_for(engine: str) -> None:
+def test_a_manifest_has_the_requested_settings(engine: str) -> None:
     text = manifest(engine, ["desk.yaml"], nodes=4, most=9, capacity=50, release="41", grace=45, image="desk:41")
     assert "$" not in text.replace("$(POD)", "")
     assert "desk.yaml" in text

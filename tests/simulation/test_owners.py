@@ -110,7 +110,7 @@ def test_an_entity_has_one_owner_in_the_model_of_a_server() -> None:
         simulate(seed, SimStore)
 
 
-def test_two_owners_are_found_where_tokens_are_not_checked() -> None:
+def test_two_owners_are_found_when_tokens_are_not_checked() -> None:
     def find() -> None:
         for seed in range(60):
             simulate(seed, TokenNotChecked)

@@ -29,12 +29,12 @@ def test_a_cluster_keeps_its_promises_whatever_fails(part: int) -> None:
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, ClaimInOppositeOrder], ids=lambda variant: variant.__name__)
-def test_the_simulation_finds_what_is_broken_on_purpose(variant: type[SimStore]) -> None:
+def test_the_simulation_finds_faults_added_on_purpose(variant: type[SimStore]) -> None:
     found = first_violation(variant, range(MOST))
     assert found is not None, f"{variant.__name__} was not found in {MOST} seeds"
 
 
-def test_the_simulation_does_the_same_again_with_the_same_seed() -> None:
+def test_the_simulation_repeats_the_same_run_with_the_same_seed() -> None:
     def course(seed: int) -> list[object]:
         simulation = Simulation(seed)
         simulation.run()

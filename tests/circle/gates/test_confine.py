@@ -128,7 +128,7 @@ def test_a_huge_path(root):
     assert "too long" in refused(root, "a" * 300)
 
 
-def test_a_path_that_is_no_text(root):
+def test_a_path_that_is_not_a_string_is_refused(root):
     assert "UTF-8" in refused(root, "\udc80")
 
 

@@ -116,7 +116,7 @@ async def refusal(url: str, **dependencies: Any) -> str:
 
 
 @pytest.mark.rule("CIRCLE-10")
-def test_only_the_url_is_the_entitys():
+def test_the_url_is_the_only_argument_of_the_entity():
     assert list(fetch_gate.parameters["properties"]) == ["url"]
     assert fetch_gate.idempotent
     assert not fetch_gate.ephemeral
@@ -137,11 +137,11 @@ class TestAnswers:
     async def test_the_text_of_a_url_is_returned(self, site, path, expected):
         assert await text(site + path) == expected
 
-    async def test_too_much_text_is_cut_while_it_arrives(self, site):
+    async def test_too_much_text_is_cut_off_while_it_arrives(self, site):
         got = await text(f"{site}/packed", max_bytes=1000)
         assert got == "x" * 1000 + "\n[cut after 1,000 bytes; there is more]"
 
-    async def test_a_picture_is_fetched_as_one_where_that_is_wanted(self, site):
+    async def test_a_picture_is_fetched_as_an_image_when_images_are_wanted(self, site):
         observation = await get(f"{site}/picture", allow_private=True, images=True)
         assert observation.images == (Image(png() + bytes(300_000)),)
         assert observation.result == observation.images[0].handle
@@ -150,7 +150,7 @@ class TestAnswers:
         told = await refusal(f"{site}/picture", allow_private=True)
         assert told.endswith(f"/picture is image/png ({len(png()) + 300_000} bytes): expected text")
 
-    async def test_a_client_may_be_handed_in(self, site):
+    async def test_a_client_can_be_passed_in(self, site):
         async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:
             assert await text(f"{site}/text", client=client) == "hello"
 
@@ -223,11 +223,11 @@ PRIVATE = [
 
 class TestPrivateAddresses:
     @pytest.mark.parametrize("url", PRIVATE)
-    async def test_in_every_spelling(self, url):
+    async def test_a_private_address_is_refused_in_every_spelling(self, url):
         told = await refusal(url)
         assert "is refused" in told or "cannot be resolved" in told or "is no URL" in told
 
-    async def test_the_server_is_not_even_asked(self, site, server):
+    async def test_a_refused_server_receives_no_request(self, site, server):
         assert "is refused" in await refusal(f"{site}/text")
         assert server.asked == []
 
@@ -235,7 +235,7 @@ class TestPrivateAddresses:
         resolve_to(monkeypatch, "93.184.216.34", "10.0.0.1")
         assert "is refused" in await refusal("http://two.example/")
 
-    async def test_a_redirect_to_one(self, monkeypatch, server):
+    async def test_a_redirect_to_a_private_address_is_refused(self, monkeypatch, server):
         sent: list[httpx.Request] = []
 
         def answer(request: httpx.Request) -> httpx.Response:
@@ -261,7 +261,7 @@ class TestPrivateAddresses:
         assert sent[0].headers["host"] == "public.example:8443"
         assert sent[0].extensions["sni_hostname"] == "public.example"
 
-    async def test_the_next_address_where_one_cannot_be_reached(self, monkeypatch):
+    async def test_the_next_address_is_tried_when_one_cannot_be_reached(self, monkeypatch):
         def answer(request: httpx.Request) -> httpx.Response:
             if request.url.host == "93.184.216.34":
                 raise httpx.ConnectError("down")
@@ -280,7 +280,7 @@ class TestPrivateAddresses:
         assert server.asked == [(path, f"public.example:{server.server_port}") for path in ("/hop", "/text")]
 
     @given(st.ip_addresses(v=4))
-    def test_no_spelling_of_a_private_address_is_public(self, address):
+    def test_is_public_rejects_every_spelling_of_a_private_address(self, address):
         if not address.is_global or address.is_multicast:
             for spelling in (f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
                 assert not is_public(str(ipaddress.ip_address(spelling)))

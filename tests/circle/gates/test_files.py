@@ -59,12 +59,12 @@ def test_the_root_is_not_in_the_definition():
         assert "root" not in standard(name).parameters["properties"]
 
 
-def test_which_may_be_run_again_after_a_crash():
+def test_every_file_gate_but_write_is_idempotent():
     assert [one.idempotent for one in (read, list_files, search, write)] == [True, True, True, False]
 
 
 class TestRead:
-    def test_the_whole_file_and_nothing_else(self, root):
+    def test_read_returns_exactly_the_contents_of_the_file(self, root):
         (root / "b.txt").write_text("hello world")
         assert read(root=root, path="b.txt") == "hello world"
 
@@ -72,7 +72,7 @@ class TestRead:
         (root / "empty").touch()
         assert read(root=root, path="empty") == ""
 
-    def test_some_lines_and_how_to_go_on(self, root):
+    def test_read_returns_some_lines_and_the_offset_of_the_rest(self, root):
         assert read(root=root, path="a.txt", offset=2, limit=1) == "second\n[the file goes on: read it with offset=3]"
         assert read(root=root, path="a.txt", offset=2, limit=2) == "second\nthird\n"
 
@@ -100,7 +100,7 @@ class TestRead:
         (root / "bom.txt").write_bytes(b"\xef\xbb\xbfa")
         assert read(root=root, path="bom.txt") == "a"
 
-    def test_bytes_that_are_no_text_are_shown_and_noted(self, root):
+    def test_bytes_that_are_not_text_are_shown_and_noted(self, root):
         (root / "latin.txt").write_bytes("café\n".encode("latin-1"))
         assert read(root=root, path="latin.txt") == "caf\ufffd\n[1 byte is not UTF-8 and shown as \ufffd]"
 
@@ -110,7 +110,7 @@ class TestRead:
             refusal(read, root=root, path="b.bin") == '"b.bin" is a binary file of 12,345 bytes: expected a text file'
         )
 
-    def test_a_picture_is_read_as_one_where_that_is_wanted(self, root, monkeypatch):
+    def test_a_picture_is_read_as_an_image_when_images_are_wanted(self, root, monkeypatch):
         (root / "a.png").write_bytes(png())
         assert "is a binary file" in refusal(read, root=root, path="a.png")
         assert read(root=root, path="a.png", images=True) == Image(png())
@@ -125,7 +125,7 @@ class TestRead:
         assert read(root=root, path="a.png", images=True).data == data
 
     @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=200), st.integers(1, 5))
-    def test_reading_on_gives_the_file(self, tmp_path_factory, text, limit):
+    def test_reading_in_parts_returns_the_whole_file(self, tmp_path_factory, text, limit):
         root = tmp_path_factory.getbasetemp() / "reading"
         root.mkdir(exist_ok=True)
         (root / "f").write_bytes(text.encode())
@@ -146,11 +146,11 @@ def together(root, path, **how):
 
 
 class TestWrite:
-    def test_a_new_file_in_new_folders(self, root):
+    def test_write_makes_a_new_file_in_new_folders(self, root):
         assert write(root=root, path="x/y/z.txt", content="a\nb") == 'wrote "x/y/z.txt": 2 lines, 3 bytes'
         assert (root / "x/y/z.txt").read_text() == "a\nb"
 
-    def test_in_place_of_an_old_one_whose_permissions_stay(self, root):
+    def test_write_replaces_a_file_and_keeps_its_permissions(self, root):
         (root / "a.txt").chmod(0o640)
         assert write(root=root, path="a.txt", content="new\n") == 'replaced "a.txt": 1 line, 4 bytes'
         assert (root / "a.txt").read_text() == "new\n"
@@ -160,34 +160,34 @@ class TestWrite:
         write(root=root, path="new/b.txt", content="b")
         assert [one.name for one in (root / "new").iterdir()] == ["b.txt"]
 
-    def test_through_a_link_inside_the_root(self, root):
+    def test_write_follows_a_link_inside_the_root(self, root):
         (root / "link").symlink_to("docs/guide.md")
         write(root=root, path="link", content="new")
         assert (root / "docs/guide.md").read_text() == "new"
         assert (root / "link").is_symlink()
 
     @pytest.mark.parametrize("target", ["../made-outside", "/tmp/made-outside"])
-    def test_not_through_a_dangling_link_out_of_the_root(self, root, target):
+    def test_write_follows_no_dangling_link_out_of_the_root(self, root, target):
         (root / "link").symlink_to(target)
         assert "leads outside" in refusal(write, root=root, path="link", content="x")
         assert not (root.parent / "made-outside").exists()
 
-    def test_not_through_a_folder_that_leads_out(self, root):
+    def test_write_follows_no_folder_that_leads_out(self, root):
         (root / "folder").symlink_to("..")
         assert "leads outside" in refusal(write, root=root, path="folder/made-outside", content="x")
 
-    def test_not_over_a_folder(self, root):
+    def test_write_refuses_to_replace_a_folder(self, root):
         assert "is a folder" in refusal(write, root=root, path="docs", content="x")
         assert "is a folder" in refusal(write, root=root, path=".", content="x")
 
-    def test_not_below_a_file(self, root):
+    def test_write_refuses_a_path_below_a_file(self, root):
         assert "is a file" in refusal(write, root=root, path="a.txt/b", content="x")
 
     def test_a_write_does_not_replace_a_folder_or_device(self, root):
         os.mkfifo(root / "pipe")
         assert "no regular file" in refusal(write, root=root, path="pipe", content="x")
 
-    def test_a_failure_leaves_the_old_file_and_no_draft(self, root, monkeypatch):
+    def test_a_failed_write_leaves_the_old_file_and_no_draft(self, root, monkeypatch):
         def full(*args, **kwargs):
             raise OSError(28, "No space left on device")
 
@@ -204,11 +204,11 @@ class TestWrite:
 
 
 class TestList:
-    def test_a_folder_by_name(self, root):
+    def test_list_returns_the_names_in_a_folder(self, root):
         assert list_files(root=root) == [".git/", "a.txt", "docs/"]
         assert list_files(root=root, path="docs") == ["docs/guide.md"]
 
-    def test_with_all_that_lies_in_it(self, root):
+    def test_a_recursive_list_has_everything_below_the_folder(self, root):
         assert list_files(root=root, recursive=True) == [".git/", "a.txt", "docs/", "docs/guide.md"]
 
     def test_links_are_named_and_not_followed(self, root):
@@ -225,32 +225,32 @@ class TestList:
         assert "a part of the path is a file" in refusal(list_files, root=root, path="a.txt")
         assert "no such" in refusal(list_files, root=root, path="gone")
 
-    def test_very_deep_folders_end_somewhere(self, root):
+    def test_listing_very_deep_folders_stops_at_a_limit(self, root):
         (root / "/".join("d" * 80)).mkdir(parents=True)
         assert len(list_files(root=root, recursive=True)) < 80
 
 
 class TestSearch:
-    def test_lines_with_their_place(self, root):
+    def test_search_returns_lines_with_file_and_line_number(self, root):
         assert search(root=root, pattern="gate") == ["docs/guide.md:2: A gate is a crossing point."]
 
-    def test_in_one_file(self, root):
+    def test_search_can_be_limited_to_one_file(self, root):
         assert search(root=root, path="a.txt", pattern="s") == ["a.txt:1: first", "a.txt:2: second"]
 
-    def test_a_hidden_folder_where_it_is_named(self, root):
+    def test_search_reads_a_hidden_folder_when_it_is_named(self, root):
         assert search(root=root, path=".git", pattern="gate") == [".git/config:1: a gate in the cellar"]
 
-    def test_letters_of_either_case(self, root):
+    def test_search_ignores_case_only_on_request(self, root):
         assert search(root=root, pattern="GATE") == []
         assert len(search(root=root, pattern="GATE", ignore_case=True)) == 1
         assert len(search(root=root, pattern="^a GATE", ignore_case=True, regex=True)) == 1
 
-    def test_a_pattern_is_no_expression_unless_it_says_so(self, root):
+    def test_a_pattern_is_a_regular_expression_only_on_request(self, root):
         (root / "b.txt").write_text("a.c\nabc\n")
         assert search(root=root, path="b.txt", pattern="a.c") == ["b.txt:1: a.c"]
         assert search(root=root, path="b.txt", pattern="a.c", regex=True) == ["b.txt:1: a.c", "b.txt:2: abc"]
 
-    def test_the_number_is_the_one_that_read_takes(self, root):
+    def test_a_line_number_can_be_passed_to_read(self, root):
         (root / "odd.txt").write_text("a\x0cb\u2028c\nfound\r\n")
         for regex in (False, True):
             assert search(root=root, path="odd.txt", pattern="found", regex=regex) == ["odd.txt:2: found"]
@@ -263,18 +263,18 @@ class TestSearch:
             assert found[:3] == ["many.txt:1: x", "many.txt:2: x", "many.txt:3: x"]
             assert found[3].startswith("[stopped after 3 matching lines")
 
-    def test_exactly_as_many_as_asked_for_are_all(self, root):
+    def test_as_many_matches_as_the_limit_are_returned_without_a_note(self, root):
         (root / "many.txt").write_text("x\n" * 3)
         assert len(search(root=root, path="many.txt", pattern="x", limit=3)) == 3
 
-    def test_binary_and_unreadable_files_are_left_out(self, root):
+    def test_binary_and_unreadable_files_are_skipped(self, root):
         (root / "b.bin").write_bytes(b"\x00gate")
         (root / "link").symlink_to("/etc/passwd")
         os.mkfifo(root / "pipe")
         assert search(root=root, pattern="gate") == ["docs/guide.md:2: A gate is a crossing point."]
         assert search(root=root, pattern="root:") == []
 
-    def test_huge_files_are_left_out_and_that_is_said(self, root, monkeypatch):
+    def test_huge_files_are_skipped_with_a_note(self, root, monkeypatch):
         monkeypatch.setattr(files, "LARGEST", 100)
         (root / "large.txt").write_text("gate " * 100)
         assert search(root=root, pattern="gate")[-1] == "[1 file of more than 100 bytes left out]"
@@ -285,7 +285,7 @@ class TestSearch:
         assert len(found) < 350
         assert found.endswith("…")
 
-    def test_a_missing_place_is_an_error(self, root):
+    def test_a_missing_path_is_an_error(self, root):
         assert "no such" in refusal(search, root=root, path="gone", pattern="x")
 
     def test_an_invalid_expression_is_refused(self, root):

@@ -173,7 +173,7 @@ def test_dispatches_and_recipes_are_refused(tmp_path: Path) -> None:
     assert log.ids() == ()
 
 
-def test_files_that_only_look_alike_are_the_entitys(tmp_path: Path) -> None:
+def test_files_that_only_look_like_runtime_files_are_allowed(tmp_path: Path) -> None:
     claim = claim_file(tmp_path / "notes.db")
     for name in ("notes", "my-notes.db", "notes.dbx", "sub/notes.db", "cantrip", "x.key", "loom.txt"):
         assert write(name, "mine", root=tmp_path).startswith("wrote")
@@ -186,7 +186,7 @@ def test_files_that_only_look_alike_are_the_entitys(tmp_path: Path) -> None:
     assert write("notes.db", "mine", root=tmp_path).startswith("wrote")
 
 
-def test_a_claim_holds_while_one_of_its_claimants_does(tmp_path: Path) -> None:
+def test_a_folder_is_claimed_until_every_claim_is_released(tmp_path: Path) -> None:
     first, second = claim_folder(tmp_path / "work"), claim_folder(tmp_path / "work")
     first.release()
     with pytest.raises(GateError, match="belongs to the runtime"):
