@@ -157,7 +157,7 @@ class Session:
                 episode = await self._give(prompt, cancels)
                 subscription.close()
         except* CantripError as errors:
-            raise _told(errors) from errors
+            raise _to_request_error(errors) from errors
         await pump.finish(episode)
         await self._tell_usage()
         return stop_reason(episode, self.runtime.loom.records(episode.entity_id))
@@ -398,7 +398,7 @@ class _Pump:
                 await self._session.tell(chunk)
 
 
-def _told(errors: BaseExceptionGroup[CantripError]) -> RequestError:
+def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:
     """Return the error of a prompt as one sentence."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):

@@ -156,10 +156,10 @@ def _turn(turn: Turn) -> Iterator[Update]:
                 yield said("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
             continue
         is_error = found is None or found.is_error
-        yield from _called(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
+        yield from _finished_call(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
 
 
-def _called(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
+def _finished_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
     yield tool_call(id, gate, args, "in_progress")
     update = tool_call(id, gate, args, "failed" if is_error else "completed")
     update["sessionUpdate"] = "tool_call_update"
@@ -171,7 +171,7 @@ def _called(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error:
 def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
-        yield from _called(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
+        yield from _finished_call(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
 
 
 def stop_reason(episode: Episode, records: Sequence[Record]) -> str:

@@ -471,7 +471,7 @@ def _fault(problem: ValidationError) -> str:
 
 def _why(problems: BaseExceptionGroup[Any]) -> str:
     """Return what went wrong, a text for each problem."""
-    return "; ".join(dict.fromkeys(_told(one) for one in _leaves(problems)))
+    return "; ".join(dict.fromkeys(_describe_problem(one) for one in _leaves(problems)))
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -482,7 +482,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
             yield one
 
 
-def _told(problem: BaseException) -> str:
+def _describe_problem(problem: BaseException) -> str:
     if isinstance(problem, MCPError):
         return problem.error.message
     if isinstance(problem, ToolServerError):

@@ -95,7 +95,7 @@ class Work:
             await self._episode()
         except CantripError as error:
             found = self.result()
-            return error_result(self._shown(str(error)), self._facts(None)) if found is None else found
+            return error_result(self._redact(str(error)), self._facts(None)) if found is None else found
         found = self.result()
         assert found is not None, "an episode that was waited for is in the loom"
         return found
@@ -123,7 +123,7 @@ class Work:
         if not outcome.terminated:
             ward = f" by the ward {outcome.ward}" if outcome.ward else ""
             told = outcome.error or outcome.summary or ""
-            return error_result(self._shown(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
+            return error_result(self._redact(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
@@ -136,14 +136,14 @@ class Work:
         loom, entity_id = self._caller.loom, self.entity.id
         usage = loom.subtree_usage(entity_id)
         return {
-            "result": None if outcome is None else self._shown(outcome.result),
+            "result": None if outcome is None else self._redact(outcome.result),
             "entity_id": entity_id,
             "turns": len(loom.turns(entity_id)),
             "tokens": usage.total_tokens,
             "cost": usage.cost or 0.0,
         }
 
-    def _shown(self, value: Any) -> Any:
+    def _redact(self, value: Any) -> Any:
         return value if self._caller.allows("secrets") else self._runtime.redact(value)
 
     def requests(self) -> list[Request]:

@@ -132,7 +132,7 @@ class Measuring:
             Turned: self._turned,
             Compacted: self._compacted,
             Waiting: self._waiting,
-            Settled: self._settled,
+            Settled: self._count_decision,
             Closed: self._closed,
         }
         counters.before_reading(self.flush)
@@ -193,7 +193,7 @@ class Measuring:
         self._episodes[entity_id] = _Episode(began.at)
         self._turns[entity_id] = 0.0
 
-    def _settled(self, entity_id: str, settled: Settled) -> None:
+    def _count_decision(self, entity_id: str, settled: Settled) -> None:
         gate, asked_at = self._pending.pop(entity_id, ("", ""))
         if asked_at:
             labels = (self._gate(entity_id, gate), settled.decision)
@@ -208,7 +208,7 @@ class Measuring:
     def _closed(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
         if closed.reason not in ("terminated", "truncated"):  # those are counted with their turns
-            self._ended(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
+            self._count_end(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
 
     def _said(self, entity_id: str, said: Said) -> None:
         model = said.metadata.get("model")
@@ -270,9 +270,9 @@ class Measuring:
         self._overhead.add_later(max(0.0, turned.seconds - spent))
         if turned.terminated or turned.truncated:
             reason = "terminated" if turned.terminated else "truncated"
-            self._ended(entity_id, reason, turned.ward, turned.at, is_error=False)
+            self._count_end(entity_id, reason, turned.ward, turned.at, is_error=False)
 
-    def _ended(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
+    def _count_end(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
         episode = self._episodes.pop(entity_id, None)
         self._turns.pop(entity_id, None)
         about = self._about(entity_id)
