@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 FACE = "cantrip_actors"
 WHOLE = frozenset({FACE, "supervisors", "conformance", "bench"})
-"""Names that stand for themselves in the table; the others are packages of `cantrip_actors`."""
+"""Names written in full in the table; the others are packages of `cantrip_actors`."""
 
 _WAITS = "asyncio concurrent contextvars multiprocessing queue sched select selectors signal threading"
 _REACHES_OUT = "http io logging os shutil socket sqlite3 ssl subprocess tempfile urllib"
@@ -24,80 +24,80 @@ _DIFFERS_EACH_TIME = "random secrets time uuid"
 IMPURE = frozenset(f"{_WAITS} {_REACHES_OUT} {_DIFFERS_EACH_TIME}".split())
 
 
-class Room(NamedTuple):
-    """What one package may import: neighbours, libraries (None: any); and what of the standard library never."""
+class Row(NamedTuple):
+    """The imports of one package: allowed neighbours, allowed libraries (None: any), forbidden standard modules."""
 
     inside: frozenset[str]
     outside: frozenset[str] | None
     never: frozenset[str] = frozenset()
 
 
-def _room(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Room:
+def _row(inside: str = "", outside: str | None = "", never: frozenset[str] = frozenset()) -> Row:
     neighbours = {name if name.split(".")[0] in WHOLE else f"{FACE}.{name}" for name in inside.split()}
-    return Room(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
+    return Row(frozenset(neighbours), None if outside is None else frozenset(outside.split()), never)
 
 
 COMMON = "anyio orjson pydantic structlog"
 
-ROOMS: dict[str, Room] = {
-    "supervisors": _room("", "anyio structlog trio"),
-    "cantrip_actors.terms": _room(
+ROWS: dict[str, Row] = {
+    "supervisors": _row("", "anyio structlog trio"),
+    "cantrip_actors.terms": _row(
         "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing", IMPURE
     ),
-    "cantrip_actors.redact": _room("", "orjson structlog", IMPURE),
-    "cantrip_actors.user_code": _room("", "anyio"),
-    "cantrip_actors.own_files": _room("", "structlog"),
-    "cantrip_actors.records": _room("terms", "msgspec orjson", IMPURE),
-    "cantrip_actors.machine": _room("terms records", "cronsim msgspec orjson", IMPURE),
-    "cantrip_actors.stream": _room("terms redact records machine", "msgspec orjson", IMPURE),
-    "cantrip_actors.loom": _room("terms own_files redact records machine", f"{COMMON} psycopg"),
-    "cantrip_actors.crystal": _room("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
-    "cantrip_actors.circle": _room(
+    "cantrip_actors.redact": _row("", "orjson structlog", IMPURE),
+    "cantrip_actors.user_code": _row("", "anyio"),
+    "cantrip_actors.own_files": _row("", "structlog"),
+    "cantrip_actors.records": _row("terms", "msgspec orjson", IMPURE),
+    "cantrip_actors.machine": _row("terms records", "cronsim msgspec orjson", IMPURE),
+    "cantrip_actors.stream": _row("terms redact records machine", "msgspec orjson", IMPURE),
+    "cantrip_actors.loom": _row("terms own_files redact records machine", f"{COMMON} psycopg"),
+    "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
+    "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
         f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript",
     ),
-    "cantrip_actors.mcp": _room("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),
-    "cantrip_actors.runtime": _room(
+    "cantrip_actors.mcp": _row("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),
+    "cantrip_actors.runtime": _row(
         "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
     ),
-    "cantrip_actors.recipes": _room("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
-    "cantrip_actors.agentic": _room("terms records machine runtime cantrip_actors", COMMON),
-    "cantrip_actors.dispatch": _room(
+    "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
+    "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),
+    "cantrip_actors.dispatch": _row(
         "terms own_files records redact loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
     ),
-    "cantrip_actors.observe": _room(
+    "cantrip_actors.observe": _row(
         "terms redact records machine stream loom runtime cantrip_actors supervisors",
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
-    "cantrip_actors.cluster": _room("", "ray"),
-    "cantrip_actors.cli": _room(
+    "cantrip_actors.cluster": _row("", "ray"),
+    "cantrip_actors.cli": _row(
         "terms own_files redact records machine stream loom crystal circle runtime recipes agentic dispatch"
         " cantrip_actors cluster observe http acp mcp mcp_server",
         f"{COMMON} cantrip_demos click httpx rich typer yaml starlette",
     ),
-    "cantrip_actors.http": _room(
+    "cantrip_actors.http": _row(
         "terms own_files redact records machine stream loom runtime observe mcp_server cantrip_actors supervisors",
         f"{COMMON} hypercorn mcp starlette",
     ),
-    "cantrip_actors.acp": _room(
+    "cantrip_actors.acp": _row(
         "terms redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
-    "cantrip_actors.mcp_server": _room(
+    "cantrip_actors.mcp_server": _row(
         "terms redact records machine stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
-    FACE: _room("terms records machine stream loom crystal circle runtime supervisors", COMMON),
-    # Outside the wheel: these stand where a user stands.
-    "bench": _room("cantrip_actors agentic dispatch http observe redact supervisors", None),
-    # A chunk is measured beside the framing that it is read with.
-    "bench.crystals": _room("cantrip_actors crystal", None),
-    # The server that nodes share is started as the suites start theirs.
-    "bench.cluster": _room("cantrip_actors bench bench.cluster_node conformance", None),
-    "bench.cluster_node": _room("cantrip_actors conformance", None),
-    "conformance": _room("cantrip_actors supervisors", None),
-    # Fuzzing attacks the parsers themselves, where they stand.
-    "conformance.fuzz": _room("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
-    "examples": _room("cantrip_actors agentic supervisors", None),
+    FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
+    # Outside the wheel: these import what a user imports.
+    "bench": _row("cantrip_actors agentic dispatch http observe redact supervisors", None),
+    # The bench measures a chunk together with the code that frames it.
+    "bench.crystals": _row("cantrip_actors crystal", None),
+    # The bench starts the shared server as the suites start theirs.
+    "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
+    "bench.cluster_node": _row("cantrip_actors conformance", None),
+    "conformance": _row("cantrip_actors supervisors", None),
+    # Fuzzing calls the parsers themselves.
+    "conformance.fuzz": _row("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
+    "examples": _row("cantrip_actors agentic supervisors", None),
 }
 
 
@@ -109,7 +109,7 @@ class Import(NamedTuple):
 
 
 def imports(source: str, module: str, *, package: bool) -> Iterator[Import]:
-    """Every import of a module, also those inside functions and those for types only."""
+    """Yield every import of a module, also those inside functions and those for types only."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno) for alias in node.names)
@@ -122,29 +122,29 @@ def imports(source: str, module: str, *, package: bool) -> Iterator[Import]:
             yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
-def room_of(name: str) -> str | None:
+def row_of(name: str) -> str | None:
     """Return the package of a module (``cantrip_actors.wards`` is in the public face), or None."""
     parts = name.split(".")
     for length in (2, 1):
-        if (candidate := ".".join(parts[:length])) in ROOMS:
+        if (candidate := ".".join(parts[:length])) in ROWS:
             return candidate
     return None
 
 
 def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[str]:
     """Yield the imports of a module that are not allowed."""
-    here = room_of(module)
+    here = row_of(module)
     if here is None:
         return
-    room = ROOMS[here]
+    row = ROWS[here]
     for found in imports(source, module, package=package):
-        there, top = room_of(found.target), found.target.split(".")[0]
+        there, top = row_of(found.target), found.target.split(".")[0]
         if there is not None:
-            allowed = there == here or there in room.inside
+            allowed = there == here or there in row.inside
         elif top in sys.stdlib_module_names:
-            allowed = top not in room.never
+            allowed = top not in row.never
         else:
-            allowed = room.outside is None or top in room.outside
+            allowed = row.outside is None or top in row.outside
         if not allowed:
             yield f"{file}:{found.line}: {here} may not import {found.target} (tools/layers.py has the table)"
 
@@ -152,7 +152,7 @@ def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[st
 def main() -> int:
     """Check the tree; the exit code says whether it is clean."""
     problems: list[str] = []
-    files = sorted(path for top in {name.split(".")[0] for name in ROOMS} for path in (ROOT / top).rglob("*.py"))
+    files = sorted(path for top in {name.split(".")[0] for name in ROWS} for path in (ROOT / top).rglob("*.py"))
     for path in files:
         relative = path.relative_to(ROOT)
         package = path.name == "__init__.py"

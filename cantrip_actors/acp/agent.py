@@ -37,7 +37,7 @@ __all__ = ["Agent"]
 
 VERSION: Final = 1
 PAGE: Final = 50
-"""Sessions of one answer to `session/list`."""
+"""The sessions on one page of `session/list`."""
 
 _CAPABILITIES: Final[Mapping[str, Any]] = {
     "loadSession": True,
@@ -62,7 +62,7 @@ class Agent:
         self.connection: Connection
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Follow the runtime, and put requests to the editor's user."""
+        """Follow the runtime, and send its requests to the editor's user."""
         stop = self._runtime.watch(self._upserts.publish)
         try:
             async with anyio.create_task_group() as tasks, self._runtime.requests(follow=True) as requests:
@@ -93,7 +93,7 @@ class Agent:
             raise RequestError(INTERNAL_ERROR, title_of(self._runtime.redact(str(error)))) from error
 
     async def notice(self, method: str, params: Any) -> None:
-        """Take a notification; an unknown one is nobody's business."""
+        """Handle a notification; an unknown one is ignored."""
         if method == "session/cancel" and isinstance(params, Mapping):
             session = self._sessions.get(str(params.get("sessionId")))
             if session is not None:
@@ -129,7 +129,7 @@ class Agent:
     async def _new(self, params: Mapping[str, Any]) -> Any:
         session = self._open(f"{KEY}{uuid.uuid4()}", params)
         result = {"sessionId": session.id, **self._choices_of(session)}
-        return Answered(result, partial(self._tell_commands, session))  # it knows the session's id only then
+        return Answered(result, partial(self._tell_commands, session))  # the editor knows the id only then
 
     async def _load(self, params: Mapping[str, Any]) -> Any:
         session = self._reopen(params)
@@ -150,7 +150,7 @@ class Agent:
         await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": available_commands()})
 
     async def _ask_again(self, session: Session) -> None:
-        """Put the requests that wait, from before a crash or of an editor that went away."""
+        """Send the open requests again: from before a crash, or to an editor that disconnected."""
         for request in self._runtime.requests():
             if session.concerns(request) and self._tasks is not None:
                 self._tasks.start_soon(session.put, request)

@@ -1,4 +1,4 @@
-"""`cantrip acp --check`: an editor in the same process, which asks what every editor asks first."""
+"""`cantrip acp --check`: an editor in the same process, which sends the first requests of every editor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cantrip_actors.acp.options import replace_parts
 __all__ = ["check_agent"]
 
 PATIENCE = 30.0
-"""Seconds that all of it may take."""
+"""Seconds that the whole check may take."""
 
 
 async def check_agent(recipe: Cantrip) -> list[str]:

@@ -1,4 +1,4 @@
-"""Slash commands: what an editor's user may ask of a session itself, and not of its entity."""
+"""Slash commands: an editor's user gives them to the session, not to its entity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Command(NamedTuple):
 
 
 def available_commands() -> list[dict[str, Any]]:
-    """Return the commands as editors are told of them."""
+    """Return the commands as editors list them."""
     return [
         {"name": name, "description": one.text, **({} if one.hint is None else {"input": {"hint": one.hint}})}
         for name, one in COMMANDS.items()
@@ -26,7 +26,7 @@ def available_commands() -> list[dict[str, Any]]:
 
 
 def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
-    """Return what carries out the command that a prompt is, None for a prompt that is none."""
+    """Return the function for a prompt that is a command; None for any other prompt."""
     if not text.startswith("/"):
         return None
     name, _, rest = text[1:].partition(" ")

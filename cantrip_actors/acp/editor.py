@@ -2,7 +2,7 @@
 
 The file gates of the recipe are rooted in the session's folders. Where the editor offers it, `read` gets what its user
 sees, unsaved changes included, and `write` is shown as a change in the editor. Every path is checked as the gates check
-it before the editor is asked: an editor lends no way out of the folders, and none to the runtime's own files.
+it before the editor is asked: no path leads out of the folders or to the runtime's own files.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = ["Capabilities", "Editor"]
 
 FILE_GATES: Final = ("read", "write", "list", "search")
 OUTPUT: Final = 200_000
-"""Bytes of a terminal's output that are kept."""
+"""The maximum bytes of a terminal's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an editor says that it can do; what it does not mention, it cannot."""
+    """The capabilities that an editor announces; it lacks all others."""
 
     reads: bool = False
     writes: bool = False
     terminal: bool = False
     asks: bool = False
-    """Whether it can put a form to its user."""
+    """True if the editor can show a form to its user."""
 
     @classmethod
     def of(cls, given: Any) -> Capabilities:
-        """Return those of `initialize`."""
+        """Return the capabilities in `initialize`."""
         told = given if isinstance(given, Mapping) else {}
         fs, elicitation = _mapping(told.get("fs")), _mapping(told.get("elicitation"))
         return cls(
@@ -73,10 +73,10 @@ class Editor:
         self.capabilities = capabilities
         self.roots = (cwd, *further)
         self.servers = tuple(servers)
-        """The servers of tools that it hands over with the session."""
+        """The servers of tools that come with the session."""
 
     def lend(self, cantrip: Cantrip, *, terminal: bool) -> Cantrip:
-        """Return the cantrip with this editor's file gates and servers, and its `terminal` where that is wanted."""
+        """Return the cantrip with this editor's file gates and servers, and with its `terminal` if configured."""
         gates: list[Any] = [self._rooted(one) if one.name in FILE_GATES else one for one in cantrip.circle.gates]
         if terminal and self.capabilities.terminal:
             gates.append(self._terminal())
@@ -85,7 +85,7 @@ class Editor:
 
     def _rooted(self, own: Gate) -> Gate:
         if own.function is None or "root" not in own.injected:
-            return own  # a gate of the recipe's author that has the name of a file gate
+            return own  # the recipe's author has a gate with the name of a file gate
         function, given = own.function, {name: value for name, value in own.dependencies.items() if name != "root"}
         work: Callable[..., Any]
         if own.name == "read" and self.capabilities.reads:
@@ -112,7 +112,7 @@ class Editor:
         path, root = str(args["path"]), self._root(str(args["path"]))
         where = place(root, path)
         if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
-            return await self._run(function, given, **args)  # whose errors say what is wrong
+            return await self._run(function, given, **args)  # its errors say what is wrong
         await to_thread.run_sync(partial(_check_readable, where))
         if args.get("column"):  # the editor counts in lines
             return await self._run(function, given, **args)
@@ -121,7 +121,7 @@ class Editor:
             asked["limit"] = args["limit"]
         try:
             answer = await self._ask("fs/read_text_file", asked)
-        except RequestError:  # a picture, or another file that it does not show as text
+        except RequestError:  # a picture, or another file that the editor does not show as text
             return await self._run(function, given, **args)
         return str(_mapping(answer).get("content") or "")
 

@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 over lines, both ways: each request in a task of its own, each line whole, nothing else between them.
+"""JSON-RPC 2.0 over lines, both ways: each request runs in its own task, and each line is written whole.
 
-A peer that sends rubbish gets an error and stays connected. Notifications are never answered.
+A peer that sends an invalid line gets an error and stays connected. Notifications are never answered.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 NOT_FOUND: Final = -32002
-"""What is named does not exist, such as a session."""
+"""The named thing, such as a session, does not exist."""
 CANCELLED: Final = -32800
 """The peer has cancelled its request."""
 
 WAITING: Final = 1024
-"""Lines that may wait to be written; whoever has one more waits."""
+"""Lines that may wait to be written; the sender of a further line waits."""
 
 _log = get_logger("cantrip_actors.acp")
 
@@ -58,24 +58,24 @@ class RequestError(Exception):
 
 
 class PeerGone(Exception):
-    """The peer has ended the connection, and will answer nothing any more."""
+    """The peer has ended the connection and will not answer."""
 
 
 class Answered(NamedTuple):
-    """A result, and what is to be done once it is on its way."""
+    """A result, and the work to do after it was sent."""
 
     result: Any
     then: Callable[[], Awaitable[None]]
 
 
 class Handler(Protocol):
-    """What answers a peer."""
+    """Answers a peer."""
 
     async def answer(self, method: str, params: Any) -> Any:
         """Return the result of a request, or an `Answered`. Raises RequestError."""
 
     async def notice(self, method: str, params: Any) -> None:
-        """Take a notification."""
+        """Handle a notification."""
 
     def cancelled(self, method: str, params: Any) -> Any:
         """Return the result of a request that the peer has cancelled. Raises RequestError."""
@@ -96,14 +96,14 @@ class Connection:
         self._trace = trace
         self._send, self._receive = anyio.create_memory_object_stream[bytes](WAITING)
         self._scopes: dict[tuple[type, Id], anyio.CancelScope] = {}
-        """The requests of the peer that are under way."""
+        """The running requests of the peer."""
         self._asked: dict[int, _Answer] = {}
         """Our requests to the peer."""
         self._number = 0
         self._is_over = False
 
     async def serve(self, lines: AsyncIterator[bytes], ending: Callable[[], Awaitable[None]]) -> None:
-        """Answer the peer until its lines end. `ending` is awaited then, before the last lines are written."""
+        """Answer the peer until its lines end. Then `ending` is awaited before the last lines are written."""
         async with self._send, anyio.create_task_group() as writer:
             writer.start_soon(self._write_lines)
             async with anyio.create_task_group() as tasks:
@@ -122,7 +122,7 @@ class Connection:
             async for line in self._receive:
                 try:
                     await self._write(line)
-                except OSError as error:  # the peer reads no more; the end of its lines ends the connection
+                except OSError as error:  # the peer has stopped reading; the end of its lines ends the connection
                     _log.warning("the editor reads no more", error=str(error))
                     return
 
@@ -167,7 +167,7 @@ class Connection:
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
-        """Answer a request; requests begin in the order in which they came."""
+        """Answer a request; requests begin in the order of their arrival."""
         task_status.started()
         try:
             with scope:
@@ -199,13 +199,13 @@ class Connection:
         self._trace("->", message)
         try:
             await self._send.send(orjson.dumps(message, default=str) + b"\n")
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the peer no longer reads
             self._is_over = True
 
-    # What is asked of the peer
+    # Requests to the peer
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tell the peer something."""
+        """Send the peer a notification."""
         await self._put({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def request(self, method: str, params: Mapping[str, Any], *, patience: float = inf) -> Any:
@@ -250,7 +250,7 @@ async def _nothing() -> None:
 
 
 class _Answer:
-    """Where the answer to one of our requests arrives; without a message the peer is gone."""
+    """Receives the answer to one of our requests; no message means that the peer has gone."""
 
     def __init__(self) -> None:
         self.arrived = anyio.Event()

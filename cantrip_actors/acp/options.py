@@ -1,7 +1,6 @@
 """The choices that an editor offers for a session: which model, and how freely the entity may act.
 
-A choice is another cantrip for the session's entity, recorded when it takes its next intent (CALL-1): nothing here has
-a state of its own.
+A choice gives the session's entity another cantrip, recorded with its next intent (CALL-1); this module has no state.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MODES: Final[Mapping[Mode, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What is chosen. `model` names one of the cantrip's crystals; None is its own. `effort` None is the recipe's."""
+    """The chosen options. `model` names one of the cantrip's crystals, None its own; `effort` None is the recipe's."""
 
     model: str | None = None
     mode: Mode = "auto"
@@ -78,13 +77,13 @@ def _select(id: str, name: str, category: str, current: str, options: Mapping[st
 
 
 def modes(choices: Choices) -> dict[str, Any]:
-    """Return the modes for editors that know no options."""
+    """Return the modes, for editors without support for options."""
     available = [{"id": mode, "name": name, "description": text} for mode, (name, text) in _MODES.items()]
     return {"currentModeId": choices.mode, "availableModes": available}
 
 
 def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
-    """Return the cantrip as it was chosen."""
+    """Return the cantrip with the chosen options."""
     crystal = cantrip.crystal if choices.model is None else cantrip.crystals[choices.model]
     call = (
         cantrip.call
@@ -108,7 +107,7 @@ def _guarded(gate: Gate, mode: Mode) -> Any:
 
 
 def refuse_changes(call: GateCall) -> Refused:
-    """Refuse a call: the editor's user has chosen that nothing is changed."""
+    """Refuse a call: the editor's user has chosen a mode without changes."""
     return Refused(
         f"{call.gate} can change something, and the user has chosen to have nothing changed: say what you would do"
     )
@@ -118,11 +117,11 @@ _GUARDS: Final[Mapping[Mode, Wrapper]] = {
     "ask": Wrapper("ask_first", ask=AskFirst()),
     "read-only": Wrapper("read-only", pre=(refuse_changes,)),
 }
-"""What the modes put around the tools of servers."""
+"""The wrappers that the modes put around the tools of servers."""
 
 
 def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer] | None = None) -> Circle:
-    """Return a circle with other gates, and with other servers of tools where they are given."""
+    """Return a circle with other gates and, if given, other servers of tools."""
     kept = circle.servers if servers is None else servers
     return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept)
 

@@ -1,7 +1,7 @@
-"""What an editor sends with a prompt, as an intent and data for the entity.
+"""The content blocks of a prompt, as an intent and data for the entity.
 
-Texts, links and images become the intent, in their order. What an editor embeds (the text of an open file) is data: it
-goes into the context, and never reads like something that the user has said.
+Texts, links and images become the intent, in their order. Embedded texts (such as an open file) are data: they go into
+the context, and never read like words of the user.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ __all__ = ["Prompt", "read_prompt"]
 
 
 class Prompt(NamedTuple):
-    """A prompt: its words, with images and files where they stand; and texts that came with it, by their addresses."""
+    """A prompt: its words, images and files in order; and the embedded texts, by their URIs."""
 
     parts: tuple[str | File, ...]
     resources: Mapping[str, Any]
 
     @property
     def text(self) -> str:
-        """The words alone."""
+        """The words without images and files."""
         return "\n".join(part for part in self.parts if isinstance(part, str)).strip()
 
     @property
     def intent(self) -> Any:
-        """What an entity is given: a text, or a list of texts, images and files."""
+        """The intent for an entity: a text, or a list of texts, images and files."""
         return self.text if all(isinstance(part, str) for part in self.parts) else list(self.parts)
 
 
 def read_prompt(given: Any) -> Prompt:
-    """Return the prompt of content blocks; a bare text is one, too. Raises RequestError."""
+    """Return the prompt of content blocks, or of a bare text. Raises RequestError."""
     if isinstance(given, str):
         given = [{"type": "text", "text": given}]
     if isinstance(given, Mapping):

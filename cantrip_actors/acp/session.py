@@ -1,8 +1,8 @@
-"""One session of an editor: an entity, prompts that become its intents, and what it does as updates.
+"""One session of an editor: an entity, prompts that become its intents, and updates of its work.
 
-A session has no state that the loom does not have. Its id is the id of its entity, which is derived from a key; a fork
-of the session (`/undo`, `/fork`) begins with the next key of the session, so that the newest one is found again in any
-process (`Session.find_newest`). The folders of the session stand in the context of its first intent.
+A session has no state outside the loom. Its id is the id of its entity, which is derived from a key; a fork
+of the session (`/undo`, `/fork`) begins with the next key of the session, so that any process finds the newest one
+(`Session.find_newest`). The folders of the session are in the context of its first intent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cantrip_actors.terms.messages import as_text
 __all__ = ["KEY", "Notify", "Session", "workspace_of"]
 
 KEY: Final = "acp:"
-"""What the keys of sessions begin with."""
+"""The prefix of the keys of sessions."""
 
 Notify = Callable[[str, Update], Awaitable[None]]
 
@@ -59,7 +59,7 @@ _log = get_logger("cantrip_actors.acp")
 
 
 class Session:
-    """A session that is open. `notify` sends an update of it."""
+    """An open session. `notify` sends one of its updates."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class Session:
         self._notify = notify
         self._terminal = terminal
         self._turn = anyio.Lock()
-        """One prompt after the other, in the order in which they came."""
+        """Runs the prompts one at a time, in the order of their arrival."""
         self._prompts = 0
         self._cancels = 0
-        """How often the editor has cancelled: a prompt that came before is cancelled, too."""
+        """The number of cancellations: each also cancels the prompts that arrived before it."""
         self._forks = self._count_forks()
         self._fork_at: str | None = None
-        """The turn that the next prompt continues from, where that is not the newest one; "" is before the first."""
+        """The turn that the next prompt continues from, if it is not the newest one; "" is before the first."""
         self._folds = False
         self._made: tuple[tuple[Choices, bool], Cantrip] | None = None
-        """The cantrip of the choices that it was made for."""
+        """The cantrip, with the choices that it was made for."""
         self._asked: set[str] = set()
-        """The requests that the editor's user is asked about."""
+        """The requests that were sent to the editor's user."""
 
     # Which entity
 
@@ -111,16 +111,16 @@ class Session:
 
     @property
     def entity_id(self) -> str:
-        """The entity that goes on with this session: that of its newest fork."""
+        """The current entity of this session: that of its newest fork."""
         return self.runtime.id_of_key(self._fork_key(self._forks))
 
     @property
     def has_begun(self) -> bool:
-        """Whether its entity has been given an intent."""
+        """True once its entity has an intent."""
         return self.runtime.loom.has_begun(self.entity_id)
 
     def cantrip(self) -> Cantrip:
-        """Return what the entity works with from its next intent on."""
+        """Return the cantrip of the entity from its next intent on."""
         wanted = self.choices, self._folds
         if self._made is None or self._made[0] != wanted:
             chosen = with_choices(self._editor.lend(self.recipe, terminal=self._terminal), self.choices)
@@ -132,7 +132,7 @@ class Session:
     # Prompts
 
     async def prompt(self, prompt: Prompt) -> str:
-        """Give the entity an intent, show what it does, and return why it stopped. Raises RequestError."""
+        """Give the entity an intent, show its work, and return why it stopped. Raises RequestError."""
         self._prompts += 1
         cancels = self._cancels
         try:
@@ -157,7 +157,7 @@ class Session:
                 episode = await self._give(prompt, cancels)
                 subscription.close()
         except* CantripError as errors:
-            raise _told(errors) from errors
+            raise _to_request_error(errors) from errors
         await pump.finish(episode)
         await self._tell_usage()
         return stop_reason(episode, self.runtime.loom.records(episode.entity_id))
@@ -165,7 +165,7 @@ class Session:
     async def _give(self, prompt: Prompt, cancels: int) -> Episode:
         """Give the entity the prompt as its intent; return the episode."""
         entity, wait = await self._begin(prompt)
-        if self._cancels > cancels:  # before there was anything to interrupt
+        if self._cancels > cancels:  # it was cancelled before its episode began
             await entity.interrupt("cancelled in the editor", now=True, by=self.by)
         return await wait()
 
@@ -200,13 +200,13 @@ class Session:
         return entity, receipt.episode
 
     async def cancel(self) -> None:
-        """Interrupt what is under way, and what waits for it."""
+        """Interrupt the running prompt and the waiting ones."""
         self._cancels += 1
         if self._prompts and self.has_begun:
             await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
 
     def leave(self) -> None:
-        """Let the entity go, and with it the servers that the editor handed over, once it is idle."""
+        """Release the entity, and the servers that the editor handed over, once it is idle."""
         if self.has_begun:
             self.runtime.find(self.entity_id).unload()
 
@@ -215,7 +215,7 @@ class Session:
         await self._notify(self.id, self.runtime.redact(update))
 
     async def answer(self, text: str) -> None:
-        """Say something to the editor's user that the entity does not say."""
+        """Show the editor's user a message that is not from the entity."""
         await self.tell(said("agent_message_chunk", text, uuid.uuid4().hex))
 
     async def _tell_usage(self) -> None:
@@ -233,10 +233,10 @@ class Session:
             update["cost"] = {"amount": round(cost, 6), "currency": "USD"}
         await self.tell(update)
 
-    # What was
+    # History
 
     async def replay(self) -> None:
-        """Send all that was said and done before, as updates."""
+        """Send the whole history of the session as updates."""
         if not self.has_begun:
             return
         loom = self.runtime.loom
@@ -263,7 +263,7 @@ class Session:
             await self.tell(update)
 
     def thread(self) -> list[Any]:
-        """Return the turns of the session, those before its forks included."""
+        """Return the turns of the session, including those before its forks."""
         loom = self.runtime.loom
         turns = loom.turns(self.entity_id) if self.has_begun else []
         return loom.thread(turns[-1].id) if turns else []
@@ -275,7 +275,7 @@ class Session:
         self._fork_at = turn_id
 
     def fold_next(self) -> None:
-        """Let older turns be folded away before the next query."""
+        """Request a fold of older turns before the next query."""
         self._folds = True
 
     # Requests to people
@@ -291,7 +291,7 @@ class Session:
         return header.entity_id
 
     async def put(self, request: Request) -> None:
-        """Put a request to the editor's user, and make the decision; without an answer the request stays open."""
+        """Send a request to the editor's user and record the decision; without an answer the request stays open."""
         if request.id in self._asked:
             return
         self._asked.add(request.id)
@@ -301,7 +301,7 @@ class Session:
             else:
                 await self._put_approval(request)
         except (AlreadyDecided, EntityEnded, UnknownRequest):
-            pass  # somebody else decided, or the prompt was cancelled
+            pass  # another door decided, or the prompt was cancelled
         except RequestError as error:
             _log.warning("a request stays open: the editor did not ask its user", error=error.message)
         except PeerGone:
@@ -352,7 +352,7 @@ class Session:
 
 
 class _Pump:
-    """Sends what an entity does while it does it."""
+    """Sends the updates of an entity while it works."""
 
     def __init__(self, session: Session, subscription: UpsertSubscription) -> None:
         self._session = session
@@ -360,7 +360,7 @@ class _Pump:
         self._segments = Segments()
         self._prefix = uuid.uuid4().hex[:8]
         self._calls: dict[str, ToolCallUpsert] = {}
-        """The calls that the editor knows, by their items: those that have not ended."""
+        """The unfinished calls that the editor knows, by item."""
 
     async def run(self) -> None:
         """Send updates until the subscription ends."""
@@ -388,7 +388,7 @@ class _Pump:
                 await self._session.tell(update)
 
     async def finish(self, episode: Episode) -> None:
-        """Send what is left: calls that have no end, and the answer."""
+        """Send the rest: the ends of unfinished calls, and the answer."""
         for upsert in self._calls.values():
             await self._session.tell({**tool_update(upsert, is_new=False), "status": "failed"})
         answer = as_text(episode.result) if episode.terminated else episode.summary
@@ -398,7 +398,7 @@ class _Pump:
                 await self._session.tell(chunk)
 
 
-def _told(errors: BaseExceptionGroup[CantripError]) -> RequestError:
+def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:
     """Return the error of a prompt as one sentence."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):

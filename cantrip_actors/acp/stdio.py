@@ -1,4 +1,4 @@
-"""Standard input and output as a connection: nothing but messages goes out, whatever user code prints."""
+"""Standard input and output as a connection: only messages go out, whatever user code prints."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from cantrip_actors.records.codec import dumps
 __all__ = ["Messages", "run_agent", "take_standard_streams"]
 
 LONGEST: Final = 64 << 20
-"""Bytes of a line."""
+"""The maximum bytes of a line."""
 CHUNK: Final = 1 << 16
-"""Bytes read at a time: what a pipe holds."""
+"""Bytes read at a time: the capacity of a pipe."""
 GRACE: Final = 1.5
-"""Seconds that an episode under way has when the editor goes."""
+"""Seconds that a running episode has when the editor disconnects."""
 
 
 def take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return standard input and output for messages; from now on what anything prints goes to standard error."""
+    """Return standard input and output for messages; from now on, all prints go to standard error."""
     sys.stdout.flush()
     messages, answers = os.dup(0), os.dup(1)
     with Path(os.devnull).open("rb") as nothing:
@@ -43,7 +43,7 @@ class Messages(AsyncIterator[bytes]):
     """The lines of a file. No thread reads it: one that waits for input would outlive the event loop."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file  # to keep it open: it is read by its descriptor
+        self._file = file  # keeps the file open: it is read by its descriptor
         self._part = bytearray()
         self._ends = False
 
@@ -73,7 +73,7 @@ async def run_agent(
     debug: Path | None = None,
     terminal: bool = False,
 ) -> None:
-    """Serve one editor until it closes its end, or SIGTERM or SIGINT comes.
+    """Serve one editor until it closes its end, or until SIGTERM or SIGINT.
 
     `debug` is a file that gets each message in either direction, without secrets.
     """

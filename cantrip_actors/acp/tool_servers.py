@@ -43,7 +43,7 @@ def _server(given: Any, cwd: Path) -> ToolServer:
 
 
 def _name(given: str) -> str:
-    """Return the name of a server as one that gates can begin with."""
+    """Return the name of a server as a prefix of gate names."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", given)[:32]
     return name if name[:1].isalpha() else f"s{name}"[:32]
 

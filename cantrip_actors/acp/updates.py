@@ -1,4 +1,4 @@
-"""What an entity does, as the updates that an editor shows. Pure: from upserts while it runs, from turns afterwards."""
+"""The updates that an editor shows of an entity: from upserts while it runs, from turns afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Update = dict[str, Any]
 
 TITLE: Final = 80
 SHOWN: Final = 20_000
-"""Characters of a result that an editor is sent; the loom has all of it."""
+"""Characters of a result that an editor gets; the loom has all of it."""
 
 _KINDS: Final = {
     **dict.fromkeys(("read", "list"), "read"),
@@ -42,7 +42,7 @@ _KINDS: Final = {
 
 
 def kind_of(gate: str) -> str:
-    """Return the kind of a gate as editors know kinds."""
+    """Return the editor's kind of a gate."""
     return _KINDS.get(gate, "other")
 
 
@@ -53,13 +53,13 @@ def title_of(text: str) -> str:
 
 
 def said(kind: str, text: str, message: str | None = None) -> Update:
-    """Return a chunk of what the user or the agent says or thinks."""
+    """Return a chunk of a message or thought of the user or the agent."""
     update: Update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
     return update if message is None else {**update, "messageId": message}
 
 
 def chunk_of(piece: Piece, prefix: str) -> Update | None:
-    """Return the chunk that a piece of the entity's text is; None for one that adds no text."""
+    """Return the chunk for a piece of the entity's text; None for a piece that adds no text."""
     if piece.step != "grow":
         return None
     kind = "agent_message_chunk" if piece.kind == "message" else "agent_thought_chunk"
@@ -67,7 +67,7 @@ def chunk_of(piece: Piece, prefix: str) -> Update | None:
 
 
 def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> Update:
-    """Return a call of a gate as it begins."""
+    """Return the update for the start of a gate call."""
     update: Update = {
         "sessionUpdate": "tool_call",
         "toolCallId": call_id,
@@ -105,7 +105,7 @@ def tool_update(upsert: ToolCallUpsert, *, is_new: bool) -> Update:
     update = tool_call(f"{upsert.turn_id}:{upsert.call_id}", upsert.tool_name, upsert.tool_arguments, status)
     if not is_new:
         update["sessionUpdate"] = "tool_call_update"
-        update.pop("content", None)  # a result is added to what is shown
+        update.pop("content", None)  # the result is added to the content shown before
     if upsert.tool_output is not None:
         _add_result(update, upsert.tool_output)
     return update
@@ -123,7 +123,7 @@ def _block(text: str) -> dict[str, Any]:
 
 
 def replayed(event: StoryEvent) -> Iterator[Update]:
-    """Yield the updates that a durable event of a thread comes to."""
+    """Yield the updates for a durable event of a thread."""
     value: Any = event.value
     match event.kind:
         case "entity":
@@ -156,10 +156,10 @@ def _turn(turn: Turn) -> Iterator[Update]:
                 yield said("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
             continue
         is_error = found is None or found.is_error
-        yield from _called(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
+        yield from _finished_call(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
 
 
-def _called(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
+def _finished_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
     yield tool_call(id, gate, args, "in_progress")
     update = tool_call(id, gate, args, "failed" if is_error else "completed")
     update["sessionUpdate"] = "tool_call_update"
@@ -171,7 +171,7 @@ def _called(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error:
 def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
-        yield from _called(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
+        yield from _finished_call(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
 
 
 def stop_reason(episode: Episode, records: Sequence[Record]) -> str:

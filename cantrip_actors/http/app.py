@@ -96,14 +96,14 @@ def _answering(service: Service, work: Handler) -> Handler:
             return problem.response(service.runtime.redact)
         except CantripError as error:
             return problem_of(error).response(service.runtime.redact)
-        except Exception as error:  # a mistake of ours ends one request, and not the service
+        except Exception as error:  # a bug in a handler ends its request, not the service
             return report(error).response()
 
     return answer
 
 
 class _Sent:
-    """Passes an answer on, and counts its bytes."""
+    """Passes an answer on and counts its bytes."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

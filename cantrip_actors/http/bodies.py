@@ -21,7 +21,7 @@ __all__ = ["DEEPEST", "Strict", "read_body", "read_json", "validated"]
 M = TypeVar("M", bound=BaseModel)
 
 DEEPEST: Final = 100
-"""Levels of a JSON value."""
+"""The maximum nesting of a JSON value."""
 
 _JSON: Final = "application/json"
 
@@ -35,8 +35,8 @@ class Strict(BaseModel):
 async def read_body(request: Request, most: int, patience: float) -> bytes:
     """Return the body.
 
-    Raises Problem 413 for one of more than `most` bytes, 400 for one that ends too early, and 408 for one of which
-    nothing comes for `patience` seconds.
+    Raises Problem 413 for a body of more than `most` bytes, 400 for one that ends too early, and 408 if no bytes
+    arrive for `patience` seconds.
     """
     told = request.headers.get("content-length", "0")
     size = int(told) if told.isascii() and told.isdecimal() and len(told) <= 18 else 0

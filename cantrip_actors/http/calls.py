@@ -1,4 +1,4 @@
-"""One request on its way through a door: who asks, what for, and how long they stay on the line."""
+"""One request to a door: its token, its validated input, and whether the client is still connected."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Answer:
     headers: Mapping[str, str] | None = None
 
     def response(self) -> Response:
-        """Return it as a response."""
+        """Return the answer as a response."""
         if self.value is None:
             return Response(status_code=self.status, headers=self.headers)
         return json_response(self.value, self.status, self.headers)
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON response, also of numbers that only the standard library can write."""
+    """Return a JSON response. Numbers that orjson cannot write are written by the standard library."""
     return Response(dumps(value, mark=False), status, headers, media_type="application/json")
 
 
 @dataclass(slots=True)
 class Call:
-    """What a handler gets: the runtime as the token's tenant sees it, and the request, validated."""
+    """The input of a handler: the runtime as the token's tenant sees it, and the validated request."""
 
     service: Service
     token: Token
@@ -58,7 +58,7 @@ class Call:
     key: str | None = None
     """The Idempotency-Key."""
     receive: Receive | None = None
-    """What says that the client has hung up; the body has been read."""
+    """Receives the client's disconnect; the body has been read."""
 
     @property
     def loom(self) -> Loom:
@@ -70,7 +70,7 @@ class Call:
         return value if self.token.allows("secrets") else self.runtime.redact(value)
 
     def entity_id(self, name: str) -> str:
-        """Return the id of an entity by its id or its name. Raises Problem 404."""
+        """Return the id of the entity with this id or name. Raises Problem 404."""
         loom = self.runtime.loom
         entity_id = name if loom.has(name) else loom.named(name)
         if entity_id is None:
@@ -78,7 +78,7 @@ class Call:
         return entity_id
 
     def turn_id(self, turn_id: str) -> str:
-        """Return the id of a turn that is there. Raises Problem 404."""
+        """Return the id of an existing turn. Raises Problem 404."""
         if turn_id not in self.runtime.loom:
             raise Problem(404, "unknown-turn", "no turn has this id")
         return turn_id
@@ -86,7 +86,7 @@ class Call:
 
 @dataclass(slots=True)
 class Waited(Generic[T]):
-    """How a wait ended: with a value or an error, too late, or because the client hung up."""
+    """How a wait ended: with a value, with an error, by its timeout, or because the client hung up."""
 
     how: Literal["done", "late", "gone"] = "late"
     value: T | None = None
@@ -96,9 +96,9 @@ class Waited(Generic[T]):
 async def wait_for(
     work: Callable[[], Awaitable[T]], receive: Receive | None, seconds: float | None = None
 ) -> Waited[T]:
-    """Do `work` until it is done, so many seconds have passed, or the client has hung up.
+    """Run `work` until it returns, the timeout passes, or the client hangs up.
 
-    A handler that only awaits is not cancelled when the client hangs up: so this asks for it (traps 1 and 2).
+    A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2).
     """
     waited: Waited[T] = Waited()
 

@@ -1,7 +1,7 @@
-"""What may be asked about entities: begin, list, look at, send to, steer, interrupt, stop, resume, fork.
+"""Handlers for entities: begin, list, show, send, steer, interrupt, stop, resume, fork.
 
-Each handler turns a request into one call of `Runtime` or `Entity`. What only reads a lot of the loom does so in a
-thread, so that the event loop goes on.
+Each handler turns a request into one call of `Runtime` or `Entity`. Handlers that read much of the loom do so in a
+thread and do not block the event loop.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ async def fork(call: Call) -> Answer:
 
 
 async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tuple[Entity, bool]:
-    """Begin an entity; return it, and whether an earlier request with this key has begun it. Raises Problem 429.
+    """Begin an entity; return it, and whether an earlier request with this key began it. Raises Problem 429.
 
-    Requests with one key come one after the other until the entity has begun: so each but the first is a replay.
+    Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
     """
     service, token = call.service, call.token
     async with AsyncExitStack() as stack:
@@ -147,7 +147,7 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
 
 
 def _cancels(call: Call) -> bool:
-    """Return whether a client that hangs up takes its work back: by default if it could not ask for it again."""
+    """Return whether a disconnect cancels the work; by default it does if the client could not retrieve the result."""
     return (call.body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel"
 
 

@@ -1,12 +1,12 @@
 """Feeds: the event streams of entities, encoded once for all of their readers.
 
-A feed follows one entity, or all of them. What is durable it reads from the loom, whenever the runtime says that there
-is more (or, where another process runs the entity, twice a second); upserts come from the runtime's canonical stream.
-Each event is encoded once, into a ring of frames from which every reader reads at its own pace. A frame of an item is
-emptied when a newer one of the same item comes, so a slow reader gets fewer steps and the same states.
+A feed follows one entity, or all of them. It reads durable events from the loom whenever the runtime reports new ones
+(twice a second if another process runs the entity); upserts come from the runtime's canonical stream. Each event is
+encoded once, into a ring of frames from which every reader reads at its own pace. A newer frame of an item empties the
+older one, so a slow reader gets fewer steps and the same states.
 
-A reader that falls out of the ring reads the loom again from its last durable event: nothing durable is lost, whoever
-is slow. So the memory of a feed is bounded by its ring, and the entity never waits for a reader (U-55, U-56).
+A reader that falls out of the ring reads the loom again from its last durable event, so a slow reader loses nothing
+durable. The memory of a feed is bounded by its ring, and the entity never waits for a reader (U-55, U-56).
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ __all__ = ["Feed", "Filter", "Frame", "replay", "standing_upserts", "story_data"
 QUIET: Final = 15.0
 """Seconds after which a comment keeps a quiet connection alive."""
 LOOK: Final = 0.5
-"""Seconds between two looks into the loom for what another process has recorded."""
+"""Seconds between two polls of the loom for records of another process."""
 FRAMES: Final = 4096
 BYTES: Final = 8 << 20
-"""What a ring holds at most."""
+"""The maximum size of a ring."""
 REMEMBERED: Final = 10_000
 AT_A_TIME: Final = 16
 PAUSE: Final = 0.005
-"""Readers that are woken together, and seconds until the next ones are."""
+"""Readers woken together, and seconds until the next group is woken."""
 AT_ONCE: Final = 512
-"""Records that are read without a pause."""
+"""Records read without a pause."""
 
 _DURABLE: Final = (
     *(StepCompleteEvent, RequestedEvent, DecidedEvent, EntityStartedEvent, EntityEndedEvent, MissedEvent),
 )
-"""The runtime's events after which the loom has more to tell."""
+"""The runtime's events after which the loom has new records."""
 
 Filter = Callable[["Frame"], bool]
 
@@ -66,7 +66,7 @@ _log = get_logger("cantrip_actors.http")
 
 
 class Frame(NamedTuple):
-    """One encoded event. `position` is that of a durable one."""
+    """One encoded event; a durable event has a `position`."""
 
     entity_id: str
     kind: str
@@ -115,18 +115,18 @@ class Feed:
         """For each open item the number of its newest frame."""
         self._stories: dict[str, Story] = {}
         self._positions: dict[str, int] = {}
-        """For each of these entities the place in the store up to which its log was read."""
+        """By entity, the offset in the store up to which its log was read."""
         self._over: dict[str, None] = {}
-        """The entities that ended last, of which nothing more is told."""
+        """The entities that ended last; their further events are ignored."""
         self._opened_at = "" if entity_id is not None else instant(time.time())
         self._news = anyio.Event()
         self._groups: list[_Group] = []
         self._scope = anyio.CancelScope()
         self.readers = 0
         self.encoded = 0
-        """Events that were encoded."""
+        """The number of encoded events."""
         self.is_finished = False
-        """Whether nothing more will come."""
+        """True once no more events will come."""
         self._drains = False
         self._upserts = upserts.subscribe(entity_id, snapshot=False)
         self._events = self._subscribe()
@@ -140,7 +140,7 @@ class Feed:
 
     @property
     def number(self) -> int:
-        """How many records of its one entity the feed has read."""
+        """The number of records of its one entity that the feed has read."""
         story = self._stories.get(self._entity_id or "")
         return 0 if story is None else story.number
 
@@ -160,7 +160,7 @@ class Feed:
                     tasks.start_soon(self._wake_readers)
                     await self._follow_log()
                     tasks.cancel_scope.cancel()
-        except Exception:  # the readers of this feed come again, all others do not notice
+        except Exception:  # the readers of this feed reconnect; other feeds continue
             _log.exception("a feed of events has crashed")
         finally:
             self.finish()
@@ -168,7 +168,7 @@ class Feed:
             self._events.close()
 
     def close(self) -> None:
-        """End the feed: it has no readers any more."""
+        """End a feed without readers."""
         self._scope.cancel()
 
     async def _follow_log(self) -> None:
@@ -188,9 +188,9 @@ class Feed:
                 self.read(event.entity_id)
 
     def read(self, entity_id: str, *, is_first: bool = False) -> None:
-        """Read what the loom has more of an entity, and encode it; the first time only count it.
+        """Read and encode the new records of an entity; the first time, only count them.
 
-        The feed of all entities tells of one that it has not met before what happened since the feed was opened.
+        For an entity new to it, the feed of all entities includes the records since the feed was opened.
         """
         loom = self._runtime.shown_loom
         if entity_id in self._over or not loom.has(entity_id):
@@ -219,7 +219,7 @@ class Feed:
             try:
                 async for output in self._upserts:
                     self._add_output(output)
-            except FellBehind:  # the loop was busy for long: what stands now replaces what is lost
+            except FellBehind:  # the loop was busy for long: the current states replace the lost upserts
                 self._upserts = self._source.subscribe(self._entity_id)
             else:
                 return
@@ -238,7 +238,7 @@ class Feed:
             self._add(Frame(output.session_id, "usage", self._encode("usage", data)))
 
     def add_actors(self, data: dict[str, Any]) -> None:
-        """Add what has changed in the supervision tree."""
+        """Add the changes of the supervision tree."""
         self._add(Frame("", "actor", self._encode("actor", data)))
 
     def _encode(self, kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
@@ -261,12 +261,12 @@ class Feed:
             self._frames[number - self._first] = None
 
     def finish(self) -> None:
-        """Say that nothing more will come."""
+        """Mark the feed as ended."""
         self.is_finished = True
         self.signal()
 
     def drain(self) -> None:
-        """End the readers with `drain`, after what they have not read yet: the service ends."""
+        """End the readers with `drain`, after their unread events, because the service shuts down."""
         self._drains = True
         self.signal()
 
@@ -276,7 +276,7 @@ class Feed:
             group.wake()
 
     async def _wake_readers(self) -> None:
-        """Wake the readers whenever there is more, some at a time, so that entities get their turns in between."""
+        """Wake the readers when there are new events, in groups, so that entities can run in between."""
         while True:
             await self._news.wait()
             self._news = anyio.Event()
@@ -290,7 +290,7 @@ class Feed:
     async def stream(
         self, after: Position | None, wanted: Filter, snapshot: Callable[[], bytes]
     ) -> AsyncGenerator[bytes]:
-        """Yield the events for one reader: those after a position, or a snapshot; then what comes."""
+        """Yield the events for one reader: those after a position, or a snapshot; then the new ones."""
         group = self._join()
         try:
             async with aclosing(self._stream(group, after, wanted, snapshot)) as parts:
@@ -349,7 +349,7 @@ class Feed:
             cursor, number, first = self.end, self.number, snapshot()
 
     def _standing(self) -> bytes:
-        """Return the newest upserts of the turns that are under way: what a reader that comes back has missed."""
+        """Return the newest upserts of the running turns, for a reader that reconnects."""
         items = standing_upserts(self._source.snapshot(self._entity_id))
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
 
@@ -375,14 +375,14 @@ def replay(entity_id: str, told: StoryEvent, after: Position, wanted: Filter) ->
 
 
 def standing_upserts(outputs: Iterable[Output]) -> list[Upsert]:
-    """Return the newest upserts of the turns that are under way."""
+    """Return the newest upserts of the running turns."""
     known = list(outputs)
     ended = {(one.session_id, one.turn_id) for one in known if isinstance(one, (TurnComplete, TurnError))}
     return [one for one in standing(known) if (one.session_id, one.turn_id) not in ended]
 
 
 def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
-    """Return what a durable event tells."""
+    """Return the content of a durable event."""
     by = {"by": told.by} if told.by else {}
     value: Any = told.value
     match told.kind:

@@ -1,4 +1,4 @@
-"""Images and files of requests: what clients write as addresses and in base64, as what entities are given."""
+"""Images and files of requests: URLs and base64 from clients, turned into the `Image` and `File` of an intent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def intent_of(said: models.Cast | models.Begin | models.Send | models.Fork) -> A
 
 
 def image_of(url: str) -> Image:
-    """Return the image of a data: URL, or at an address. Raises Problem 422, InvalidImage."""
+    """Return the image of a data: URL or another URL. Raises Problem 422, InvalidImage."""
     if not url.startswith("data:"):
         return Image.at(url)
-    return Image(_told(url, "images", "data:image/png;base64,…")[1])
+    return Image(_parse_data_url(url, "images", "data:image/png;base64,…")[1])
 
 
 def file_of(url: str, filename: str | None = None) -> File:
-    """Return the file of a data: URL, or at an address; a picture is an `Image`. Raises Problem 422, InvalidFile."""
+    """Return the file of a data: URL or another URL; a picture becomes an `Image`. Raises Problem 422, InvalidFile."""
     if not url.startswith("data:"):
         return File.at(url, filename=filename)
-    media_type, data = _told(url, "files", "data:application/pdf;base64,…")
+    media_type, data = _parse_data_url(url, "files", "data:application/pdf;base64,…")
     if media_type.startswith("image/"):
         return Image(data)
     is_known = media_type not in ("", "application/octet-stream")
@@ -45,7 +45,7 @@ def data_of(text: str, where: str) -> bytes:
         raise Problem(422, "invalid-file", f"{where}: expected base64: {error}") from None
 
 
-def _told(url: str, where: str, expected: str) -> tuple[str, bytes]:
+def _parse_data_url(url: str, where: str, expected: str) -> tuple[str, bytes]:
     """Return the media type and the bytes of a data: URL."""
     head, comma, data = url.partition(",")
     if not comma or not head.endswith(";base64"):

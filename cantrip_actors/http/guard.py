@@ -1,4 +1,4 @@
-"""The first thing that sees a request: which host it names, from whose page it comes, and CORS for allowed sites.
+"""The first check of every request: its `Host`, its `Origin`, and CORS for allowed sites.
 
 A page of another site that has its own name resolve to this machine (DNS rebinding) names its own host: 421. A page of
 another site whose origin is not allowed gets 403, whatever it asks for. A request that is refused before its body was
@@ -30,7 +30,7 @@ ALLOWED: Final = {
 EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id"
 
 REST: Final = 2.0
-"""Seconds in which a client has to send the rest of a body whose request is refused already."""
+"""Seconds in which a client has to send the rest of the body of a refused request."""
 
 
 class Guard:
@@ -41,7 +41,7 @@ class Guard:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed."""
+        """Pass on an allowed request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -91,10 +91,10 @@ class Guard:
 
 
 class _Body:
-    """Notes how much of a request's body was read.
+    """Records how much of a request's body was read.
 
-    hypercorn closes a connection after an answer that came before the end of the request's body. The client is not
-    told, and its next request on the connection fails.
+    hypercorn closes the connection if the answer comes before the end of the request's body. The client gets no
+    notice, and its next request on the connection fails.
     """
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
@@ -109,7 +109,7 @@ class _Body:
         return message
 
     async def read_rest(self, most: int) -> bool:
-        """Read what is left, at most so many bytes and for `REST` seconds; return whether the body is read."""
+        """Read the rest of the body within a number of bytes and `REST` seconds; return whether that was all."""
         if not self._is_read and not (self._size.isdecimal() and int(self._size[:18]) > most):
             with anyio.move_on_after(REST):
                 while not self._is_read and most > 0:

@@ -1,7 +1,8 @@
 """Health, answered by a thread of its own on a port of its own: it answers while the event loop is blocked.
 
-`/health/live` says whether to leave the process alone: its loop has ticked within `stall` seconds. `/health/ready` says
-whether to send it work: its loop has ticked within `READY` seconds, the loom's writer answers, and it is not draining.
+`/health/live` says whether to restart the process: live means that the loop has ticked within `stall` seconds.
+`/health/ready` says whether to send it work: its loop has ticked within `READY` seconds, the loom's writer answers, and
+it is not draining.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ READY: Final = 5.0
 STALL: Final = 60.0
 TICK: Final = 1.0
 SLOW: Final = 5.0
-"""Seconds that a client may take for its request."""
+"""Seconds in which a client has to send its request."""
 
 
 class Pulse:
-    """What the event loop last said of itself. The loop writes it, and the health thread reads it."""
+    """The last state of the event loop: the loop writes it, and the health thread reads it."""
 
     def __init__(self, stall: float = STALL, ready: float = READY, clock: Callable[[], float] = time.monotonic) -> None:
         self._stall, self._ready, self._clock = stall, ready, clock
@@ -40,7 +41,7 @@ class Pulse:
     async def beat(
         self, runtime: Runtime, every: float = TICK, late: Callable[[float], object] = lambda _: None
     ) -> None:
-        """Tick for ever, and look whether the loom's writer answers. `late` is called with each tick's lateness."""
+        """Tick forever, and check whether the loom's writer answers. `late` is called with each tick's lateness."""
         while True:
             self._ticked = self._clock()
             with anyio.move_on_after(self._ready) as scope:
@@ -100,7 +101,7 @@ def health_server(pulse: Pulse, host: str, port: int, metrics: Callable[[], str]
             self.wfile.write(body)
 
         def log_message(self, *_args: object) -> None:
-            """Keep quiet: checks come every few seconds."""
+            """Log nothing: checks come every few seconds."""
 
     with ThreadingHTTPServer((host, port), Handler) as server:
         server.daemon_threads = True

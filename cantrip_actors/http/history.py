@@ -1,4 +1,4 @@
-"""What the loom holds: turns, threads, trees, search, numbers, exports, rewards. Read in a thread."""
+"""Handlers for the loom: turns, threads, trees, search, sums, exports, rewards. They read in a thread."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def get_story(call: Call) -> Answer:
             {"id": str(Position(told.number, told.part)), "event": told.kind, "data": story_data(entity_id, told)}
             for _, told in found
         ]
-        # secrets are looked for in what is returned only: a log of 10,000 turns is read at once, not redacted at once
+        # only the returned events are redacted: redacting a log of 10,000 turns would take long
         return {"items": call.shown(items), "earlier": found[0][0] if found else 0}
 
     return Answer(await to_thread.run_sync(read))

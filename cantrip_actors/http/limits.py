@@ -20,9 +20,9 @@ __all__ = ["Limiter", "Limits"]
 class Limits:
     """The limits of one token, and of one request.
 
-    `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. `casts` entities that a token
-    began may be at work; `streams` event streams may be open; `patience` is how many seconds a client may leave an
-    event stream unread, and a body unsent; `longest_wait` is the largest `wait`, in seconds.
+    `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. At most `casts` entities that
+    a token began may be active, and at most `streams` event streams open. A client may leave an event stream unread,
+    or a body unsent, for `patience` seconds. `longest_wait` is the largest `wait`, in seconds.
     """
 
     body: int = 1 << 20
@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(slots=True)
 class _Use:
-    """What one token uses."""
+    """The usage of one token."""
 
     left: float
     at: float
@@ -45,7 +45,7 @@ class _Use:
 
 
 class Limiter:
-    """Counts what each token uses."""
+    """Counts the usage of each token."""
 
     def __init__(self, limits: Limits, is_busy: Callable[[str], bool]) -> None:
         self.limits = limits
@@ -68,7 +68,7 @@ class Limiter:
         use.left -= 1
 
     def check_cast(self, token: Token) -> None:
-        """Raise Problem 429 if as many entities of this token are at work as may be."""
+        """Raise Problem 429 if this token has its maximum of active entities."""
         use = self._of(token)
         most = token.max_concurrent or self.limits.casts
         if len(use.casts) >= most:

@@ -1,6 +1,6 @@
-"""The live page: HTML, modules and a style, files of the wheel that ask no other host for anything.
+"""The live page: HTML, modules and a stylesheet from the wheel; they load nothing from other hosts.
 
-The page names its assets by a hash of them all, so a browser keeps them for a year and a new version is seen at once.
+The page names its assets by a hash of all of them: a browser caches them for a year and gets a new version at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOR_A_YEAR: Final = "public, max-age=31536000, immutable"
 
 @cache
 def assets() -> dict[str, str]:
-    """Return the texts of the page by the paths that they are served at."""
+    """Return the texts of the page by their paths."""
     folder = files("cantrip_actors.http").joinpath("page")
     texts = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.is_file()}
     digest = hashlib.sha256("\0".join(text for _, text in sorted(texts.items())).encode()).hexdigest()[:12]
@@ -42,7 +42,7 @@ def assets() -> dict[str, str]:
 
 
 def page_routes() -> list[Route]:
-    """Return the routes of the page; they need no token, since they say nothing of what is served."""
+    """Return the routes of the page; they need no token, since they show no data of the service."""
     return [Route(path, _serve, methods=["GET"]) for path in assets()]
 
 

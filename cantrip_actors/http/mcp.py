@@ -38,7 +38,7 @@ def mcp_routes(service: Service) -> list[Route]:
 
 
 class _Endpoint:
-    """Authenticates a request, and has the SDK answer it."""
+    """Authenticates a request and passes it to the SDK."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -75,7 +75,7 @@ class _Endpoint:
                 _access.info("request", method=request.method, route=PATH, status=status, ms=ms, token=name)
 
     async def _started(self) -> Any:
-        """Return what holds the sessions of clients; it begins with the first request, and ends with the service."""
+        """Return the manager of client sessions; it starts with the first request and ends with the service."""
         async with self._lock:
             if self._manager is None:
                 await to_thread.run_sync(import_module, "cantrip_actors.mcp_server")
@@ -102,7 +102,7 @@ class _Endpoint:
 
 
 def _mark(service: Service, scope: Scope, token: Token) -> None:
-    """Put into a request who makes it: for our handlers, and for the SDK, whose sessions belong to one token each."""
+    """Add the client to a request: for our handlers, and for the SDK, whose sessions belong to one token each."""
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.auth.provider import AccessToken
 

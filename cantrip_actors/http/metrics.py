@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, on the service's port and beside the health checks."""
+"""The page that Prometheus reads, on the service's port and on that of the health checks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """OpenAI's API over the same entities: models, chat completions and responses.
 
-A model is a cantrip, or `entity:NAME`. A chat completion casts a one-shot entity; a response begins a long-lived one,
-or goes on where an earlier response ended: with `send` at the end of an entity's thread, else with `fork`. The id
-of a response names its entity and the mail that gave the intent, so it is known at once, and found after a restart.
+A model is a cantrip, or `entity:NAME`. A chat completion casts a one-shot entity. A response begins a long-lived one,
+or continues from an earlier response: with `send` at the end of an entity's thread, else with `fork`. The id of a
+response names its entity and the mail with the intent, so it is known at once and can be found after a restart.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _seconds(at: str) -> int:
     return int(datetime.fromisoformat(at).timestamp())
 
 
-# What is asked
+# Requests
 
 
 class _Asked(NamedTuple):
-    """What an entity is given: the intent of the last user message, and what came before as data."""
+    """The input of an entity: the last user message as its intent, and the earlier messages as data."""
 
     intent: Any
     before: list[dict[str, Any]]
@@ -121,8 +121,8 @@ class _Asked(NamedTuple):
         return {"conversation": self.before} if self.before else None
 
 
-def _asked(call: Call, messages: list[dict[str, Any]], param: str) -> _Asked:
-    """Return what messages ask for. Raises Problem 400."""
+def _parse_messages(call: Call, messages: list[dict[str, Any]], param: str) -> _Asked:
+    """Return the intent and the data of messages. Raises Problem 400."""
     if any(one.get("role") in ("system", "developer") for one in messages) and call.service.system_messages == "refuse":
         raise Problem(
             400, "unsupported_value", "this service refuses system messages: cantrips have their own", param=param
@@ -169,13 +169,13 @@ def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
 
 
 def _file(part: Any, param: str) -> File:
-    """Return a file that a part has in it, or the address of."""
+    """Return the file that a part embeds or links to."""
     given = part if isinstance(part, dict) else {}
     url, name = given.get("file_data") or given.get("file_url"), given.get("filename")
     if not isinstance(url, str) or not isinstance(name, str | None):
         told = f"{param}: expected a file as file_data or file_url; this service keeps no files of its own"
         raise Problem(400, "unsupported_value", told, param=param)
-    is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI takes base64 alone, too
+    is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI also takes base64 without a data: URL
     return file_of(f"data:;base64,{url}" if is_bare else url, name)
 
 
@@ -188,7 +188,7 @@ def _sound(part: Any, param: str) -> File:
 
 
 def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
-    """Raise Problem 400 for a parameter that would change what is asked for, and that cannot be honoured."""
+    """Raise Problem 400 for a parameter that would change the answer and is not supported."""
     refused = next((name for name in ("tools", "functions", "logprobs", "top_logprobs") if given.get(name)), None)
     if refused is None and (given.get("n") or 1) > 1:
         refused = "n"
@@ -207,7 +207,7 @@ def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
 
 
 def _has_schema(cantrip: Cantrip | None, wanted: Mapping[str, Any]) -> bool:
-    """Return whether the cantrip's `done` asks for this JSON Schema already."""
+    """Return whether the cantrip's `done` already requires this JSON Schema."""
     schema = (wanted.get("json_schema") or wanted).get("schema")
     done = None if cantrip is None else cantrip.circle.open_gates.get("done")
     if done is None or schema is None:
@@ -220,7 +220,7 @@ def _has_schema(cantrip: Cantrip | None, wanted: Mapping[str, Any]) -> bool:
 
 
 class _Run(NamedTuple):
-    """An episode under way: its entity, how to wait for it, and what is streamed of it."""
+    """A running episode: its entity, how to wait for it, and its stream."""
 
     id: str
     entity: Entity
@@ -253,7 +253,7 @@ async def _start(call: Call, begin: Callable[[], Awaitable[Entity]]) -> _Run:
 
 
 async def _leave(call: Call, run: _Run) -> None:
-    """Take back what nobody waits for any more, unless it can be asked for again."""
+    """Cancel an episode whose client has gone, unless its result can be retrieved later."""
     if call.key is None:
         with anyio.CancelScope(shield=True):
             if run.is_new:
@@ -263,7 +263,7 @@ async def _leave(call: Call, run: _Run) -> None:
 
 
 async def _outcome(call: Call, run: _Run) -> Outcome | None:
-    """Wait for an episode; return None if the client hung up. Raises what ended it."""
+    """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
     waited = await wait_for(run.episode, call.receive)
     run.outputs.close()
     if waited.error is not None:
@@ -305,7 +305,7 @@ class _Stream(Response):
         try:
             async for output in self._run.outputs:
                 await _send_parts(send, encoder.add(output))
-        except FellBehind:  # the answer comes whole, then
+        except FellBehind:  # then the answer comes whole
             await self._run.episode()
         if self._error is None:
             await _send_parts(send, encoder.end(self._run.outcome(self._call)))
@@ -343,7 +343,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)
     _check_supported(said.model_dump(), cantrip)
-    asked = _asked(call, said.messages, "messages")
+    asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
         run = await _send(call, _named(call, said.model), asked, with_context=False)
@@ -372,7 +372,7 @@ async def create_response(call: Call) -> Answer | Response:
     messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
     if said.instructions:
         messages.insert(0, {"role": "system", "content": said.instructions})
-    asked = _asked(call, messages, "input")
+    asked = _parse_messages(call, messages, "input")
     run = await _continue(call, said, cantrip, asked)
     id, created = ID + run.id, int(time.time())
     if said.stream:
@@ -383,7 +383,7 @@ async def create_response(call: Call) -> Answer | Response:
     outcome = await _outcome(call, run)
     if outcome is None:
         return Answer(status=499)
-    return Answer(call.shown(_whole(id, said.model, created, outcome, said.previous_response_id)))
+    return Answer(call.shown(_build_response(id, said.model, created, outcome, said.previous_response_id)))
 
 
 async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
@@ -393,7 +393,7 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
     if said.previous_response_id is None:
         assert cantrip is not None, "the model is a cantrip"
         return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))
-    entity_id, key = _found(call, said.previous_response_id)
+    entity_id, key = _find_response(call, said.previous_response_id)
     loom = call.runtime.loom
     ended = episode_in(loom.records(entity_id), key)
     if ended is None or ended.last_turn is None:
@@ -407,7 +407,7 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
     return await _start(call, partial(fork, **who))
 
 
-def _found(call: Call, id: str) -> tuple[str, str]:
+def _find_response(call: Call, id: str) -> tuple[str, str]:
     """Return the entity of a response and the key of its intent. Raises Problem 404."""
     entity_id, _, key = id.removeprefix(ID).partition(".")
     loom = call.runtime.loom
@@ -420,7 +420,7 @@ def _found(call: Call, id: str) -> tuple[str, str]:
     return entity_id, key
 
 
-def _whole(id: str, model: str, created: int, outcome: Outcome, previous: str | None = None) -> dict[str, Any]:
+def _build_response(id: str, model: str, created: int, outcome: Outcome, previous: str | None = None) -> dict[str, Any]:
     text = answer_text(outcome)
     output = [] if text is None else [message_item(f"msg_{id}", text)]
     return response_object(id, model, created, response_status(outcome), output, outcome, previous)
@@ -429,20 +429,20 @@ def _whole(id: str, model: str, created: int, outcome: Outcome, previous: str | 
 async def get_response(call: Call) -> Answer:
     """Return a response, from the loom."""
     id = call.path["id"]
-    entity_id, key = _found(call, id)
+    entity_id, key = _find_response(call, id)
     loom = call.runtime.shown_loom
     header, records = loom.header(entity_id), loom.records(entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
     outcome = episode_in(records, key, loom.subtree_usage)
     if outcome is not None:
-        return Answer(call.shown(_whole(id, model, created, outcome)))
+        return Answer(call.shown(_build_response(id, model, created, outcome)))
     is_taken = any((one.key or "") == key for one in intents_in(records))
     return Answer(response_object(id, model, created, "in_progress" if is_taken else "queued", []))
 
 
 async def cancel_response(call: Call) -> Answer:
     """Interrupt the episode of a response."""
-    entity_id, key = _found(call, call.path["id"])
+    entity_id, key = _find_response(call, call.path["id"])
     if episode_in(call.runtime.loom.records(entity_id), key) is None:
         await call.runtime.find(entity_id).interrupt("cancelled", now=True, by=call.token.sender)
     return await get_response(call)

@@ -26,7 +26,7 @@ __all__ = [
 
 DONE: Final = b"data: [DONE]\n\n"
 BETWEEN: Final = "\n\n"
-"""What stands between two messages of one chat completion."""
+"""The separator between two messages of one chat completion."""
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def response_usage(usage: Usage) -> dict[str, Any]:
 
 
 def answer_text(outcome: Outcome) -> str | None:
-    """Return the answer as text; None if there is none."""
+    """Return the answer as text; None without an answer."""
     return None if outcome.result is None else as_text(outcome.result)
 
 
@@ -185,7 +185,7 @@ class ResponseEncoder:
         self._output: list[dict[str, Any]] = []
 
     def begin(self) -> Iterator[bytes]:
-        """Yield the events before anything is said."""
+        """Yield the events that precede all content."""
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress"))
 

@@ -1,4 +1,4 @@
-"""What those who operate the service read: crash reports, and the dump of a process that is stuck."""
+"""Handlers for operators: the overview, crash reports, and the dump of a stuck process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def get_overview(call: Call) -> Answer:
 
 
 def _live(telemetry: Telemetry) -> dict[str, Any]:
-    """Return what the metrics say of the process: actors, restarts, the writer, crystals."""
+    """Return the metrics of the process: actors, restarts, the writer, crystals."""
     values = telemetry.counters.values()
     lag = telemetry.counters.histograms()["cantrip.loop.lag"].get(())
     actors: dict[str, dict[str, float]] = {}
@@ -100,5 +100,5 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
 def _tasks() -> list[str]:
     try:
         return [f"{task.name or task.id}: {task.coro!r}" for task in anyio.get_running_tasks()]
-    except RuntimeError:  # the signal came where no event loop runs
+    except RuntimeError:  # no event loop runs in this thread
         return []

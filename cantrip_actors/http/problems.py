@@ -1,7 +1,7 @@
-"""Errors as RFC 9457 problems: what a client did wrong, what is gone, and what may work later.
+"""Errors as RFC 9457 problems: client errors, missing things, and temporary failures.
 
-A problem has a `type` (`urn:cantrip:held`), a `title`, a `status` and a `detail`; some have more. An error that no row
-here expects is a bug: its problem says nothing but an `error_id`, which is in the log beside the traceback.
+A problem has a `type` (`urn:cantrip:held`), a `title`, a `status` and a `detail`; some have more. An error without a
+row here is a bug: its problem has only an `error_id`, which the log has with the traceback.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Row(NamedTuple):
     status: int
     kind: str
     later: bool = False
-    """Whether the same request may work later."""
+    """True if the same request may succeed later."""
 
 
 _ROWS: Final = (
@@ -102,7 +102,7 @@ _ROWS: Final = (
     _Row(ProviderError, 502, "provider"),
     _Row(CrystalError, 502, "crystal"),
 )
-"""The first row whose class an error has."""
+"""The rows; the first one whose class matches an error is used."""
 
 
 def problem_of(error: CantripError) -> Problem:
@@ -116,13 +116,13 @@ def problem_of(error: CantripError) -> Problem:
     for row in _ROWS:
         if isinstance(error, row.error):
             return Problem(row.status, row.kind, str(error), headers=SOON if row.later else None, **more)
-    if isinstance(error, LoomError):  # its text may name a file of the server
+    if isinstance(error, LoomError):  # its text may name a file on the server
         return report(error, 507, "loom", "the loom cannot be read or written", **more)
     return report(error, 500, "failed", "the entity failed", **more)
 
 
 def report(error: Exception, status: int = 500, kind: str = "internal", detail: str = "", **more: Any) -> Problem:
-    """Log an error with its traceback, and return a problem that tells its id and nothing else of it."""
+    """Log an error with its traceback, and return a problem that has only its id."""
     error_id = str(uuid.uuid4())
     _log.error("a request failed", error_id=error_id, kind=kind, exc_info=error)
     told = detail or "the server made a mistake"

@@ -1,8 +1,8 @@
 """`cantrip serve`: hypercorn around the application, signals, health, and a shutdown in good order.
 
 The first SIGTERM or SIGINT drains: `ready` says no, new work is refused, the episodes under way get `grace` seconds,
-every event stream ends with `drain`, and only then hypercorn stops (streams that were left open would hold it). The
-second one exits at once, which the loom survives. SIGHUP reads the tokens again.
+every event stream ends with `drain`, and only then hypercorn stops (open streams would delay it). The second one exits
+at once, which the loom survives. SIGHUP reads the tokens again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["CannotServe", "Ready", "Settings", "listen", "run_hypercorn", "serve
 
 GRACE: Final = 30.0
 LINGER: Final = 2.0
-"""Seconds that hypercorn gives answers that are being sent when it stops."""
+"""Seconds that hypercorn gives unfinished answers when it stops."""
 KEEP_ALIVE: Final = 60.0
 BACKLOG: Final = 512
 
@@ -49,7 +49,7 @@ _log = get_logger("cantrip_actors.http")
 
 
 class CannotServe(CantripError, ValueError):
-    """Settings that would let in anybody, or an address that cannot be used."""
+    """The settings would admit everyone, or the address cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     page: bool = True
     only_mcp: bool = False
-    """Whether `/mcp` is all that is served."""
+    """True if only `/mcp` is served."""
     system_messages: Literal["data", "refuse"] = "data"
     grace: float = GRACE
     stall: float = STALL
@@ -74,18 +74,18 @@ class Settings:
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
     crash_dir: Path | None = None
-    """Where crash reports are kept as files."""
+    """The folder for crash reports."""
     access_log: bool = False
-    """Whether each request is a line in the log."""
+    """True if each request is logged."""
     debug_dump: bool = False
-    """Whether SIGUSR2 writes the tree of actors and the tasks to standard error."""
+    """True if SIGUSR2 writes the tree of actors and the tasks to standard error."""
     telemetry: Telemetry | None = None
-    """What counts and traces; left out, one that counts, and traces if OpenTelemetry is loaded."""
+    """Metrics and traces; the default counts, and traces if OpenTelemetry is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A service that answers: its address, that of its health checks, and the token that was made for this run."""
+    """A running service: its URL, that of its health checks, and the token made for this run."""
 
     url: str
     health: str | None
@@ -224,7 +224,7 @@ def _reload(tokens: Tokens | None) -> None:
 
 
 def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
-    """Return the tokens of a service, and the one that was made for this run. Raises CannotServe, InvalidTokens."""
+    """Return the tokens of a service, and the token made for this run. Raises CannotServe, InvalidTokens."""
     host, _ = _address(settings.bind)
     if settings.tokens is not None:
         if settings.no_auth:
@@ -249,7 +249,7 @@ def listen(settings: Settings) -> tuple[socket.socket, str]:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: the kernel closes what is not read for so long
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: the kernel closes a connection that is unread for so long
             patience = int(settings.limits.patience * 1000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         listener.bind((host, port))

@@ -1,4 +1,4 @@
-"""The state of one HTTP service: its runtime and cantrips, tokens and limits, feeds of events, and the way it ends."""
+"""The state of one HTTP service: its runtime and cantrips, tokens and limits, feeds of events, and its shutdown."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ __all__ = ["Service", "by_name"]
 
 
 class Service:
-    """What all requests share. Enter it with `async with` in the event loop of its runtime.
+    """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
-    `cantrips` are the ones that may be cast, by their names. `tokens` says who may; None lets in anybody (`--no-auth`).
+    `cantrips` are the ones that clients may cast, by name. `tokens` are the accepted ones; None needs no token
+    (`--no-auth`).
     `hosts` are the names by which clients reach the service, and `origins` those of other sites whose pages may use it.
     `telemetry` is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
     """
@@ -57,7 +58,7 @@ class Service:
         self.limiter = Limiter(limits or Limits(), self._is_busy)
         self.upserts: Upserts
         self.is_ending = False
-        """Whether the event streams end now."""
+        """True once the event streams are ending."""
         self.has_no_readers = anyio.Event()
         """Set once they have ended."""
         self._feeds: dict[str | None, Feed] = {}
@@ -90,7 +91,7 @@ class Service:
 
     @asynccontextmanager
     async def key_lock(self, key: str) -> AsyncIterator[None]:
-        """Let requests with one key come one after the other."""
+        """Serialize requests with the same key."""
         lock = self._locks.setdefault(key, anyio.Lock())
         async with lock:
             yield
@@ -99,7 +100,7 @@ class Service:
 
     @contextmanager
     def feed(self, entity_id: str | None) -> Iterator[Feed]:
-        """Use the feed of an entity, or of all: it is made for its first reader, and ends with its last."""
+        """Use the feed of an entity, or of all entities. The first reader creates it; it ends with the last one."""
         feed = self._feeds.get(entity_id)
         if feed is None or feed.is_finished:
             feed = self._feeds[entity_id] = Feed(self.runtime, self.upserts, entity_id, self._count_dropped)
@@ -119,13 +120,13 @@ class Service:
                     self.has_no_readers.set()
 
     def overview(self, runtime: Runtime) -> Overview:
-        """Return what looks at the loom for a tenant, or for all; it remembers what it has read."""
+        """Return the cached reader of the loom for a tenant, or for all tenants."""
         loom = runtime.shown_loom
         return self._overviews.setdefault(runtime.loom.tenant, Overview(loom))
 
     @property
     def readers(self) -> int:
-        """How many readers event streams have."""
+        """The number of readers of event streams."""
         return sum(feed.readers for feed in list(self._feeds.values()))
 
     def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
@@ -137,7 +138,7 @@ class Service:
 
     @contextmanager
     def supervising(self) -> Iterator[Supervision]:
-        """Have the feed of all entities tell of the supervision tree, too, while the block runs."""
+        """Add the supervision tree to the feed of all entities while the block runs."""
         reports = () if self.telemetry is None else self.telemetry.crashes
         found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors, reports), 0)
         if not readers:
@@ -158,7 +159,7 @@ class Service:
 
     @contextmanager
     def attending(self, runtime: Runtime) -> Iterator[None]:
-        """Count as somebody who can be asked (`unattended="deny"`) while the block runs."""
+        """Count as a person who can be asked (`unattended="deny"`) while the block runs."""
         tenant = runtime.loom.tenant or ""
         feed, readers = self._attending.get(tenant) or (runtime.requests(follow=True), 0)
         self._attending[tenant] = feed, readers + 1
@@ -173,7 +174,7 @@ class Service:
                 feed.close()
 
     async def start_door(self, run: Callable[..., Awaitable[Any]]) -> Any:
-        """Start a task that lasts until the event streams end; return what it says when it has started."""
+        """Start a task that runs until the event streams end; return the value it reports when started."""
 
         async def run_until_end(*, task_status: TaskStatus[Any]) -> None:
             with anyio.CancelScope() as scope:
@@ -183,7 +184,7 @@ class Service:
         return await self._tasks.start(run_until_end)
 
     def end_streams(self) -> None:
-        """End every event stream with `drain`, after what it has not sent yet; and what `start_door` started."""
+        """End every event stream with `drain`, after its unsent events, and the tasks of `start_door`."""
         self.is_ending = True
         for scope in self._doors:
             scope.cancel()

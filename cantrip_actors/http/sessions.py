@@ -1,6 +1,6 @@
-"""Who asks: a bearer token, or the page's cookie, which holds the same token.
+"""Authentication: a bearer token, or the page's cookie, which holds the same token.
 
-A cookie is sent by any page that makes a browser ask, so with one every unsafe method has to come from our own page.
+A browser sends the cookie with requests from any page, so with a cookie every unsafe method has to come from our page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["authenticate", "check_scope", "session_shape", "start_session"]
 
 SECURE: Final = "__Host-cantrip"
 PLAIN: Final = "cantrip"
-"""The cookie on plain-http loopback: browsers keep no `__Host-` cookie there."""
+"""The cookie on plain-http loopback, where browsers keep no `__Host-` cookie."""
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -57,12 +57,12 @@ def _check_own_page(request: Request) -> None:
 
 
 def _is_plain(request: Request) -> bool:
-    """Return whether the request comes over plain http to this machine itself."""
+    """Return whether the request uses plain http to a loopback address."""
     return request.url.scheme == "http" and host_name(request.headers.get("host", "")) in LOOPBACK
 
 
 def session_shape(token: Token) -> dict[str, object]:
-    """Return what the page may know of its token: what it may do, so that it shows nothing else."""
+    """Return the scopes of the page's token, so that the page shows only allowed actions."""
     return {
         "name": token.name,
         "scopes": [one for one in SCOPES if token.allows(one)],
@@ -71,7 +71,7 @@ def session_shape(token: Token) -> dict[str, object]:
 
 
 def start_session(request: Request) -> Response:
-    """Return the answer that keeps the bearer token of a request as the page's cookie."""
+    """Return the answer that stores the bearer token of a request as the page's cookie."""
     text = request.headers.get("authorization", "").partition(" ")[2].strip()
     answer = Response(status_code=204)
     plain = _is_plain(request)

@@ -1,4 +1,4 @@
-"""What the API tells of entities, episodes, requests and turns, as JSON values in the shapes of `models.py`."""
+"""Entities, episodes, requests and turns as JSON values in the shapes of `models.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def usage_shape(usage: Usage) -> dict[str, Any]:
 
 
 def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
-    """Return what may be said of a cantrip that is offered."""
+    """Return the description of an offered cantrip."""
     circle = cantrip.circle
     prompt = cantrip.call.system_prompt or ""
     return {

@@ -1,4 +1,4 @@
-"""Server-sent events: how an event looks on the wire, ids that name a place in a log, and the response.
+"""Server-sent events: their wire form, ids that name a position in a log, and the response.
 
 Only durable events have an id, so `Last-Event-ID` names a record on disk (WHATWG: an event without an id does not
 change it).
@@ -22,7 +22,7 @@ __all__ = ["COMMENT", "END_OF_RECORD", "HEADERS", "RETRY", "EventStream", "Posit
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
 END_OF_RECORD: Final = 9
-"""A part after all events of a record: what a snapshot ends with."""
+"""The part number after all events of a record; a snapshot ends with it."""
 
 HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -34,7 +34,7 @@ _ID: Final = re.compile(r"(\d{1,15})(?:\.(\d))?", re.ASCII)
 
 
 class Position(NamedTuple):
-    """The place of an event in an entity's log: the number of its record, and which of that record's events it is."""
+    """The position of an event in an entity's log: the number of its record, and its part within the record."""
 
     number: int = 0
     part: int = 0
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position | None:
-        """Return the position of an id; None for a text that is not one."""
+        """Return the position of an id; None for any other text."""
         match = _ID.fullmatch(text.strip())
         return None if match is None else cls(int(match[1]), int(match[2] or 0))
 
@@ -58,7 +58,7 @@ def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> byte
 class EventStream(Response):
     """A response of events, until they end or the client hangs up. A reader never cancels anything but itself.
 
-    `on_close` is called once, however it ends.
+    `on_close` is called once when the response ends for any reason.
     """
 
     def __init__(self, events: AsyncGenerator[bytes], on_close: Callable[[], object] = lambda: None) -> None:
@@ -80,7 +80,7 @@ class EventStream(Response):
                 await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
-        with suppress(OSError):  # the client is gone, or has read nothing for too long
+        with suppress(OSError):  # the client has gone, or has not read for too long
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for part in self._events:
                 await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -1,4 +1,4 @@
-"""The event streams of one entity and of all: where a reader resumes, and what it sees first."""
+"""The event streams of one entity and of all: where a reader resumes, and its first events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def entity_events(call: Call) -> Response | Answer:
         told = await to_thread.run_sync(lambda: list(story.add_all(loom.records(entity_id))))
         last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
         if after is not None and last <= after < Position(story.number + 1):
-            return Answer(status=204)  # so that EventSource does not come back
+            return Answer(status=204)  # so that EventSource does not reconnect
         if after is None or after > last:
             before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
             return EventStream(_finished(entity_id, told, before, _snapshot(call, entity_id, before)))
@@ -60,7 +60,7 @@ def _resumed(given: str) -> Position | None:
 async def _finished(
     entity_id: str, told: list[StoryEvent], after: Position, first: bytes = b""
 ) -> AsyncGenerator[bytes]:
-    """Yield what an entity that has ended did."""
+    """Yield the events of an entity that has ended."""
     yield RETRY
     if first:
         yield first
@@ -134,7 +134,7 @@ def _stream(
     snapshot: Callable[[int], bytes],
     held: ExitStack | None = None,
 ) -> EventStream:
-    """Return the stream of a reader, which is counted while it reads. It closes `held` at its end."""
+    """Return the stream of a reader; the reader is counted while it reads, and its end closes `held`."""
     service = call.service
     with held or ExitStack() as stack:
         stack.enter_context(service.limiter.stream(call.token))

@@ -1,8 +1,8 @@
-"""The supervision tree for those who look: rows that changed, at most four times a second, while somebody reads.
+"""The supervision tree for readers: changed rows, at most four times a second, while there is a reader.
 
 Nothing here runs without a reader: no timer, and no subscription to the supervisors' events. The tree is read from the
-supervisors' books, so no actor is asked. Mailboxes change without an event, so they are sampled once a second, and more
-rarely where the tree is so large that reading it would take more than a twentieth of the event loop's time.
+supervisors' own state, so no actor is asked. Mailboxes change without an event, so they are sampled once a second, or
+more rarely if reading a large tree would take more than a twentieth of the event loop's time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["Supervision", "row_of", "rows_of", "traceback_of"]
 
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
-"""Seconds between two looks: without an event, and with one."""
+"""Seconds between two readings of the tree: without an event, and with one."""
 SHARE: Final = 20
-"""So many times as long as a look takes is the pause after it."""
+"""The pause after a reading, as a multiple of its duration."""
 CRASHES: Final = 200
 DAY: Final = 86_400.0
 LONGEST: Final = 8_000
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 class Supervision:
-    """The tree of one runtime as rows. `publish` is called with what changed, while `run` runs.
+    """The tree of one runtime as rows. `publish` is called with the changes while `run` runs.
 
     `reports` are crash reports from before, the newest first.
     """
@@ -71,7 +71,7 @@ class Supervision:
                     await self._woken.wait()
 
     def close(self) -> None:
-        """End it: nobody looks any more."""
+        """Stop following the tree: it has no reader."""
         self._scope.cancel()
 
     def snapshot(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def rows_of(runtime: Runtime, system: System | None = None) -> dict[str, Row]:
 
 
 def row_of(node: Node, now: float, runtime: Runtime) -> Row:
-    """Return what is told of one actor."""
+    """Return the row of one actor."""
     return {
         "path": node.path,
         "kind": node.kind,

@@ -1,4 +1,4 @@
-"""What those who operate the service may ask about its actors."""
+"""Handlers for operators: the actors of the service."""
 
 from __future__ import annotations
 

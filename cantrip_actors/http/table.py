@@ -29,11 +29,11 @@ class Row(NamedTuple):
     body: type[BaseModel] | None = None
     query: type[BaseModel] = models.NoQuery
     style: str = "problem"
-    """How errors look: "problem" (RFC 9457) or "openai"."""
+    """The form of errors: "problem" (RFC 9457) or "openai"."""
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence: the first line of its function's docstring."""
+        """The route's description: the first line of its function's docstring."""
         return (self.work.__doc__ or "").partition("\n")[0]
 
 
@@ -127,4 +127,4 @@ OPERATIONS: tuple[Row, ...] = (
     Row("GET", f"{BASE}/crashes", "observe", operations.list_crashes, {200: models.Items}),
     Row("GET", f"{BASE}/crashes/{{id}}", "observe", operations.get_crash, {200: models.CrashReport}),
 )
-"""What those who operate the service read."""
+"""The routes for operators."""

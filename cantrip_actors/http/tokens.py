@@ -1,7 +1,7 @@
-"""Who may do what: bearer tokens with scopes and tenants, from a file, or one for this run.
+"""Authorization: bearer tokens with scopes and tenants, from a file, or one token for this run.
 
-The file has the SHA-256 of each token and never the token itself. A token without a tenant sees the whole loom; where
-any token of the file has a tenant, one without has to have the scope `admin`.
+The file has the SHA-256 of each token and never the token itself. A token without a tenant sees the whole loom. If any
+token of the file has a tenant, a token without one needs the scope `admin`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["ANYONE", "SCOPES", "InvalidTokens", "Token", "Tokens", "add_token", 
 SCOPES: Final = (
     *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "admin"),
 )
-"""What a token may allow. `admin` allows everything, and sees all tenants."""
+"""The scopes of tokens. `admin` allows everything and sees all tenants."""
 
 PREFIX: Final = "ct_"
-"""How a token begins, so that scanners for leaked secrets find it."""
+"""The prefix of tokens, so that scanners for leaked secrets find them."""
 
 
 class InvalidTokens(CantripError, ValueError):
-    """A file of tokens, or a token to be made, that cannot be."""
+    """A file of tokens is invalid, or a token cannot be created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of a token. `cantrips` are the names that it may cast; None stands for all."""
+    """The properties of a token. `cantrips` are the names that it may cast; None allows all."""
 
     name: str
     digest: str
@@ -52,16 +52,16 @@ class Token:
     max_concurrent: int | None = None
 
     def allows(self, scope: str) -> bool:
-        """Return whether it has a scope."""
+        """Return whether the token has a scope."""
         return scope in self.scopes or "admin" in self.scopes
 
     def may_cast(self, cantrip: str) -> bool:
-        """Return whether it may use a cantrip."""
+        """Return whether the token may use a cantrip."""
         return self.cantrips is None or cantrip in self.cantrips
 
     @property
     def sender(self) -> str:
-        """How records name it."""
+        """The token's name in records."""
         return f"token:{self.name}"
 
 
@@ -121,7 +121,7 @@ def new_token() -> str:
 
 
 def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None = None) -> str:
-    """Make a token, add it to a file, which is made if it is not there, and return the token. Raises InvalidTokens."""
+    """Make a token, add it to a file (created if missing), and return the token. Raises InvalidTokens."""
     text = new_token()
     known = list(_read(path)) if path.exists() else []
     made = _token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
@@ -182,7 +182,7 @@ def _token(row: _Row, path: Path) -> Token:
 
 
 def _check(tokens: list[Token], path: Path) -> None:
-    """Raise InvalidTokens for two tokens of one name, and for one that would see the entities of other tenants."""
+    """Raise InvalidTokens for two tokens with one name, and for one that would see other tenants' entities."""
     names = [token.name for token in tokens]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,8 +1,8 @@
 """One connection to an MCP server, for the actor that holds it.
 
-The whole connection lives in the task that runs `hold`; calls come from other tasks. What the SDK and its transports
-raise becomes `ToolServerError` before a connection stands, and `LostServer` after it: those are the two things that a
-caller can be told. Anything else crashes the actor, whose supervisor starts a new one.
+The whole connection lives in the task that runs `hold`; calls come from other tasks. Errors of the SDK and its
+transports become `ToolServerError` before the connection is established, and `LostServer` after it; a caller gets no
+others. Anything else crashes the actor, whose supervisor starts a new one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from cantrip_actors.terms.wrapper import GateCall, Inquiry
 __all__ = ["endpoint", "hold", "inside", "program"]
 
 CONNECT: Final = 30.0
-"""Seconds in which a connection has to stand."""
+"""Seconds in which a connection has to be established."""
 
 PAGES: Final = 100
 """Pages of tools that a server may list."""
@@ -72,7 +72,7 @@ BREATH: Final = 0.1
 """Seconds between two reports of progress, at least."""
 
 LAST_WORDS: Final = 3
-"""Lines of a program's standard error that are told if it ends."""
+"""Lines of a program's standard error that the error message has if it ends."""
 
 INFO: Final = Implementation(name="cantrip-actors", version="1")
 
@@ -80,7 +80,7 @@ _log = get_logger("cantrip_actors.mcp")
 
 
 class _Near(NamedTuple):
-    """What surrounds a connection: the server's name, its standard error, what closes things, and who runs tasks."""
+    """The surroundings of a connection: the server's name, its standard error, its exit stack and its task group."""
 
     name: str
     said: _StandardError
@@ -89,7 +89,7 @@ class _Near(NamedTuple):
 
 
 Target = Callable[[_Near], Awaitable[Any]]
-"""Returns what the SDK's client connects to."""
+"""Returns the target that the SDK's client connects to."""
 
 
 async def hold(
@@ -168,7 +168,7 @@ def inside(server: Any) -> Target:
 
 
 class _Connection:
-    """A connection that stands."""
+    """An established connection."""
 
     session: ClientSession
 
@@ -176,16 +176,16 @@ class _Connection:
         self._name = name
         self._elicit = elicit
         self._calls: dict[anyio.Event, GateCall] = {}
-        """The calls under way, and what is set when one ends."""
+        """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection has ended."""
+        """True once the connection has ended."""
         return self.lost.is_set()
 
     async def tools(self) -> Sequence[Tool]:
-        """Return all tools that the server has now. Raises ToolServerError, LostServer."""
+        """Return all current tools of the server. Raises ToolServerError, LostServer."""
         found: list[Tool] = []
         cursor: str | None = None
         try:
@@ -209,7 +209,7 @@ class _Connection:
         return ToolServerError(f"server {self._name} refuses to list its tools: {problem.error.message}")
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
-        """Call a tool; `report` what it says meanwhile. Cancelling this cancels the request. Raises LostServer."""
+        """Call a tool; `report` gets its progress. Cancelling this cancels the request. Raises LostServer."""
         is_over = anyio.Event()
         self._calls[is_over] = call
         try:
@@ -221,7 +221,7 @@ class _Connection:
         except ValidationError as problem:
             told = f"{call.gate}: the server has done the call, but its answer is none: {_fault(problem)}"
             return Answered(told, is_error=True)
-        except RuntimeError as mismatch:  # the SDK checks structured content too, by what the server lists today
+        except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
             return Answered(f"{call.gate}: {mismatch}", is_error=True)
         finally:
             del self._calls[is_over]
@@ -258,17 +258,17 @@ class _Connection:
             except MCPError as problem:
                 if problem.error.code != HEADER_MISMATCH or is_listed:
                     raise
-                await self.tools()  # the headers of a request depend on what the server lists
+                await self.tools()  # the headers of a request depend on the list of tools
         raise AssertionError("the second attempt returns or raises")
 
     async def _input(self, request: Any, call: GateCall, resume: Mapping[str, Any]) -> Any:
-        """Return what a server gets for what it asks during a call; nothing but questions to a person are answered."""
+        """Return the answer to a server's request during a call; only questions to a person are answered."""
         if not isinstance(request, ElicitRequest):
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
         return await self._ask(request.params, call, resume)
 
     async def elicited(self, context: ClientRequestContext, params: Any) -> ElicitResult:  # noqa: ARG002  # the SDK's
-        """Answer a question that comes by itself: it belongs to a call if there is only one."""
+        """Answer a question that names no call: if only one call is running, it belongs to that."""
         if len(self._calls) != 1:
             return await self._ask(params, None)
         ((is_over, call),) = self._calls.items()
@@ -300,14 +300,14 @@ class _Connection:
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
 
     async def noted(self, message: Any) -> None:
-        """Note that a server has other tools now. Entities that have the old ones keep them (CALL-3)."""
+        """Note that a server has changed its tools. Entities keep the tools that they began with (CALL-3)."""
         if isinstance(message, ToolListChangedNotification):
             _log.info("the tools of a server have changed", server=self._name)
 
 
 @dataclass
 class _Asked:
-    """What a server wants to know before it answers a call, and what it has been told; `state` is its own."""
+    """The questions of a server before it answers a call, and the answers so far; `state` is the server's own."""
 
     rounds: int
     state: str | None
@@ -331,7 +331,7 @@ class _Asked:
 
     @classmethod
     def read(cls, inquiry: Inquiry) -> _Asked:
-        """Return what was asked before a call was continued, with the answer of the person."""
+        """Return the questions from before a call was continued, with the person's answer."""
         kept = inquiry.state
         requests = {key: _REQUEST.validate_python(one) for key, one in kept["requests"].items()}
         responses = {key: ElicitResult.model_validate(one) for key, one in kept["responses"].items()}
@@ -368,7 +368,7 @@ class _Progress:
 
 
 class _Watched:
-    """A transport of the SDK whose end is told: a client alone learns of it with its next request."""
+    """A transport of the SDK that reports its end; a client alone notices the end at its next request."""
 
     def __init__(self, transport: Any, lost: anyio.Event) -> None:
         self._transport = transport
@@ -383,7 +383,7 @@ class _Watched:
 
 
 class _WatchedStream:
-    """What a transport reads; its end sets `lost`."""
+    """The messages that a transport reads; their end sets `lost`."""
 
     def __init__(self, stream: Any, lost: anyio.Event) -> None:
         self._stream = stream
@@ -416,12 +416,12 @@ class _WatchedStream:
 
     @property
     def last_context(self) -> Any:
-        """The context of the sender, where the transport keeps it."""
+        """The context of the sender, if the transport keeps it."""
         return getattr(self._stream, "last_context", None)
 
 
 class _StandardError:
-    """What a program writes to its standard error: it goes to the log, at debug."""
+    """The standard error of a program; it goes to the log, at debug."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -431,7 +431,7 @@ class _StandardError:
         self.file = os.fdopen(write, "w", encoding="utf-8")
 
     def __enter__(self) -> None:
-        """Nothing: it is open already."""
+        """Do nothing: it is open already."""
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
@@ -449,7 +449,7 @@ class _StandardError:
         return "".join(f"\n  it wrote: {line[:500]}" for line in self._lines)
 
     async def read(self) -> None:
-        """Read what comes, for as long as the connection lasts."""
+        """Read lines for as long as the connection lasts."""
         rest = ""
         while True:
             await anyio.wait_readable(self._read)
@@ -464,14 +464,14 @@ class _StandardError:
 
 
 def _fault(problem: ValidationError) -> str:
-    """Return what is wrong with a message of a server, by its first fault."""
+    """Return the first fault of a server's message."""
     first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{problem.title}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _why(problems: BaseExceptionGroup[Any]) -> str:
-    """Return what went wrong, a text for each problem."""
-    return "; ".join(dict.fromkeys(_told(one) for one in _leaves(problems)))
+    """Return the problems as one text."""
+    return "; ".join(dict.fromkeys(_describe_problem(one) for one in _leaves(problems)))
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -482,7 +482,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
             yield one
 
 
-def _told(problem: BaseException) -> str:
+def _describe_problem(problem: BaseException) -> str:
     if isinstance(problem, MCPError):
         return problem.error.message
     if isinstance(problem, ToolServerError):

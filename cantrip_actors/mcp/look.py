@@ -1,4 +1,4 @@
-"""Look at a server without a runtime: connect, do one thing, and leave."""
+"""Use a server without a runtime: connect, do one thing, and disconnect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def server_at(target: str, name: str = "server", auth: str | OAuth | Login | None = None) -> McpServer:
-    """Return the server that a text names: a URL, or a command with its arguments. Raises InvalidCantrip."""
+    """Return the server for a URL, or for a command with its arguments. Raises InvalidCantrip."""
     if target.startswith(("http://", "https://")):
         return http(name, target, auth=auth)
     words = shlex.split(target)
@@ -43,11 +43,11 @@ def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awai
 
 
 async def _decline(_: Elicited) -> None:
-    """Answer nothing: nobody is asked."""
+    """Answer nothing: there is no person to ask."""
 
 
 async def with_connection(server: McpServer, work: Callable[[Connection], Awaitable[T]]) -> T:
-    """Return what `work` returns of a connection to a server. Raises ToolServerError."""
+    """Return the result of `work` with a connection to a server. Raises ToolServerError."""
     results: list[T] = []
     problems: list[Exception] = []
 

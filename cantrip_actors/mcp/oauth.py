@@ -1,4 +1,4 @@
-"""How this program logs in at a server behind a URL with OAuth, as a value. The flow itself is in `oauth_flow.py`."""
+"""OAuth logins at servers behind a URL, as values. The flow itself is in `oauth_flow.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cantrip_actors.terms.errors import InvalidCantrip
 __all__ = ["Login", "OAuth", "file_of", "oauth"]
 
 FOLDER: Final = Path(".cantrip", "oauth")
-"""Where tokens are kept, below the home folder of the user: no gate reads a folder called `.cantrip`."""
+"""The folder for tokens, below the user's home folder: no gate reads a folder called `.cantrip`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,12 @@ def oauth(
     A person logs in once, with `cantrip mcp login URL`; from then on the tokens are refreshed without one. `client_id`
     is that of a client that is registered with the authorization server; without it, one is registered.
 
-    With `client_id`, `client_secret` and `issuer`, nobody logs in: they are the client's own credentials (the grant
-    `client_credentials`), and they are sent to the authorization server with that `issuer` only.
+    `client_id`, `client_secret` and `issuer` together are the client's own credentials (the grant
+    `client_credentials`): no person logs in, and they are sent only to the authorization server with that `issuer`.
 
     Tokens are kept in `folder` (`~/.cantrip/oauth`), in files of mode 0600, one a server, that name their issuer.
 
-    Raises InvalidCantrip for a secret without a client or an issuer, and for an issuer that is no https URL.
+    Raises InvalidCantrip for a secret without a client or an issuer, and for an issuer that is not an https URL.
     """
     if client_secret is not None and (client_id is None or issuer is None):
         raise InvalidCantrip("oauth: client_secret needs client_id and issuer, the authorization server that made them")

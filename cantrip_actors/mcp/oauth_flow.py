@@ -1,6 +1,6 @@
 """Log in at a server with OAuth: the SDK's flow, with tokens in files and a link that a person opens.
 
-An entity never waits for a browser: where a person has to log in, its calls fail with `LoginNeeded`, which names the
+An entity never waits for a browser: if a person has to log in, its calls fail with `LoginNeeded`, which names the
 command. The command listens on the loopback address for the browser that comes back.
 """
 
@@ -38,10 +38,10 @@ __all__ = ["LoginNeeded", "authentication"]
 
 CALLBACK: Final = "/callback"
 LONGEST: Final = 16_384
-"""Bytes of a browser's request that are read."""
+"""The maximum bytes read of a browser's request."""
 
 EARLY: Final = 30.0
-"""Seconds before a token expires in which it is refreshed already."""
+"""A token is refreshed this many seconds before it expires."""
 
 _log = get_logger("cantrip_actors.mcp")
 
@@ -51,9 +51,9 @@ class LoginNeeded(ToolServerError):
 
 
 async def authentication(given: OAuth | Login, url: str, tasks: TaskGroup) -> httpx2.Auth:
-    """Return what adds the token to each request for a server, and gets a new one when it has to.
+    """Return the authentication that adds the token to each request for a server and refreshes it when needed.
 
-    `tasks` run for as long as it is used.
+    `tasks` have to run for as long as it is used.
     """
     if isinstance(given, Login):
         return _Person(given.oauth, url, await _Browser.listen(given, tasks))
@@ -61,15 +61,15 @@ async def authentication(given: OAuth | Login, url: str, tasks: TaskGroup) -> ht
 
 
 class _Tokens:
-    """The tokens of one server, in a file that only its owner may read."""
+    """The tokens of one server, in a file that only its owner can read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.context: Any = None
-        """What the SDK knows of the server."""
+        """The SDK's context of the server."""
 
     async def load(self, url: str) -> Mapping[str, Any] | None:
-        """Return what is kept of the server; None if it is nothing, or nothing that can be read."""
+        """Return the stored login of the server; None if it is missing or unreadable."""
         try:
             kept = orjson.loads(await anyio.Path(self._path).read_bytes())
         except FileNotFoundError:
@@ -80,15 +80,15 @@ class _Tokens:
         return kept if isinstance(kept, dict) and kept.get("url") == url else None
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return nothing: `load` does, with all that belongs to the tokens."""
+        """Return None: `load` returns the tokens, with all that belongs to them."""
         return None
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return nothing, likewise."""
+        """Return None: `load` returns the client with its tokens."""
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep tokens, with the client that has them and the metadata of their issuer."""
+        """Store tokens, with their client and the metadata of their issuer."""
         context = self.context
         metadata, client = context.oauth_metadata, context.client_info
         lasts = tokens.expires_in
@@ -103,7 +103,7 @@ class _Tokens:
         await anyio.to_thread.run_sync(self._write, orjson.dumps(kept))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Nothing: a client is kept with its tokens."""
+        """Do nothing: a client is stored with its tokens."""
 
     def _write(self, text: bytes) -> None:
         make_folder(self._path.parent)
@@ -113,7 +113,7 @@ class _Tokens:
         new.replace(self._path)
 
     async def restore(self, context: Any, url: str) -> bool:
-        """Give the SDK's context what is kept; return whether there are tokens."""
+        """Load the stored login into the SDK's context; return whether there are tokens."""
         kept = await self.load(url)
         if kept is None:
             return False
@@ -134,7 +134,7 @@ class _Tokens:
 
 
 class _Person(OAuthClientProvider):
-    """A login of a person, in the `browser`, or some time before."""
+    """A person's login, in the `browser` now or earlier."""
 
     def __init__(self, given: OAuth, url: str, browser: _Browser | None) -> None:
         self._given = given
@@ -156,7 +156,7 @@ class _Person(OAuthClientProvider):
         self._tokens.context = self.context
 
     async def _initialize(self) -> None:
-        """Load the tokens, unless a person logs in just now. Raises LoginNeeded."""
+        """Load the tokens, unless a person is logging in. Raises LoginNeeded."""
         context, given = self.context, self._given
         if self._browser is None and not await self._tokens.restore(context, context.server_url):
             raise _login_needed(context.server_url)
@@ -170,7 +170,7 @@ class _Person(OAuthClientProvider):
         self._initialized = True
 
     async def _perform_authorization(self) -> httpx2.Request:
-        if self._browser is None:  # the tokens are refused, and cannot be refreshed
+        if self._browser is None:  # the server refuses the tokens, and they cannot be refreshed
             raise _login_needed(self.context.server_url)
         return await super()._perform_authorization()
 
@@ -223,12 +223,12 @@ class _Browser:
         return browser
 
     async def show(self, link: str) -> None:
-        """Show the person the link; it is never opened from here."""
+        """Show the person the link; the program never opens it."""
         self._state = parse_qs(urlsplit(link).query).get("state", [""])[0]
         self._show(link)
 
     async def answer(self) -> AuthorizationCodeResult:
-        """Return what the authorization server says by the browser. Raises ToolServerError if it refuses."""
+        """Return the authorization server's answer, which the browser brings. Raises ToolServerError if it refuses."""
         await self._came.wait()
         if self._result is None:
             raise ToolServerError(f"the login was refused: {self._problem}")
@@ -261,7 +261,7 @@ class _Browser:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Return whether a line of the SDK is worth its traceback: what is expected is told to whoever calls."""
+    """Return whether to log the traceback of an SDK line; for expected errors the caller gets a message instead."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, ToolServerError)
 

@@ -24,10 +24,10 @@ from cantrip_actors.terms.tool_server import ToolServerError
 __all__ = ["Pipe"]
 
 LONGEST: Final = 16 * 2**20
-"""Bytes of one message of a program."""
+"""The maximum bytes of one message of a program."""
 
 RUBBISH: Final = 3
-"""Lines that are no messages and are logged; a program may write a million of them."""
+"""The maximum number of logged lines that are not messages; a program may write a million of them."""
 
 GRACE: Final = 2.0
 """Seconds that a program has to end after its input was closed, and again after SIGTERM."""
@@ -64,7 +64,7 @@ class Pipe:
     ) -> Pipe:
         """Start a program, which `stack` ends. Its environment is `env` and `INHERITED`. Raises OSError."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        with anyio.CancelScope(shield=True):  # or a program would be left that nobody knows
+        with anyio.CancelScope(shield=True):  # a cancelled start would leave a program without an owner
             process = await anyio.open_process(
                 list(command),
                 stdin=subprocess.PIPE,
@@ -126,7 +126,7 @@ async def _lines(output: ByteReceiveStream) -> AsyncGenerator[bytes, None]:
 
 
 async def _end(process: Process) -> None:
-    """Close a program's input, and end it and what it started if it goes on."""
+    """Close a program's input; if it keeps running, end it and its child processes."""
     with anyio.CancelScope(shield=True):
         assert process.stdin is not None, "it was started with pipes"
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -1,4 +1,4 @@
-"""What the SDK says in the words of this project: tools and results of calls. Pure functions."""
+"""Conversions from the SDK's types to ours: tools and results of calls. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["answered", "tool_of"]
 
 
 def tool_of(listed: McpTool) -> Tool:
-    """Return a tool as its server lists it."""
+    """Return a tool from its server's list."""
     hints = listed.annotations
     return Tool(
         listed.name,
@@ -41,7 +41,7 @@ def tool_of(listed: McpTool) -> Tool:
 
 
 def answered(result: CallToolResult, tool: Tool) -> Answered:
-    """Return what a call came to: its structured content if it has any, else its text; with its images and files."""
+    """Return the result of a call: its structured content if it has any, else its text; with images and files."""
     parts = [part for block in result.content for part in _part(block)]
     texts = [part for part in parts if isinstance(part, str)]
     files = [part for part in parts if not isinstance(part, str)]
@@ -80,7 +80,7 @@ def _part(block: Any) -> Iterator[str | File]:
 
 
 def _file(data: str, media_type: str, kind: type[File]) -> str | File:
-    """Return a file, or what is said of one that is none of those that an entity can have."""
+    """Return a file, or a text about a file that an entity cannot have."""
     try:
         content = base64.b64decode(data, validate=True)
         return kind(content) if kind is Image else kind(content, media_type=media_type or None)

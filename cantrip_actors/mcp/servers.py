@@ -1,4 +1,4 @@
-"""Servers of tools as values: which program or URL, with which options. Nothing here connects.
+"""Servers of tools as values: a program or a URL, and options. Nothing here connects.
 
 The SDK takes a second to import, so it is imported when a server is connected (`client.py`).
 """
@@ -28,7 +28,7 @@ class McpServer(ToolServer):
     elicit: Elicit | None = field(default=None, repr=False)
 
     def behind(self) -> tuple[Hashable, ...]:
-        """Return what `identity` does not say of the connection."""
+        """Return the part of the connection that `identity` leaves out."""
         return (self.elicit,)
 
 
@@ -200,7 +200,7 @@ def inproc(
 ) -> InprocServer:
     """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
 
-    `era` is the protocol that is spoken with it. The other options are as for `stdio`.
+    `era` is the era of the protocol to use. The other options are as for `stdio`.
     """
     return InprocServer(
         name=name,
@@ -217,7 +217,7 @@ def inproc(
 
 
 def _names(given: Any) -> Any:
-    """Return a list as a tuple, and anything else as it is, to be refused."""
+    """Return a list as a tuple, and anything else unchanged, so that validation refuses it."""
     return given if given is None or isinstance(given, str) else tuple(given)
 
 

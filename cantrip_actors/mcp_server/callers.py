@@ -11,7 +11,7 @@ __all__ = ["Caller", "Refused"]
 
 
 class Refused(CantripError):
-    """A request that this client may not make, or not now."""
+    """The client may not make this request, or not now."""
 
 
 def _allow(_scope: str) -> bool:
@@ -26,9 +26,9 @@ def _count_nothing(_entity_id: str) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request. `runtime` is the one of its tenant, `cantrips` are those that it may use, by name.
+    """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
-    `by` names it in records, and `door` says who vouches for that name. `allows` says whether it has a scope
+    `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
     (`cantrip_actors.http.tokens`). `check_cast` raises Refused if it may not begin another entity now, and
     `count_cast` counts one that it began.
     """
@@ -47,7 +47,7 @@ class Caller:
         return self.runtime.loom if self.allows("secrets") else self.runtime.shown_loom
 
     def sees(self, entity_id: str) -> bool:
-        """Return whether an entity exists, belongs to its tenant, and is at work for a cantrip that it may use."""
+        """Return whether an entity exists, belongs to the client's tenant, and has a cantrip that it may use."""
         loom = self.runtime.loom
         if not loom.has(entity_id):
             return False
@@ -57,6 +57,6 @@ class Caller:
         return (header.cantrip_name or "") in self.cantrips
 
     def check(self, scope: str) -> None:
-        """Raise Refused if it lacks a scope."""
+        """Raise Refused if the client lacks a scope."""
         if not self.allows(scope):
             raise Refused(f"this token lacks the scope {scope}")

@@ -1,8 +1,8 @@
-"""One `tools/call`: wait for the entity's work, report its turns, and put its requests to the client's user.
+"""One `tools/call`: wait for the entity's work, report its turns, and send its requests to the client's user.
 
 A client of the handshake era is asked during the call. A modern one gets `input_required` and calls again with the
-answers, and with the state that names the work: meanwhile the entity waits, as it does for any person. A client that
-has the tasks extension gets a task once the work takes long, or needs a person.
+answers and the state that names the work; meanwhile the entity waits, as it does for any person. A client with the
+tasks extension gets a task once the work takes long or needs a person.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
 def state_of(work: Work, put: frozenset[str]) -> str:
-    """Return the state of a call that goes out: which work, and which requests its user has seen."""
+    """Return the state of a call: its work, and the requests that its user has seen."""
     return json.dumps({"work": work.id, "put": sorted(put)})
 
 
 def work_of_state(caller: Caller, state: str) -> tuple[Work, frozenset[str]]:
-    """Return the work of a state that came back, and the requests that its user has seen. Raises UnknownWork."""
-    given = json.loads(state)  # what this server wrote: the SDK has checked its seal
+    """Return the work of a state from a client, and the requests that its user has seen. Raises UnknownWork."""
+    given = json.loads(state)  # this server wrote it: the SDK has checked its seal
     return Work.find(caller, given["work"]), frozenset(given["put"])
 
 
 class Call:
-    """A call under way. `put` are the ids of requests that its user has seen: each is put once."""
+    """A running call. `put` are the ids of requests that its user has seen: each is sent once."""
 
     def __init__(
         self, caller: Caller, context: ServerRequestContext[Any, Any], work: Work, put: frozenset[str] = frozenset()
@@ -64,12 +64,12 @@ class Call:
         self._tasks: TaskGroup
 
     async def answer(self, responses: Mapping[str, Any] | None) -> Answer:
-        """Make the decisions that came with the call, and wait. Cancelled, it calls the work off (MCP-16)."""
+        """Record the decisions that came with the call, and wait. Cancelling this cancels the work (MCP-16)."""
         try:
             await self._decide(responses or {})
             return await self._wait()
         except anyio.get_cancelled_exc_class():
-            # a runtime that is closed has ended the entity, or keeps it for the next process
+            # the closed runtime has ended the entity, or suspended it for the next process
             with anyio.CancelScope(shield=True), suppress(RuntimeClosed):
                 await self._work.cancel("the MCP client cancelled the call")
             raise
@@ -102,7 +102,7 @@ class Call:
                 await self._context.session.report_progress(count, message=f"turn {event.sequence}")
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Put requests of the entity, and of those below it, to the client's user."""
+        """Send the requests of the entity, and of those below it, to the client's user."""
         async with self._caller.runtime.requests(follow=True) as requests:
             task_status.started()
             async for request in requests:
@@ -114,7 +114,7 @@ class Call:
                 if not self._has_tasks:
                     waiting = [one for one in self._work.requests() if one.id not in self._put]
                     if not waiting:
-                        continue  # decided meanwhile
+                        continue  # it was decided meanwhile
                     self._found = types.InputRequiredResult(
                         input_requests=forms_of(self._caller, waiting),
                         request_state=state_of(self._work, frozenset(self._put)),

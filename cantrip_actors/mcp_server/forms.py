@@ -1,7 +1,7 @@
 """Requests to people as forms of the client (MCP elicitation), and its answers as decisions.
 
-A form is flat: an object of texts, numbers, truth values and choices. An approval is a choice; a question whose answer
-is no such thing is asked for as JSON.
+A form is flat: an object of texts, numbers, truth values and choices. An approval is a choice; if the answer to a
+question does not fit a form, the form asks for JSON.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _log = get_logger("cantrip_actors.mcp_server")
 
 
 def can_ask(caller: Caller, capabilities: types.ClientCapabilities | None) -> bool:
-    """Return whether a client has forms for its user, and may decide requests."""
+    """Return whether a client can show forms to its user and may decide requests."""
     offered = None if capabilities is None else capabilities.elicitation
-    has_forms = offered is not None and (offered.form is not None or offered.url is None)  # {} has forms
+    has_forms = offered is not None and (offered.form is not None or offered.url is None)  # an empty object means forms
     return has_forms and caller.allows("approve")
 
 
@@ -62,7 +62,7 @@ def forms_of(caller: Caller, requests: Iterable[Request]) -> types.InputRequests
 
 
 def _schema(request: Request) -> tuple[dict[str, Any], str]:
-    """Return the form of a question, and where its answer is: the "whole", the "field" answer, or in it as "json"."""
+    """Return the form of a question, and where its answer is: the "whole" form, its "field" answer, or "json" in it."""
     schema = dict(request.schema or {"type": "string"})
     if schema.get("type") == "object" and schema.get("properties"):
         fields = schema["properties"].values()
@@ -77,9 +77,9 @@ def _schema(request: Request) -> tuple[dict[str, Any], str]:
 
 
 async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -> None:
-    """Make the decision that a client's user gave; nothing, if the form was dismissed or its answer does not fit.
+    """Record the decision of a client's user; a dismissed form or an invalid answer records nothing.
 
-    A request that stays open waits for another answer, also at another door.
+    A request that stays open waits for another answer at this door or another one.
     """
     caller.check("approve")
     runtime, content = caller.runtime, answer.content or {}
@@ -96,7 +96,7 @@ async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -
     try:
         await runtime.decide(request.id, by=caller.by, door=caller.door, **decision)
     except (AlreadyDecided, EntityEnded, UnknownRequest):
-        pass  # somebody else decided, or the work was called off
+        pass  # another door decided, or the work was cancelled
     except InvalidDecision:
         _log.info("a request stays open: the client's answer does not fit it", entity=request.entity)
 

@@ -1,4 +1,4 @@
-"""What the loom has as resources: `cantrip://entities/{id}` and `cantrip://turns/{id}`, in JSON, without secrets."""
+"""The loom as resources: `cantrip://entities/{id}` and `cantrip://turns/{id}`, in JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENTITIES: Final = "cantrip://entities/"
 TURNS: Final = "cantrip://turns/"
 JSON: Final = "application/json"
 PAGE: Final = 50
-"""Entities of one answer to `resources/list`."""
+"""The entities on one page of `resources/list`."""
 
 TEMPLATES: Final = (
     types.ResourceTemplate(

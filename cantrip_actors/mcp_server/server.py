@@ -1,4 +1,4 @@
-"""The server: what it answers to each method, in both eras of the protocol. A transport runs it."""
+"""The server: its answer to each method, in both eras of the protocol. A transport runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cantrip_actors.mcp_server.work import UnknownWork, Work, error_result
 __all__ = ["make_server"]
 
 FRESH: Final = 60_000
-"""Milliseconds for which a client may keep the list of tools."""
+"""Milliseconds for which a client may cache the list of tools."""
 PATIENCE: Final = 7 * 86_400.0
 """Seconds for which a person may think about a request before the call's state expires; the entity waits longer."""
 
@@ -40,10 +40,10 @@ Context = ServerRequestContext[Any, Any]
 
 
 def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Caller], runtime: Runtime) -> Server[Any]:
-    """Return a server that offers cantrips by their names; `find` says who makes a request.
+    """Return a server that offers cantrips by their names; `find` returns the client of a request.
 
-    What clients bring back of a call that waits is sealed with a key of the runtime's loom: also the next process that
-    opens this loom continues the call.
+    Clients return the state of a waiting call. It is sealed with a key of the runtime's loom, so the next process that
+    opens this loom can continue the call.
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """
@@ -70,7 +70,7 @@ def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Calle
 
 
 class _Handlers:
-    """What is answered to each method but those of tasks."""
+    """The answers to all methods except those of tasks."""
 
     def __init__(self, offers: Mapping[str, Offer], find: Callable[[Context], Caller]) -> None:
         self._offers = offers
@@ -118,7 +118,7 @@ class _Handlers:
         return await to_thread.run_sync(list_resources, self._find(context), cursor)
 
     async def list_prompts(self, _context: Context, _params: Any) -> types.ListPromptsResult:
-        """Return no prompts: clients ask for them whatever a server says that it has."""
+        """Return no prompts: clients ask for them even if a server does not announce any."""
         return types.ListPromptsResult(prompts=[])
 
     async def list_templates(self, _context: Context, _params: Any) -> types.ListResourceTemplatesResult:
@@ -133,7 +133,7 @@ class _Handlers:
 
 
 class _Errors:
-    """Answers with errors of the protocol in place of ours."""
+    """Turns our errors into errors of the protocol."""
 
     def __init__(self, find: Callable[[Context], Caller]) -> None:
         self._find = find

@@ -1,4 +1,4 @@
-"""`cantrip mcp` on standard input and output: one client, which has started the process."""
+"""`cantrip mcp` on standard input and output: one client, which started the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["find_local", "serve_stdio"]
 
 
 def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> Caller:
-    """Return the client that has started this process: it may do what its user may, and sees no secrets."""
+    """Return the client that started this process: it has the rights of its user, and sees no secrets."""
     told = context.session.client_params
     name = "" if told is None else " ".join(told.client_info.name.split())[:60]
     return Caller(
@@ -35,7 +35,7 @@ def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: Serve
 async def serve_stdio(
     runtime: Runtime, cantrips: Mapping[str, Cantrip], messages: AsyncIterator[bytes], answers: BinaryIO
 ) -> None:
-    """Serve one client, whose messages are lines, until they end, or SIGTERM or SIGINT comes.
+    """Serve one client, whose messages are lines, until they end, or until SIGTERM or SIGINT.
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """

@@ -1,7 +1,7 @@
-"""The extension `io.modelcontextprotocol/tasks`: work that takes long is a task, and the task is the entity.
+"""The extension `io.modelcontextprotocol/tasks`: long work is a task, and the task is the entity.
 
-A task has no state that the loom does not have: its id is the entity's (or that of one intent of a long-lived entity),
-its status, its result and its open requests are read from the loom. So a task survives the server (MCP-14).
+A task has no state outside the loom: its id is the entity's (or that of one intent of a long-lived entity), and its
+status, its result and its open requests are read from the loom. So a task survives the server (MCP-14).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EXTENSION", "create_task_result", "has_tasks", "serve_tasks"]
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLL: Final = 1_000
-"""Milliseconds between looks that a client is told."""
+"""The polling interval in milliseconds that clients get."""
 
 Context = ServerRequestContext[Any, Any]
 Status = Literal["working", "input_required", "completed", "cancelled"]
@@ -40,7 +40,7 @@ class _UpdateParams(_TaskParams):
 
 
 def has_tasks(context: Context) -> bool:
-    """Return whether the client has said with this request that it knows tasks; none of the handshake era does."""
+    """Return whether the client announces tasks with this request; clients of the handshake era never do."""
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     return is_modern and context.session.check_client_capability(types.ClientCapabilities(extensions={EXTENSION: {}}))
 
@@ -64,7 +64,7 @@ def _task(work: Work, status: Status) -> dict[str, Any]:
         "status": status,
         "createdAt": began,
         "lastUpdatedAt": changed,
-        "ttlMs": None,  # for as long as the loom has it
+        "ttlMs": None,  # the task lasts as long as the loom has it
         "pollIntervalMs": POLL,
     }
 
@@ -76,7 +76,7 @@ def _check_header(context: Context, task_id: str) -> None:
 
 
 def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
-    """Let a server answer `tasks/get`, `tasks/update` and `tasks/cancel`. `find` says who makes a request."""
+    """Let a server answer `tasks/get`, `tasks/update` and `tasks/cancel`. `find` returns the client of a request."""
 
     def work_of(context: Context, task_id: str, scope: str) -> tuple[Caller, Work]:
         if not has_tasks(context):

@@ -15,7 +15,7 @@ from cantrip_actors import Cantrip, InvalidCantrip
 __all__ = ["Cast", "Fork", "Offer", "Send", "by_name", "offers_of"]
 
 LONGEST: Final = 128
-"""Characters of a tool's name (SEP-986)."""
+"""The maximum characters of a tool's name (SEP-986)."""
 DESCRIPTION: Final = 2_000
 
 
@@ -57,7 +57,7 @@ _KINDS: Final[Mapping[str, tuple[type[_Arguments], str, str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One tool: the name of its cantrip, what it does with it, and its definition."""
+    """One tool: the name of its cantrip, its kind, and its definition."""
 
     cantrip: str
     kind: Literal["cast", "send", "fork"]
@@ -99,7 +99,7 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
 
 
 def _description(name: str, cantrip: Cantrip) -> str:
-    """Return what a client may know of a cantrip: the first line of its system prompt, and its gates."""
+    """Return the description of a cantrip for clients: the first line of its system prompt, and its gates."""
     line = (cantrip.call.system_prompt or "").strip().partition("\n")[0]
     gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
     told = [line or f"Have the cantrip {name} achieve an intent.", f"Its gates: {gates}." if gates else ""]
@@ -125,7 +125,7 @@ def _output_schema(cantrip: Cantrip) -> dict[str, Any]:
 def _result_schema(cantrip: Cantrip) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of the answer, and the definitions that it refers to.
 
-    An answer in plain words ends an entity, too, unless it has to call `done` (D-004): so anything is possible then.
+    Without the obligation to call `done` (D-004), a plain text also ends an entity: then the schema allows anything.
     """
     done = cantrip.circle.open_gates.get("done")
     if done is None or not cantrip.circle.resolved.require_done_tool:

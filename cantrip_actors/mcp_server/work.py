@@ -1,4 +1,4 @@
-"""One intent that a tool call gave to an entity. It is in the loom, and is found again by its id in any process."""
+"""One intent that a tool call gave to an entity. It is in the loom, and any process finds it by its id."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cantrip_actors.terms.outcome import Outcome
 __all__ = ["CANCELLED", "UnknownWork", "Work", "error_result"]
 
 CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
-"""How an episode ends that was called off."""
+"""The reasons of cancelled episodes."""
 
 
 class UnknownWork(CantripError, KeyError):
-    """No task has this id, or it belongs to somebody else."""
+    """No task has this id, or it belongs to another client."""
 
     def __str__(self) -> str:
-        """Return the sentence, and not its repr, as a KeyError does."""
+        """Return the sentence; a KeyError would return its repr."""
         return str(self.args[0])
 
 
@@ -62,10 +62,10 @@ class Work:
     ) -> Work:
         """Give the intent of a tool call to an entity; it is in the loom when this returns.
 
-        What `survives` may become a task, which the next process continues: its entity is a long-lived one, since the
-        end of a runtime cancels one that was cast.
+        Work that `survives` may become a task, which the next process continues: its entity is long-lived, since
+        closing a runtime cancels a one-shot entity.
 
-        Raises InvalidIntent and what `Runtime.start`, `invoke` and `start_fork` and `Entity.post` raise; Refused.
+        Raises InvalidIntent, Refused, and the errors of `Runtime.start`, `invoke`, `start_fork` and `Entity.post`.
         """
         caller.check(offer.scope)
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
@@ -95,7 +95,7 @@ class Work:
             await self._episode()
         except CantripError as error:
             found = self.result()
-            return error_result(self._shown(str(error)), self._facts(None)) if found is None else found
+            return error_result(self._redact(str(error)), self._facts(None)) if found is None else found
         found = self.result()
         assert found is not None, "an episode that was waited for is in the loom"
         return found
@@ -123,7 +123,7 @@ class Work:
         if not outcome.terminated:
             ward = f" by the ward {outcome.ward}" if outcome.ward else ""
             told = outcome.error or outcome.summary or ""
-            return error_result(self._shown(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
+            return error_result(self._redact(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
@@ -136,14 +136,14 @@ class Work:
         loom, entity_id = self._caller.loom, self.entity.id
         usage = loom.subtree_usage(entity_id)
         return {
-            "result": None if outcome is None else self._shown(outcome.result),
+            "result": None if outcome is None else self._redact(outcome.result),
             "entity_id": entity_id,
             "turns": len(loom.turns(entity_id)),
             "tokens": usage.total_tokens,
             "cost": usage.cost or 0.0,
         }
 
-    def _shown(self, value: Any) -> Any:
+    def _redact(self, value: Any) -> Any:
         return value if self._caller.allows("secrets") else self._runtime.redact(value)
 
     def requests(self) -> list[Request]:
@@ -158,7 +158,7 @@ class Work:
         return entity_id is not None
 
     async def cancel(self, reason: str) -> None:
-        """Call the work off, unless it is done: end the episode of a later intent, and an entity at its first one."""
+        """Cancel unfinished work: a later intent ends with its episode, a first intent with its entity."""
         if self.outcome() is not None:
             return
         if not self.key:

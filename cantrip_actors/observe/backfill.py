@@ -91,7 +91,7 @@ class _Reader:
             case Began():
                 self._begin(fact)
             case Said():
-                self._said(turn, fact)
+                self._add_query(turn, fact)
             case Running():
                 self._gates.setdefault(fact.call_id, self._gate(turn, fact.gate, fact.call_id))
             case Delegated():
@@ -166,7 +166,7 @@ class _Reader:
             known[names.WARD] = ward
         self._made.append(replace(span, end=self._now, attributes=known, error=error, is_unfinished=is_unfinished))
 
-    def _said(self, turn: str, said: Said) -> None:
+    def _add_query(self, turn: str, said: Said) -> None:
         more: dict[str, Any] = {names.TURN: turn, names.SEQUENCE: self._turns + 1}
         for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
             if isinstance(said.metadata.get(name), str):

@@ -126,14 +126,14 @@ class Measuring:
         self._folded: list[Histogram] = []
         """The series that keep values until the next flush."""
         self._counting: dict[type, Callable[[str, Any], None]] = {
-            Began: self._began,
-            Said: self._said,
-            Ran: self._ran,
-            Turned: self._turned,
-            Compacted: self._compacted,
-            Waiting: self._waiting,
-            Settled: self._settled,
-            Closed: self._closed,
+            Began: self._begin_episode,
+            Said: self._count_utterance,
+            Ran: self._count_gate,
+            Turned: self._count_turn,
+            Compacted: self._count_fold,
+            Waiting: self._note_request,
+            Settled: self._count_decision,
+            Closed: self._count_close,
         }
         counters.before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
@@ -189,28 +189,28 @@ class Measuring:
             self._folded.append(found)
         return found
 
-    def _began(self, entity_id: str, began: Began) -> None:
+    def _begin_episode(self, entity_id: str, began: Began) -> None:
         self._episodes[entity_id] = _Episode(began.at)
         self._turns[entity_id] = 0.0
 
-    def _settled(self, entity_id: str, settled: Settled) -> None:
+    def _count_decision(self, entity_id: str, settled: Settled) -> None:
         gate, asked_at = self._pending.pop(entity_id, ("", ""))
         if asked_at:
             labels = (self._gate(entity_id, gate), settled.decision)
             self._counters.observe("cantrip.approval.wait", labels, _seconds(asked_at, settled.at))
 
-    def _waiting(self, entity_id: str, waiting: Waiting) -> None:
+    def _note_request(self, entity_id: str, waiting: Waiting) -> None:
         self._pending[entity_id] = (waiting.gate, waiting.at)
 
-    def _compacted(self, entity_id: str, compacted: Compacted) -> None:
+    def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
         self._use(entity_id, compacted.usage, "", {})
 
-    def _closed(self, entity_id: str, closed: Closed) -> None:
+    def _count_close(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
         if closed.reason not in ("terminated", "truncated"):  # those are counted with their turns
-            self._ended(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
+            self._count_end(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
 
-    def _said(self, entity_id: str, said: Said) -> None:
+    def _count_utterance(self, entity_id: str, said: Said) -> None:
         model = said.metadata.get("model")
         self._use(entity_id, said.usage, model if isinstance(model, str) else "", said.metadata)
         episode = self._episodes.get(entity_id)
@@ -243,7 +243,7 @@ class Measuring:
     def _tenant(self, about: _About) -> Labels:
         return (about.tenant,) if self._by_tenant else ()
 
-    def _ran(self, entity_id: str, ran: Ran) -> None:
+    def _count_gate(self, entity_id: str, ran: Ran) -> None:
         self._turns[entity_id] = self._turns.get(entity_id, 0.0) + ran.seconds
         if ran.call_id is None:
             self._counters.observe("cantrip.sandbox.duration", (ran.gate,), ran.seconds)
@@ -261,7 +261,7 @@ class Measuring:
             series = about.tools[ran.gate, ran.is_error] = self._histogram("gen_ai.execute_tool.duration", labels)
         series.add_later(ran.seconds)
 
-    def _turned(self, entity_id: str, turned: Turned) -> None:
+    def _count_turn(self, entity_id: str, turned: Turned) -> None:
         about = self._about(entity_id)
         if about.turns is None:
             about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._tenant(about)))
@@ -270,9 +270,9 @@ class Measuring:
         self._overhead.add_later(max(0.0, turned.seconds - spent))
         if turned.terminated or turned.truncated:
             reason = "terminated" if turned.terminated else "truncated"
-            self._ended(entity_id, reason, turned.ward, turned.at, is_error=False)
+            self._count_end(entity_id, reason, turned.ward, turned.at, is_error=False)
 
-    def _ended(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
+    def _count_end(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
         episode = self._episodes.pop(entity_id, None)
         self._turns.pop(entity_id, None)
         about = self._about(entity_id)

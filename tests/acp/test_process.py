@@ -117,7 +117,7 @@ def test_the_sdks_client_works_with_the_agent(backend: str, tmp_path: Path) -> N
 
 
 @pytest.mark.rule("ACP-04", "ACP-06", "ACP-07", "ACP-08")
-def test_rubbish_and_noise_leave_a_connection_of_messages() -> None:
+def test_invalid_input_and_printed_output_do_not_break_the_connection() -> None:
     with agent("--loom", "memory:") as on:
         assert on.ask("a", "initialize", protocolVersion=65535)["result"]["protocolVersion"] == 1
         for line, code in (("rubbish", -32700), ("[]", -32600), ("3", -32600), ('{"id": 7, "method": 3}', -32600)):

@@ -37,7 +37,7 @@ async def test_a_prompt_is_an_intent_and_its_answer_is_shown() -> None:
 
 
 @pytest.mark.rule("ACP-02")
-async def test_a_session_remembers_what_was_said() -> None:
+async def test_a_session_remembers_earlier_prompts() -> None:
     async with edited(helper()) as editor:
         session = await new(editor)
         for number in (1, 2, 3):
@@ -59,7 +59,7 @@ async def test_calls_of_gates_are_shown_with_their_results() -> None:
 
 
 @pytest.mark.rule("ACP-20")
-async def test_what_comes_with_a_prompt_reaches_the_entity() -> None:
+async def test_images_and_resources_of_a_prompt_reach_the_entity() -> None:
     picture = png(1200, 1100) + b"\0" * 5_000_000
     data = data_url(picture, "").partition(",")[2]
     async with edited(helper()) as editor:
@@ -178,7 +178,7 @@ async def test_a_prompt_that_is_cancelled_while_it_asks_ends() -> None:
 
 
 @pytest.mark.rule("ACP-16", "ACP-10")
-async def test_a_request_of_an_editor_that_went_away_is_put_again_at_load() -> None:
+async def test_a_request_to_a_closed_editor_is_sent_again_at_load() -> None:
     recipe = helper()
     async with Runtime.open("memory:", cantrips=[recipe]) as runtime:
         async with edited(recipe, runtime=runtime, answers={"session/request_permission": lambda _: None}) as editor:
@@ -286,7 +286,7 @@ async def test_deleting_a_session_twice_is_fine_and_the_loom_keeps_it() -> None:
 
 
 @pytest.mark.rule("ACP-17")
-async def test_options_are_told_completely_and_modes_keep_in_step() -> None:
+async def test_an_option_change_lists_all_options_and_keeps_the_mode_in_step() -> None:
     second = scripted(lambda _: {"content": "the second model"}, name="second")
     async with edited(helper(crystals={"second": second}), answers=chooses("allow")) as editor:
         made = await editor.ask("session/new", cwd="/", mcpServers=[])
@@ -329,7 +329,7 @@ async def test_the_mode_decides_what_the_entity_may_do() -> None:
 # Commands
 
 
-async def test_commands_look_at_a_session_and_take_it_back() -> None:
+async def test_commands_show_a_session_and_undo_its_prompts() -> None:
     recipe = helper()
     async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
         session = await new(editor)
@@ -511,7 +511,7 @@ async def test_in_the_mode_ask_the_user_decides_about_tools_of_servers_too() -> 
         ("x", "expected a list"),
     ],
 )
-async def test_servers_that_cannot_be_are_refused_with_the_session(servers: Any, told: str | None) -> None:
+async def test_a_session_with_invalid_servers_is_refused(servers: Any, told: str | None) -> None:
     async with edited(adder()) as editor:
         if told is None:
             assert (await editor.ask("session/new", cwd="/", mcpServers=servers))["sessionId"]

@@ -38,7 +38,7 @@ async def lines_of(pieces: Sequence[bytes]) -> list[bytes]:
         ([b"one\ntw", b"o\n\nthr", b"ee"], [b"one\n", b"two\n", b"\n", b"three"]),
     ],
 )
-async def test_lines_come_whole_however_they_were_written(pieces: list[bytes], lines: list[bytes]) -> None:
+async def test_lines_are_read_whole_from_any_chunks(pieces: list[bytes], lines: list[bytes]) -> None:
     assert await lines_of(pieces) == lines
 
 
@@ -57,7 +57,7 @@ async def test_a_file_on_a_disk_is_read(tmp_path: Path) -> None:
         assert [line async for line in Messages(file)] == [b"one\n", b"two"]
 
 
-async def test_waiting_for_a_line_is_given_up_at_once() -> None:
+async def test_a_wait_for_a_line_is_cancelled_at_once() -> None:
     here, there = os.pipe()
     with os.fdopen(here, "rb") as file, os.fdopen(there, "wb"):
         with anyio.move_on_after(0.05) as scope:

@@ -51,7 +51,7 @@ async def read(line: Reader) -> int:
         ("/api/v1/cantrips", {"authorization": "Bearer admin-token"}, 405),
     ],
 )
-async def test_a_connection_is_good_for_more_after_a_request_that_was_refused_unread(
+async def test_a_connection_is_reused_after_a_request_that_was_refused_unread(
     path: str, headers: dict[str, str], status: int
 ) -> None:
     async with served() as on, line_to(on) as line:
@@ -69,7 +69,7 @@ async def test_a_client_is_told_that_its_connection_is_closed_when_its_body_is_t
         assert (b"connection", b"close") in answer.headers
 
 
-async def test_a_body_that_stops_coming_is_not_waited_for() -> None:
+async def test_a_body_that_stops_arriving_ends_its_request() -> None:
     async with served(limits=Limits(patience=0.2)) as on, line_to(on) as line:
         await begin(line, "/api/v1/casts", 100, authorization="Bearer admin-token")
         await line.socket.send(b"{")

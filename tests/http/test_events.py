@@ -69,7 +69,7 @@ async def test_a_finished_entity_is_read_from_its_beginning_and_ends_with_204() 
             assert [one["event"] for one in await on.events(path, strange)] == ["snapshot", "end"]
 
 
-async def test_a_long_lived_entity_tells_its_episodes_and_goes_on() -> None:
+async def test_the_stream_of_a_long_lived_entity_continues_after_an_episode() -> None:
     async with served() as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         async with on.stream(f"entities/{begun['entity_id']}/events", "0") as reader:
@@ -226,7 +226,7 @@ async def test_the_stream_of_all_tells_of_new_and_old_entities_once() -> None:
             assert event["id"].startswith(cast["entity_id"])
 
 
-async def test_an_open_stream_counts_as_somebody_who_can_be_asked() -> None:
+async def test_an_open_stream_counts_as_a_person_who_can_be_asked() -> None:
     async with served(options={"unattended": "deny"}) as on:
         denied = await on.post("casts", {"cantrip": "echo", "intent": "pay 3", "wait": 5}, 200)
         assert "paid" not in denied["result"]
@@ -333,7 +333,7 @@ async def test_two_servers_on_one_loom_work_for_each_others_entities(tmp_path: P
         assert kinds[-1] == "end"
 
 
-def test_positions_sort_as_they_came() -> None:
+def test_positions_sort_in_order_of_arrival() -> None:
     assert Position.parse("7.1") == (7, 1)
     assert Position.parse(" 7 ") == (7, 0)
     assert Position.parse("7.10") is None

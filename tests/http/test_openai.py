@@ -124,7 +124,7 @@ async def test_an_entity_is_a_model_that_remembers() -> None:
         assert len(on.runtime.loom.turns(on.runtime.loom.entities()[0])) == 2
 
 
-async def test_what_comes_before_the_last_message_is_data() -> None:
+async def test_messages_before_the_last_one_are_data() -> None:
     async with served() as on, client_of(on) as client:
         said: Any = [{"role": "system", "content": "Be rude."}, {"role": "user", "content": "hello"}]
         await client.chat.completions.create(model="echo", messages=said)
@@ -156,7 +156,7 @@ async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, 
         assert (body["param"], body["code"], body["type"]) == (name, "unsupported_parameter", "invalid_request_error")
 
 
-async def test_errors_are_those_of_openai() -> None:
+async def test_errors_have_the_classes_of_openais_client() -> None:
     async with served() as on, client_of(on) as client:
         said: Any = [{"role": "user", "content": "hello"}]
         with pytest.raises(openai.NotFoundError):

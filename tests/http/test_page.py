@@ -697,7 +697,7 @@ def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrom
 
 
 @pytest.mark.rule("PAGE-06")
-def test_the_heap_of_a_page_that_is_open_for_long_stays_as_it_is(chrome: Any, service: Live) -> None:
+def test_the_heap_of_a_page_that_stays_open_does_not_grow(chrome: Any, service: Live) -> None:
     """With `EXHAUSTIVE=1` 300,000 updates, as many as come in five minutes; fewer otherwise."""
     with opened(chrome, service, is_staged=True) as page:
         session = page.context.new_cdp_session(page)
@@ -935,7 +935,7 @@ def form(url: str) -> str:
 
 
 @pytest.mark.rule("PAGE-14")
-def test_of_two_pages_the_stuck_one_slows_nothing_and_then_catches_up(chrome: Any, service: Live) -> None:
+def test_a_stuck_page_does_not_slow_another_and_then_catches_up(chrome: Any, service: Live) -> None:
     bob = cast(service, "echo", "turns 40 0.02", "bob-two-pages")
     with opened(chrome, service) as stuck, opened(chrome, service) as page:
         show(stuck, bob)

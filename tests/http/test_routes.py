@@ -133,7 +133,7 @@ async def test_the_openapi_document_describes_exactly_the_routes() -> None:
 
 
 @pytest.mark.rule("HTTP-18")
-async def test_what_is_done_by_http_is_in_the_loom_with_who_and_when() -> None:
+async def test_actions_over_http_are_recorded_with_their_token_and_time() -> None:
     async with served(tokens=[token(one, one, "read", "cast") for one in ("send", "steer", "stop", "reward")]) as on:
         as_ = on.as_token
         await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201, headers=as_("send"))
@@ -229,7 +229,7 @@ async def test_a_request_is_decided_once_and_the_second_caller_gets_the_first_de
 
 
 @pytest.mark.rule("HTTP-19")
-async def test_a_denial_and_mistaken_decisions() -> None:
+async def test_a_request_is_denied_and_invalid_decisions_are_refused() -> None:
     async with served() as on:
         await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
         request = await wait_for_request(on)
@@ -330,7 +330,7 @@ async def test_hosts_origins_and_cookies_of_other_pages_are_refused() -> None:
 
 
 @pytest.mark.rule("HTTP-13")
-async def test_the_pages_cookie_counts_for_the_page_only() -> None:
+async def test_the_pages_cookie_is_accepted_for_the_page_only() -> None:
     async with served() as on:
         await on.ask("POST", "/session", 401, headers={"authorization": "Bearer wrong"})
         started = await on.ask("POST", "/session", 204)
@@ -368,7 +368,7 @@ async def test_without_the_page_there_is_neither_page_nor_session() -> None:
 
 
 @pytest.mark.rule("HTTP-14")
-async def test_each_limit_says_which_one_was_met() -> None:
+async def test_an_exceeded_limit_is_named_in_the_response() -> None:
     limits = Limits(rate=1, burst=6, casts=1, streams=1, body=1000)
     async with served(limits=limits) as on:
         body = {"cantrip": "echo", "intent": "nap 5"}
@@ -407,7 +407,7 @@ STRANGE = [
 
 
 @pytest.mark.rule("HTTP-14")
-async def test_strange_bodies_are_mistakes_of_the_client() -> None:
+async def test_malformed_bodies_are_client_errors() -> None:
     async with served() as on:
         kind = {"content-type": "application/json"}
         for body, status in STRANGE:
@@ -423,7 +423,7 @@ async def test_strange_bodies_are_mistakes_of_the_client() -> None:
 
 
 @pytest.mark.rule("HTTP-15")
-async def test_a_mistake_of_ours_shows_nothing_but_its_id() -> None:
+async def test_an_internal_error_shows_only_its_id() -> None:
     async with served() as on:
 
         def broken(*_args: Any, **_more: Any) -> Any:
@@ -505,7 +505,7 @@ def librarian() -> Cantrip:
 
 
 @pytest.mark.rule("HTTP-01", "R-20")
-async def test_files_come_with_an_intent() -> None:
+async def test_an_intent_carries_files() -> None:
     report = {"url": data_url(PDF, "application/pdf"), "filename": "report.pdf"}
     notes = {"url": data_url(b"# Buy milk", "application/octet-stream"), "filename": "notes.md"}
     linked, photo = {"url": "https://example.org/a.pdf"}, {"url": data_url(png(), "image/png")}
@@ -520,7 +520,7 @@ async def test_files_come_with_an_intent() -> None:
 
 
 @pytest.mark.rule("HTTP-13", "R-20")
-async def test_how_large_a_body_with_files_may_be_is_a_setting() -> None:
+async def test_the_size_limit_of_a_body_with_files_is_a_setting() -> None:
     report = {"url": data_url(PDF + b" " * 2_000, "application/pdf"), "filename": "report.pdf"}
     body = {"cantrip": "librarian", "intent": "read", "wait": 5, "files": [report]}
     async with served([librarian()], limits=Limits(body=1_000)) as on:

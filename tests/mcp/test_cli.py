@@ -64,7 +64,7 @@ def recipe(folder: Path, gate: str) -> Path:
 
 
 @pytest.mark.rule("MCP-01", "MCP-11")
-def test_a_server_stands_among_the_gates_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_lists_a_server_among_its_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "a secret")
     gate = "{mcp: {name: files, command: [server, /data], only: [read], env: [GIVEN], ask: all}}"
     (server,) = load_recipe(recipe(tmp_path, gate)).circle.servers
@@ -89,6 +89,6 @@ def test_a_server_stands_among_the_gates_of_a_recipe(tmp_path: Path, monkeypatch
         ("{mcp: {name: files, command: x, pin: abc}}", 'pin: expected "sha256:"'),
     ],
 )
-def test_a_server_that_cannot_be_is_a_mistake_of_the_recipe(tmp_path: Path, gate: str, told: str) -> None:
+def test_an_invalid_server_is_an_error_of_the_recipe(tmp_path: Path, gate: str, told: str) -> None:
     with pytest.raises(InvalidRecipe, match=told):
         load_recipe(recipe(tmp_path, gate))

@@ -85,7 +85,7 @@ async def test_an_error_of_a_tool_is_an_error_observation() -> None:
 
 
 @pytest.mark.rule("MCP-05")
-async def test_a_picture_of_a_tool_is_an_image_of_the_observation() -> None:
+async def test_a_tools_picture_is_an_image_of_the_observation() -> None:
     async with Runtime.open() as runtime:
         outcome = await runtime.cast(spell(say("t__picture"), done("ok"), server=inproc("t", tools())), "go")
     (image,) = outcome.thread[0].observations[0].images
@@ -184,7 +184,7 @@ async def test_a_server_that_ends_again_and_again_is_given_up_for_a_while() -> N
 
 
 @pytest.mark.rule("MCP-02")
-async def test_a_call_that_only_reads_is_made_once_more() -> None:
+async def test_a_read_only_call_is_repeated_once() -> None:
     made: list[str] = []
 
     class Counting(Dying):
@@ -288,7 +288,7 @@ async def test_an_entity_keeps_the_tools_that_it_was_made_with(tmp_path: Any) ->
 
 
 @pytest.mark.rule("MCP-08")
-async def test_a_tool_that_is_not_there_is_refused_by_name() -> None:
+async def test_an_unknown_tool_is_refused_by_name() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(ToolServerError, match=r"has no tool 'subtract', which only= names: it has add,"):
             await runtime.cast(spell(done("ok"), server=inproc("t", tools(), only=["subtract"])), "go")
@@ -299,7 +299,7 @@ ASKING = [("handshake", "t__ask", ""), ("modern", "t__ask_again", " asked once")
 
 @pytest.mark.rule("MCP-09")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
-async def test_what_a_server_asks_a_person_is_answered_by_a_function(era: Any, tool: str, state: str) -> None:
+async def test_a_function_answers_a_servers_question(era: Any, tool: str, state: str) -> None:
     asked: list[Elicited] = []
 
     async def answer(what: Elicited) -> dict[str, Any]:
@@ -326,7 +326,7 @@ async def test_a_function_may_decline(era: Any, tool: str, state: str) -> None:
 
 @pytest.mark.rule("MCP-09", "MCP-10")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
-async def test_where_nobody_follows_requests_a_question_is_declined(era: Any, tool: str, state: str) -> None:
+async def test_a_question_is_declined_when_no_one_follows_requests(era: Any, tool: str, state: str) -> None:
     result, is_error = await first_seen(say(tool), server=inproc("t", tools(), era=era))
     assert result.split() == ["decline", *state.split()]
     assert not is_error
@@ -337,7 +337,7 @@ async def test_where_nobody_follows_requests_a_question_is_declined(era: Any, to
 @pytest.mark.parametrize(
     ("decision", "told"), [({"answer": {"size": 7}}, "accept 7"), ({"decision": "deny"}, "decline ")]
 )
-async def test_what_a_server_asks_is_a_question_to_whoever_follows_requests(
+async def test_a_servers_question_is_a_request_to_followers(
     era: Any, tool: str, state: str, decision: Any, told: str
 ) -> None:
     async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
@@ -434,7 +434,7 @@ async def test_an_interrupt_ends_a_call_whose_server_has_asked() -> None:
 
 
 @pytest.mark.rule("MCP-09")
-async def test_an_address_that_a_server_wants_opened_is_shown() -> None:
+async def test_a_url_that_a_server_wants_opened_is_shown() -> None:
     async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
         entity = await runtime.invoke(spell(say("t__log_in"), done("ok"), server=inproc("t", tools())), "go")
         asked = await anext(feed)
@@ -444,7 +444,7 @@ async def test_an_address_that_a_server_wants_opened_is_shown() -> None:
 
 
 @pytest.mark.rule("MCP-09")
-async def test_a_form_that_is_no_json_schema_is_declined() -> None:
+async def test_a_form_that_is_not_a_json_schema_is_declined() -> None:
     async with Runtime.open() as runtime, runtime.requests(follow=True):
         outcome = await runtime.cast(spell(say("t__ask_oddly"), done("ok"), server=inproc("t", tools())), "go")
         assert seen(outcome)[0] == ("decline", False)
@@ -569,7 +569,7 @@ def test_a_wrong_option_is_refused_when_it_is_written(make: Any, told: str) -> N
         make()
 
 
-async def test_a_wrapper_of_a_tool_that_is_not_there_is_refused() -> None:
+async def test_a_wrapper_of_an_unknown_tool_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(ToolServerError, match='unknown gate "t__ad": did you mean "t__add"'):
             await runtime.cast(spell(done("ok"), server=inproc("t", tools()), more=[ask_first("t__ad")]), "go")
@@ -577,7 +577,7 @@ async def test_a_wrapper_of_a_tool_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.rule("MCP-04")
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_tool_says_while_it_works_is_an_update_of_its_call(era: Any) -> None:
+async def test_progress_of_a_tool_is_an_update_of_its_call(era: Any) -> None:
     upserts, shown = Upserts(), []
 
     async def read() -> None:

@@ -85,7 +85,7 @@ async def test_a_call_whose_server_dies_is_of_unknown_outcome_and_the_next_call_
 
 
 @pytest.mark.rule("MCP-02")
-async def test_a_server_that_is_killed_while_nobody_calls_it_is_started_again() -> None:
+async def test_a_server_killed_between_calls_is_started_again() -> None:
     async with Runtime.open() as runtime:
         says = [say("t__process"), done("ok"), say("t__process"), done("ok")]
         entity = await runtime.invoke(spell(*says, server=program()), "go")
@@ -99,7 +99,7 @@ async def test_a_server_that_is_killed_while_nobody_calls_it_is_started_again() 
 
 
 @pytest.mark.rule("MCP-02")
-async def test_a_program_that_does_not_start_is_told_with_its_last_words() -> None:
+async def test_a_program_that_does_not_start_is_an_error_with_its_last_output() -> None:
     code = "import sys; sys.exit('no licence')"
     async with Runtime.open() as runtime:
         with pytest.raises(ToolServerError, match="no licence"):
@@ -127,7 +127,7 @@ async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
         ("content", "the server has done the call, but its answer is none: CallToolResult: content.0."),
     ],
 )
-async def test_a_server_that_does_not_keep_to_the_protocol_is_an_error_that_says_how(mode: str, told: str) -> None:
+async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode: str, told: str) -> None:
     server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", mode)
     async with Runtime.open() as runtime:
         try:
@@ -139,7 +139,7 @@ async def test_a_server_that_does_not_keep_to_the_protocol_is_an_error_that_says
 
 
 @pytest.mark.rule("MCP-12")
-async def test_a_program_that_ignores_its_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(tmp_path: Path) -> None:
     code = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -187,7 +187,7 @@ async def test_a_timeout_reaches_a_server_behind_a_url() -> None:
 
 
 @pytest.mark.rule("MCP-02")
-async def test_a_url_behind_which_nobody_answers_is_refused_by_name() -> None:
+async def test_a_url_without_a_server_is_refused_by_name() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(ToolServerError, match="server t: ConnectError"):
             await runtime.cast(spell(done("ok"), server=http("t", "http://127.0.0.1:9/mcp")), "go")

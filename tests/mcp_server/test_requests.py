@@ -60,7 +60,7 @@ async def test_a_question_is_a_form_of_its_own_schema(era: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["cancel", {"decision": "perhaps"}, {}])
-async def test_a_dismissed_request_waits_at_the_other_doors(era: str, answer: Any) -> None:
+async def test_a_dismissed_request_still_waits_at_the_other_doors(era: str, answer: Any) -> None:
     async with (
         connected(era, elicitation_callback=user(answer)) as (client, runtime),
         anyio.create_task_group() as tasks,

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parametrize("era", ERAS)
 
 
 @pytest.mark.rule("MCP-13")
-async def test_tools_are_listed_in_one_order_and_may_be_kept_for_a_while(era: str) -> None:
+async def test_tools_are_listed_in_a_fixed_order_and_may_be_cached(era: str) -> None:
     async with connected(era, [helper("b"), helper("a")]) as (client, _):
         listed = await client.list_tools()
         assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork"]
@@ -59,7 +59,7 @@ async def test_a_truncated_and_a_failed_entity_are_errors(era: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"intent": ""}, {"intent": 3}, {"intent": "x", "more": 1}])
-async def test_arguments_that_do_not_fit_are_an_error_that_a_model_can_read(era: str, arguments: Any) -> None:
+async def test_invalid_arguments_are_an_error_that_a_model_can_read(era: str, arguments: Any) -> None:
     async with connected(era) as (client, runtime):
         refused = await client.call_tool("helper", arguments)
         assert refused.is_error
@@ -140,7 +140,7 @@ async def test_a_cancelled_send_interrupts_and_keeps_the_entity(era: str) -> Non
         assert again.structured_content["result"] == "intent 3: more"
 
 
-async def test_resources_show_what_happened_without_secrets(era: str) -> None:
+async def test_resources_show_the_loom_without_secrets(era: str) -> None:
     async with connected(era) as (client, _):
         secret = "sk-ant-api03-" + "a" * 80
         told: Any = (await client.call_tool("helper", {"intent": f"keep {secret}"})).structured_content

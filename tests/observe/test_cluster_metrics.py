@@ -47,7 +47,7 @@ async def test_a_node_shows_its_load_and_the_nodes_that_it_sees(url: str, teleme
         assert value(telemetry, "cantrip.node.busy") == 0
 
 
-async def test_a_node_that_works_is_busy(url: str, telemetry: Telemetry) -> None:
+async def test_a_node_is_busy_while_it_works(url: str, telemetry: Telemetry) -> None:
     async with observed(url, telemetry, answering(delay=30.0)) as runtime:
         await runtime.submit("desk", "go")
         await anyio.sleep(5)
@@ -117,7 +117,7 @@ async def test_a_submission_is_never_late(url: str, telemetry: Telemetry) -> Non
 
 
 @pytest.mark.parametrize(("error", "why"), [(LoomError("away"), "unreachable"), (Fenced("taken"), "fenced")])
-async def test_what_the_store_refuses_is_counted(
+async def test_a_refused_append_is_counted(
     url: str, telemetry: Telemetry, error: LoomError, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with observed(url, telemetry) as runtime:
@@ -141,7 +141,7 @@ async def test_slices_of_shared_limits_are_counted_by_the_name_of_the_limits(tel
         assert drawn["team", "refused"] >= 1
 
 
-async def test_without_a_cluster_nothing_of_one_is_shown(telemetry: Telemetry) -> None:
+async def test_a_runtime_without_a_cluster_shows_no_cluster_metrics(telemetry: Telemetry) -> None:
     async with Runtime.open("memory:", telemetry=telemetry):
         assert not any(line.startswith("cantrip_node") for line in telemetry.prometheus().splitlines())
 

@@ -41,7 +41,7 @@ async def run(sdk: Sdk, **options: Any) -> str:
     return sdk.exported
 
 
-async def test_nothing_that_was_said_leaves_the_process_by_default() -> None:
+async def test_no_content_leaves_the_process_by_default() -> None:
     text = await run(Sdk())
     assert [mark for mark in (*MARKS, SECRET) if mark in text] == []
 
@@ -77,7 +77,7 @@ def test_the_environment_says_where_content_goes(variable: str | None, mode: str
     assert mode_of(variable) == mode
 
 
-async def test_the_environment_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_variable_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
     assert "USER-SAID" in await run(Sdk())
 
@@ -148,7 +148,7 @@ async def test_many_turns_cost_linear_bytes_with_new_inputs() -> None:
     assert max(sizes) < 600
 
 
-async def test_the_users_function_gets_what_was_said_without_secrets() -> None:
+async def test_the_users_function_gets_the_content_without_secrets() -> None:
     got: list[Any] = []
     await run(Sdk(), on_content=lambda span, *parts: got.append(parts))
     text = json.dumps(got)

@@ -47,7 +47,7 @@ def waiting(subscription: UpsertSubscription) -> list[Output]:
     return made
 
 
-async def test_what_is_published_is_read_in_order() -> None:
+async def test_a_subscription_reads_outputs_in_order() -> None:
     hub = Upserts(Batching((1,)))
     subscription = hub.subscribe()
     hub.publish(events(begin, text(), more("a b "), said("a b c"), DONE))
@@ -57,7 +57,7 @@ async def test_what_is_published_is_read_in_order() -> None:
 
 
 @pytest.mark.rule("U-24", "U-27")
-async def test_time_alone_shows_what_waits_and_the_reader_wakes_for_it() -> None:
+async def test_pending_content_is_delivered_when_its_time_is_up() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     read: list[tuple[float, Output]] = []
@@ -101,7 +101,7 @@ async def test_a_drip_is_visible_within_the_latency_at_every_reader() -> None:
 
 
 @pytest.mark.rule("U-55")
-async def test_a_subscriber_that_never_reads_costs_the_stream_nothing_but_its_latest_states() -> None:
+async def test_a_subscriber_that_never_reads_holds_only_the_latest_states() -> None:
     hub = Upserts(Batching((1,)))
     stuck, reads = hub.subscribe(), hub.subscribe()
     begun = anyio.current_time()
@@ -141,7 +141,7 @@ async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
 
 
 @pytest.mark.rule("U-56")
-async def test_overload_merges_updates_and_keeps_both_ends() -> None:
+async def test_a_slow_subscriber_gets_merged_updates_with_every_create_and_complete() -> None:
     hub = Upserts(Batching((1,)))
     slow, quick = hub.subscribe(), hub.subscribe()
     everything: list[Output] = []
@@ -163,7 +163,7 @@ async def test_overload_merges_updates_and_keeps_both_ends() -> None:
 
 
 @pytest.mark.rule("U-56")
-async def test_an_update_gives_way_to_its_end() -> None:
+async def test_a_waiting_update_is_replaced_by_the_completion_of_its_item() -> None:
     hub = Upserts(Batching((1,)))
     subscription = hub.subscribe()
     hub.publish(events(text(), more("a b ")))
@@ -173,7 +173,7 @@ async def test_an_update_gives_way_to_its_end() -> None:
 
 
 @pytest.mark.rule("U-56")
-async def test_what_waits_is_bounded_by_items_not_by_tokens() -> None:
+async def test_a_subscriptions_queue_is_bounded_by_items_not_tokens() -> None:
     hub = Upserts(Batching((1,)))
     subscription = hub.subscribe(capacity=10)
     hub.publish(events(text("a"), text("b"), text("c")))
@@ -194,7 +194,7 @@ async def test_the_slowest_reader_is_in_the_statistics() -> None:
 
 
 @pytest.mark.rule("U-24")
-async def test_what_is_due_is_shown_before_what_comes_with_the_next_envelope() -> None:
+async def test_due_content_is_shown_before_the_content_of_the_next_envelope() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     hub.publish(events(text(), more("one ")))
@@ -215,7 +215,7 @@ async def test_turn_events_are_never_merged() -> None:
 
 
 @pytest.mark.rule("U-56")
-async def test_who_does_not_read_at_all_is_told_and_may_come_back() -> None:
+async def test_a_subscriber_that_falls_behind_gets_an_error_and_can_subscribe_again() -> None:
     hub = Upserts()
     subscription = hub.subscribe(capacity=5)
     hub.publish(events(begin, *[said("x", f"m{n}") for n in range(6)]))
@@ -233,7 +233,7 @@ async def test_two_subscribers_see_the_same_states() -> None:
 
 
 @pytest.mark.rule("U-57")
-async def test_a_late_subscriber_gets_a_snapshot_then_what_everybody_gets() -> None:
+async def test_a_late_subscriber_gets_a_snapshot_and_then_the_same_outputs_as_others() -> None:
     hub = Upserts(Batching((1,)))
     early = hub.subscribe()
     hub.publish(events(begin, text(), call(), more("a b "), more("c d "), said("done", "m2")))
@@ -248,7 +248,7 @@ async def test_a_late_subscriber_gets_a_snapshot_then_what_everybody_gets() -> N
 
 
 @pytest.mark.rule("U-57")
-async def test_whenever_it_comes_there_is_no_gap_and_no_double() -> None:
+async def test_a_late_subscriber_sees_no_gap_and_no_duplicate() -> None:
     payloads = [begin, text(), *words(30), call(), called({}), output(), said("all"), text("n"), said("n", "n"), DONE]
     for moment in range(len(payloads) + 1):
         hub = Upserts(Batching((3,)))
@@ -284,7 +284,7 @@ async def test_a_snapshot_can_be_left_out() -> None:
     assert contents(waiting(subscription)) == ["after"]
 
 
-async def test_one_sessions_outputs_alone() -> None:
+async def test_a_subscription_to_one_session_gets_only_its_outputs() -> None:
     hub = Upserts()
     hub.publish(events(begin, said("a"), session="a"))
     subscription = hub.subscribe("b")
@@ -294,7 +294,7 @@ async def test_one_sessions_outputs_alone() -> None:
 
 
 @pytest.mark.rule("U-62")
-async def test_without_subscribers_nothing_runs_and_nothing_is_held_for_them() -> None:
+async def test_a_hub_without_subscribers_queues_nothing() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     hub.publish(events(begin, text(), more("a")))
@@ -307,7 +307,7 @@ async def test_without_subscribers_nothing_runs_and_nothing_is_held_for_them() -
 
 
 @pytest.mark.rule("U-62")
-async def test_watching_changes_nothing_of_what_is_shown() -> None:
+async def test_the_number_of_subscribers_does_not_change_the_outputs() -> None:
     def run(watchers: int) -> list[object]:
         hub = Upserts(Batching((2,)), wall=lambda: 0.0)
         watching = [hub.subscribe() for _ in range(watchers)]
@@ -319,7 +319,7 @@ async def test_watching_changes_nothing_of_what_is_shown() -> None:
 
 
 @pytest.mark.rule("U-50")
-async def test_when_the_source_is_lost_what_is_open_ends() -> None:
+async def test_open_items_and_turns_end_with_an_error_when_the_source_is_lost() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     hub.publish(events(begin, text(), more("hel")))
@@ -332,7 +332,7 @@ async def test_when_the_source_is_lost_what_is_open_ends() -> None:
     ]
 
 
-async def test_closing_lets_what_waits_be_read() -> None:
+async def test_a_closed_subscription_still_delivers_its_queued_outputs() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     hub.publish(events(begin))
@@ -343,7 +343,7 @@ async def test_closing_lets_what_waits_be_read() -> None:
     assert [m.type async for m in hub.subscribe()] == ["turn_started", "message"]
 
 
-async def test_a_reader_that_is_cancelled_can_read_on() -> None:
+async def test_a_cancelled_reader_can_continue_to_read() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     with anyio.move_on_after(1):
@@ -352,7 +352,7 @@ async def test_a_reader_that_is_cancelled_can_read_on() -> None:
     assert (await anext(subscription)).type == "turn_started"
 
 
-async def test_two_readers_of_one_subscription_share_it() -> None:
+async def test_two_readers_of_one_subscription_share_its_outputs() -> None:
     hub = Upserts()
     subscription = hub.subscribe()
     seen: list[Output] = []

@@ -121,7 +121,7 @@ def test_gate_results_come_before_the_end_of_their_turn() -> None:
 
 
 @pytest.mark.rule("U-53")
-def test_the_turns_id_is_out_before_the_crystal_has_answered() -> None:
+def test_the_turn_id_is_published_before_the_crystal_answers() -> None:
     watched = Watched(say("hi"))
     watched.go(upto=Ask)
     (started,) = watched.seen
@@ -182,7 +182,7 @@ def test_a_retried_provider_is_one_turn() -> None:
 
 
 @pytest.mark.rule("U-59", "U-60")
-def test_what_a_failed_attempt_had_finished_is_not_the_turns() -> None:
+def test_items_of_a_failed_attempt_do_not_belong_to_the_turn() -> None:
     watched = Watched(Response("whole", (done("ok"),), thinking="again"))
     watched.go(upto=Ask)
     watched.say(
@@ -208,7 +208,7 @@ def test_what_a_failed_attempt_had_finished_is_not_the_turns() -> None:
     ]
 
 
-def test_ids_that_others_have_made_have_no_attempts() -> None:
+def test_foreign_item_ids_have_no_attempts() -> None:
     stage = Stage()
     stage.feed(begin, said("a", "m1"), said("b", "m2"))
     assert [m.content for m in standing(stage.seen)] == ["a", "b"]
@@ -295,7 +295,7 @@ def test_cancelling_goes_down_with_a_cancelled_turn_each() -> None:
 
 @pytest.mark.rule("U-46")
 @pytest.mark.parametrize("event", [Stopped("timeout", "timeout(3)"), Interrupt("by hand")])
-def test_whoever_is_stopped_while_its_crystal_speaks_has_a_cancelled_turn(event) -> None:
+def test_an_entity_stopped_during_a_query_has_a_cancelled_turn(event) -> None:
     watched = Watched(lasting=True)
     watched.go(upto=Ask)
     watched.say(ItemStart("0", "message"), ItemDelta("0", "half a sentence"))
@@ -319,7 +319,7 @@ def test_a_crystal_that_fails_for_good_fails_the_turn() -> None:
 
 
 @pytest.mark.rule("U-39")
-def test_without_a_word_from_the_crystal_the_code_is_ours() -> None:
+def test_a_failure_without_a_provider_error_has_the_code_crystal_error() -> None:
     watched = Watched(Failed("no answer"))
     watched.go()
     assert watched.seen[-1].error_code == "CRYSTAL_ERROR"
@@ -371,7 +371,7 @@ def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
     assert watched.seen[-1].tool_arguments == {"text": "x"}
 
 
-def test_without_a_turn_there_is_nothing_to_end() -> None:
+def test_a_crash_outside_a_turn_emits_nothing() -> None:
     watched = Watched(say("hi"), lasting=True)
     watched.go()
     assert watched.stream.crash() == watched.stream.retry() == watched.stream.pass_on(ItemStart("0", "message")) == []

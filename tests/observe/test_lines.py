@@ -70,7 +70,7 @@ def test_importing_and_running_configures_neither_structlog_nor_logging() -> Non
 
 
 @pytest.mark.rule("LOG-02")
-async def test_lines_in_json_have_the_work_in_hand_and_the_span(lines: Any) -> None:
+async def test_json_lines_have_the_current_work_and_the_span(lines: Any) -> None:
     sdk = Sdk()
 
     @gate
@@ -157,7 +157,7 @@ async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.
 
 
 @pytest.mark.rule("LOG-04")
-async def test_what_ends_as_it_should_makes_no_report() -> None:
+async def test_a_normal_end_makes_no_crash_report() -> None:
     telemetry = Telemetry(otel=False)
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.invoke(cantrip(lambda _: done(1)), "stays")
@@ -166,7 +166,7 @@ async def test_what_ends_as_it_should_makes_no_report() -> None:
 
 
 @pytest.mark.rule("LOG-05")
-def test_a_storm_is_counted_and_a_group_is_told_by_its_leaves() -> None:
+def test_repeated_crashes_are_counted_and_an_exception_group_is_reported_by_its_leaves() -> None:
     crashes = Crashes()
     group = ExceptionGroup("several", [KeyError("a"), ExceptionGroup("inner", [ValueError("b")])])
     for _ in range(BURST + 7):
@@ -238,7 +238,7 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert "in block" in text
 
 
-def test_nobody_else_configured_logging() -> None:
+def test_the_library_adds_no_logging_handlers() -> None:
     assert logging.getLogger("cantrip_actors").handlers == []
 
 

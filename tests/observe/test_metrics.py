@@ -99,7 +99,7 @@ def test_every_metric_is_there_with_its_unit_and_buckets() -> None:
 
 
 @pytest.mark.rule("METRIC-02")
-async def test_counters_equal_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child, a fold with a summary, a denied call, a retry, a failed query, a ward and two crashes."""
     telemetry = counting()
 
@@ -170,7 +170,7 @@ async def test_counters_equal_what_happened(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.rule("METRIC-02", "N-57")
-async def test_gauges_show_what_is_there_now() -> None:
+async def test_gauges_show_the_current_values() -> None:
     telemetry = counting()
     seen: dict[str, dict[Any, float]] = {}
 
@@ -281,7 +281,7 @@ def test_a_label_has_at_most_200_values() -> None:
 
 
 @pytest.mark.rule("METRIC-05")
-async def test_the_page_is_made_while_an_actor_is_stuck_and_asks_none() -> None:
+async def test_the_page_is_rendered_while_an_actor_is_stuck_without_asking_any_actor() -> None:
     telemetry = counting()
     stuck = anyio.Event()
 
@@ -333,7 +333,7 @@ async def test_no_series_names_an_entity_an_intent_or_what_a_model_said() -> Non
 
 
 @pytest.mark.rule("METRIC-06")
-async def test_tenants_are_counted_only_when_that_is_wanted() -> None:
+async def test_tenants_are_counted_only_if_configured() -> None:
     for telemetry, labels in ((counting(), ("x",)), (counting(tenant_metrics=True), ("x", "acme"))):
         async with Runtime.open(telemetry=telemetry) as runtime:
             await runtime.tenant("acme").cast(cantrip([done(1)], name="x"), "go")

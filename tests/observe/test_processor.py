@@ -85,7 +85,7 @@ class TestContent:
         assert [(m.status, m.content) for m in made] == [("complete", "")]
 
     @pytest.mark.rule("U-12")
-    def test_nothing_but_blanks_is_one_completion(self) -> None:
+    def test_a_blank_item_is_one_completion(self) -> None:
         assert statuses(Stage().feed(text(), more("  \n"), said("  \n"))) == ["complete"]
 
     @pytest.mark.rule("U-13")
@@ -99,7 +99,7 @@ class TestContent:
         assert statuses(Stage().feed(said("hello"), mused("hm"))) == ["complete", "complete"]
 
     @pytest.mark.rule("U-14")
-    def test_a_delta_for_an_unknown_item_is_nothing(self) -> None:
+    def test_a_delta_for_an_unknown_item_emits_nothing(self) -> None:
         stage = Stage([1])
         assert stage.feed(more("a b c d"), begin, more("a b c d")) == stage.seen[:1]
         assert stage.wait(60) == []
@@ -153,7 +153,7 @@ class TestGradient:
             pytest.param([3], [3, 1], [4], id="3, three and then one"),
         ],
     )
-    def test_the_golden_table(self, gradient, sizes, expected) -> None:
+    def test_batches_have_the_sizes_of_the_golden_table(self, gradient, sizes, expected) -> None:
         made = Stage(gradient).feed(text(), *[more("word " * size) for size in sizes])
         assert tokens(made) == expected
         assert statuses(made) == ["create"] + ["update"] * (len(expected) - 1)
@@ -192,12 +192,12 @@ class TestGradient:
 
     @pytest.mark.rule("U-22")
     @pytest.mark.parametrize("gradient", [(0,), (3, -1), (True,), (1.5,)])
-    def test_a_gradient_that_cannot_be_is_refused(self, gradient) -> None:
+    def test_an_invalid_gradient_is_refused(self, gradient) -> None:
         with pytest.raises(ValueError, match="gradient"):
             Batching(gradient)
 
     @pytest.mark.parametrize("field", ["timeout", "max_latency", "max_wait"])
-    def test_a_time_that_cannot_be_is_refused(self, field) -> None:
+    def test_an_invalid_time_is_refused(self, field) -> None:
         with pytest.raises(ValueError, match=field):
             Batching(**{field: -1.0})
 
@@ -227,7 +227,7 @@ class TestTimer:
         assert contents(stage.wait(0.001)) == ["hello you"]
 
     @pytest.mark.rule("U-24")
-    def test_after_the_first_flush_it_is_an_update(self) -> None:
+    def test_a_flush_after_the_first_one_is_an_update(self) -> None:
         stage = Stage(timeout=0.05)
         stage.feed(text(), more("hello"))
         stage.wait(1)
@@ -276,7 +276,7 @@ class TestTimer:
         assert stage.wait(60) == []
 
     @pytest.mark.rule("U-26")
-    def test_blanks_alone_are_nothing_to_show(self) -> None:
+    def test_blanks_alone_emit_nothing(self) -> None:
         stage = Stage(max_latency=0.2)
         stage.feed(text(), more(" \n "))
         assert stage.wait(60) == []
@@ -293,7 +293,7 @@ class TestTimer:
         assert first.content == "w w "
 
     @pytest.mark.rule("U-27")
-    def test_the_wait_begins_with_the_first_thing_that_can_be_seen(self) -> None:
+    def test_the_wait_begins_with_the_first_visible_content(self) -> None:
         stage = Stage(max_latency=0.2)
         stage.feed(text(), more("\n\n"))
         stage.wait(5)
@@ -302,7 +302,7 @@ class TestTimer:
         assert contents(stage.wait(0.001)) == ["\n\nhello"]
 
     @pytest.mark.rule("U-27")
-    def test_after_that_the_gradient_goes_on(self) -> None:
+    def test_the_gradient_continues_after_the_first_flush_for_latency(self) -> None:
         stage = Stage([3], max_latency=0.2)
         stage.feed(text(), more("one "))
         assert len(stage.wait(0.2)) == 1
@@ -311,7 +311,7 @@ class TestTimer:
         assert tokens(stage.feed(more("a b c "))) == [5]
 
     @pytest.mark.rule("U-27")
-    def test_nor_does_a_steady_drip_ever_starve_what_comes_later(self) -> None:
+    def test_a_steady_drip_never_delays_later_content_beyond_the_maximum_wait(self) -> None:
         stage = Stage(max_latency=0.2, max_wait=2.0)
         stage.feed(text())
         for _ in range(40):
@@ -322,7 +322,7 @@ class TestTimer:
         assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 2.5
 
     @pytest.mark.rule("U-27")
-    def test_it_is_so_without_being_asked_for(self) -> None:
+    def test_the_default_latency_is_200_ms(self) -> None:
         assert Batching().max_latency == 0.2
 
     @pytest.mark.rule("U-28")
@@ -334,7 +334,7 @@ class TestTimer:
         assert contents(stage.wait(1)) == ["partial"]
 
     @pytest.mark.rule("U-28")
-    def test_and_at_the_end_of_the_turn(self) -> None:
+    def test_the_rest_of_a_cut_word_is_flushed_at_the_end_of_the_turn(self) -> None:
         stage = Stage()
         stage.feed(text(), more("par"))
         stage.wait(1)
@@ -383,7 +383,7 @@ class TestTools:
         assert [(m.status, m.tool_arguments) for m in made] == [("create", {"q": 1}), ("complete", {"q": 1})]
 
     @pytest.mark.rule("U-34")
-    def test_interleaved_calls_keep_to_themselves(self) -> None:
+    def test_interleaved_calls_do_not_mix(self) -> None:
         made = Stage().feed(
             call("a", "1", "add"),
             call("b", "2", "sub"),
@@ -407,11 +407,11 @@ class TestTools:
         assert (made.tool_name, made.tool_arguments, made.tool_output) == ("unknown_tool", {}, "found")
 
     @pytest.mark.rule("U-36")
-    def test_output_after_a_cancelled_call_is_nothing(self) -> None:
+    def test_an_output_after_a_cancelled_call_emits_nothing(self) -> None:
         assert statuses(Stage().feed(call(), ItemCancelled("c"), called({}), output_begins(), output())) == ["create"]
 
     @pytest.mark.rule("U-32", "U-36")
-    def test_a_second_output_of_a_call_is_nothing(self) -> None:
+    def test_a_second_output_of_a_call_emits_nothing(self) -> None:
         assert statuses(Stage().feed(call(), output(), output(item="o2"))) == ["create", "complete"]
 
     def test_cancelling_an_output_leaves_the_call_open(self) -> None:
@@ -439,7 +439,7 @@ class TestTerminal:
         assert last == TurnError("t", "s", "RATE_LIMIT", "too many requests")
 
     @pytest.mark.rule("U-37")
-    def test_what_was_finished_is_not_closed_again(self) -> None:
+    def test_a_finished_item_is_not_closed_again_by_an_error(self) -> None:
         stage = Stage()
         stage.feed(begin, said("a", "m1"), call(), output())
         assert stage.feed(ResponseError(ERROR)) == [TurnError("t", "s", "RATE_LIMIT", "too many requests")]
@@ -472,7 +472,7 @@ class TestTerminal:
             (failed(None, ""), "RESPONSE_ERROR", "Response finished with error status"),
         ],
     )
-    def test_which_error_a_failed_turn_shows(self, end, code, message) -> None:
+    def test_a_failed_turn_shows_its_error(self, end, code, message) -> None:
         assert Stage().feed(begin, end)[1:] == [TurnError("t", "s", code, message)]
 
     @pytest.mark.rule("U-39")
@@ -521,7 +521,7 @@ class TestTerminal:
         assert Stage().feed(ResponseStart("m", "p"), thought(), more("x", "r"))[1:] == []
 
     @pytest.mark.rule("U-43")
-    def test_the_provider_of_before_is_forgotten(self) -> None:
+    def test_a_new_response_forgets_the_previous_provider(self) -> None:
         stage = Stage([1])
         stage.feed(begin, ResponseDone("completed"), ResponseStart("m", "provider-2"), thought())
         assert [m.provider_id for m in stage.feed(more("a b c", "r"))] == ["provider-2"]
@@ -569,13 +569,13 @@ class TestTerminal:
 
 class TestCancelErrorDestroy:
     @pytest.mark.rule("U-45")
-    def test_a_cancelled_item_says_nothing_more(self) -> None:
+    def test_a_cancelled_item_emits_nothing_more(self) -> None:
         stage = Stage([1])
         assert stage.feed(text(), more("data"), ItemCancelled("m", "user_cancel")) == []
         assert stage.feed(more("a b c d"), said("a b c d"), ItemError("m", ERROR)) == []
 
     @pytest.mark.rule("U-45")
-    def test_others_go_on(self) -> None:
+    def test_other_items_continue_after_a_cancelled_item(self) -> None:
         stage = Stage([1])
         stage.feed(text("a"), text("b"), ItemCancelled("a"))
         assert contents(stage.feed(more("x y", "b"))) == ["x y"]
@@ -599,7 +599,7 @@ class TestCancelErrorDestroy:
         assert statuses(made) == ["create"]
 
     @pytest.mark.rule("U-46")
-    def test_an_item_that_showed_nothing_leaves_nothing(self) -> None:
+    def test_a_cancelled_item_that_showed_nothing_emits_nothing(self) -> None:
         made = Stage().feed(begin, text(), ItemCancelled("m"), ResponseDone("cancelled"))
         assert [m.type for m in made] == ["turn_started", "turn_complete"]
 
@@ -610,13 +610,13 @@ class TestCancelErrorDestroy:
         assert (made.error_code, made.error_message) == ("RATE_LIMIT", "too many requests")
 
     @pytest.mark.rule("U-47")
-    def test_and_is_final(self) -> None:
+    def test_an_items_error_is_final(self) -> None:
         stage = Stage([1])
         stage.feed(text(), more("half"), ItemError("m", ERROR))
         assert stage.feed(more("a b c"), said("whole"), ItemError("m", ERROR)) == []
 
     @pytest.mark.rule("U-47")
-    def test_an_error_of_an_unknown_item_is_nothing(self) -> None:
+    def test_an_error_of_an_unknown_item_emits_nothing(self) -> None:
         assert Stage().feed(ItemError("x", ERROR), begin, ItemError("x", ERROR))[1:] == []
 
     @pytest.mark.rule("U-48")
@@ -631,7 +631,7 @@ class TestCancelErrorDestroy:
         assert stage.feed(output(item="o2")) == []
 
     @pytest.mark.rule("U-49")
-    def test_destroying_ends_what_is_open_as_errors_with_the_reason(self) -> None:
+    def test_destroying_ends_open_items_as_errors_with_the_reason(self) -> None:
         stage = Stage()
         stage.feed(text(), more("partial data"))
         (made,) = stage.processor.destroy(CRASH)
@@ -639,7 +639,7 @@ class TestCancelErrorDestroy:
         assert (made.error_code, made.error_message) == ("PROCESS_CRASH", "it is gone")
 
     @pytest.mark.rule("U-48", "U-49")
-    def test_open_calls_too(self) -> None:
+    def test_destroying_ends_open_calls_as_errors(self) -> None:
         stage = Stage()
         stage.feed(text(), call())
         assert [(m.type, m.status) for m in stage.processor.destroy(CRASH)] == [
@@ -648,14 +648,14 @@ class TestCancelErrorDestroy:
         ]
 
     @pytest.mark.rule("U-49")
-    def test_destroying_twice_is_destroying_once(self) -> None:
+    def test_destroying_twice_emits_nothing_more(self) -> None:
         stage = Stage()
         stage.feed(begin, text(), more("partial data"))
         assert len(stage.processor.destroy(CRASH)) == 2
         assert stage.processor.destroy(CRASH) == []
 
     @pytest.mark.rule("U-49")
-    def test_afterwards_only_a_new_response_is_heard(self) -> None:
+    def test_only_a_new_response_is_processed_after_destroying(self) -> None:
         stage = Stage([1])
         stage.feed(text())
         stage.processor.destroy(CRASH)
@@ -675,7 +675,7 @@ class TestCancelErrorDestroy:
 
 class TestProvenance:
     @pytest.mark.rule("U-51")
-    def test_which_source_timestamp_an_upsert_carries(self) -> None:
+    def test_an_upsert_carries_the_timestamp_of_its_last_source_event(self) -> None:
         stage = Stage([2])
         at = lambda seconds: instant(MORNING + seconds)  # noqa: E731
         stage.feed(text())
@@ -725,7 +725,7 @@ class TestProvenance:
         assert stage.clock_reads == 2
 
     @pytest.mark.rule("U-52")
-    def test_and_only_grow(self) -> None:
+    def test_emission_times_never_decrease(self) -> None:
         times = iter([MORNING + 5, MORNING + 3, MORNING + 6])
         processor = Processor(lambda: next(times))
         made = [processor.process(envelope(said("x", f"m{n}")), 0.0)[0].emitted_at for n in range(3)]
@@ -740,7 +740,7 @@ class TestProvenance:
         assert {(m.turn_id, m.session_id) for m in stage.seen} == {("t7", "s9")}
 
     @pytest.mark.rule("U-54")
-    def test_nothing_more_than_the_contracts_fields(self) -> None:
+    def test_upserts_have_only_the_fields_of_the_contract(self) -> None:
         common = {"type", "status", "turnId", "sessionId", "itemId", "sourceTimestamp", "emittedAt"}
         stage = Stage([1])
         stage.feed(text(), more("a b"), said("x"), thought(), mused("y"), call(), called({}), output())
@@ -768,7 +768,7 @@ class TestProvenance:
         assert "parent" not in as_wire(message)
 
 
-def test_items_of_a_kind_that_do_not_fit_crash_nothing() -> None:
+def test_events_of_the_wrong_item_kind_crash_nothing() -> None:
     stage = Stage([1])
     stage.feed(call("x", "1"), said("a message after all", "x"), output("late", "o", "1"))
     stage.feed(text("y"), ItemDone("y", FinalFunctionCallOutput("9", "out", is_error=False)), said("done", "y"))

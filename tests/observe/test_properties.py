@@ -56,7 +56,7 @@ def test_tokens_are_counted_as_if_the_text_had_come_whole(given_text) -> None:
 
 @pytest.mark.rule("U-10", "U-11")
 @given(cuts, gradients)
-def test_however_a_text_is_cut_its_final_state_is_the_same(given_text, gradient) -> None:
+def test_a_text_cut_anywhere_has_the_same_final_state(given_text, gradient) -> None:
     whole, pieces = given_text
     stage = Stage(gradient)
     stage.feed(begin, text(), *map(more, pieces), said(whole), ResponseDone("completed"))
@@ -66,7 +66,7 @@ def test_however_a_text_is_cut_its_final_state_is_the_same(given_text, gradient)
 
 @pytest.mark.rule("U-10", "U-28")
 @given(cuts, gradients, st.sampled_from(["completed", "cancelled"]))
-def test_what_is_shown_grows_and_is_all_there_at_the_end(given_text, gradient, status) -> None:
+def test_shown_content_only_grows_and_is_complete_at_the_end(given_text, gradient, status) -> None:
     whole, pieces = given_text
     stage = Stage(gradient)
     stage.feed(begin, text(), *map(more, pieces), ResponseDone(status))
@@ -78,7 +78,7 @@ def test_what_is_shown_grows_and_is_all_there_at_the_end(given_text, gradient, s
 
 @pytest.mark.rule("U-24", "U-27")
 @given(st.lists(st.tuples(st.sampled_from(["a ", "b", " ", "c d e "]), st.floats(0, 3)), max_size=30), gradients)
-def test_nothing_waits_longer_than_it_may(pieces, gradient) -> None:
+def test_no_content_waits_longer_than_its_limit(pieces, gradient) -> None:
     stage = Stage(gradient, timeout=1.0, max_latency=0.2, max_wait=2.0)
     stage.feed(text())
     arrived: list[tuple[float, str, bool]] = []
@@ -158,7 +158,7 @@ def test_every_shown_item_ends_exactly_once_and_before_its_turn(payloads, end, g
 
 @pytest.mark.rule("U-37", "U-49")
 @given(items, st.integers(0, 30), st.booleans(), gradients)
-def test_a_turn_that_is_cut_short_by_an_error_leaves_nothing_open(payloads, length, crash, gradient) -> None:
+def test_a_turn_ended_by_an_error_leaves_no_item_open(payloads, length, crash, gradient) -> None:
     stage = Stage(gradient)
     stage.feed(begin, *payloads[:length])
     stage.seen += stage.processor.destroy(ERROR) if crash else stage.feed(ResponseError(ERROR)) and []
@@ -219,7 +219,7 @@ soup = st.one_of(
 
 @pytest.mark.rule("U-40", "U-41", "U-42", "U-44", "U-53")
 @given(st.lists(st.tuples(st.sampled_from("ab"), soup), max_size=60), gradients)
-def test_no_order_of_events_breaks_it(happenings, gradient) -> None:
+def test_any_order_of_events_keeps_turns_consistent(happenings, gradient) -> None:
     stage = Stage(gradient, max_latency=0.2)
     for turn, what in happenings:
         stage.wait(what) if isinstance(what, float) else stage.feed(what, turn=turn)
@@ -240,7 +240,7 @@ def test_no_order_of_events_breaks_it(happenings, gradient) -> None:
 
 @pytest.mark.rule("U-56", "U-57")
 @given(items, ends, st.sets(st.integers(0, 60)), st.integers(0, 60))
-def test_whoever_reads_when_they_like_ends_with_the_same_states(payloads, end, moments, late) -> None:
+def test_a_subscriber_reading_at_any_moments_ends_with_the_same_states(payloads, end, moments, late) -> None:
     hub = Upserts(Batching((1,), max_latency=None), wall=lambda: 0.0, clock=lambda: 0.0)
     always, sometimes = hub.subscribe(), hub.subscribe()
     whole: list[Output] = []

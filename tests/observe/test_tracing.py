@@ -93,7 +93,7 @@ async def test_a_cast_with_two_turns_a_child_and_a_code_circle_gives_the_tree(sd
 
 
 @pytest.mark.rule("OTEL-01")
-async def test_turns_are_spans_when_they_are_wanted(sdk: Sdk) -> None:
+async def test_turns_are_spans_if_configured(sdk: Sdk) -> None:
     async with Runtime.open(telemetry=sdk.telemetry(turn_spans=True)) as runtime:
         await runtime.cast(cantrip([say("look"), done(1)], look), "go")
     turns = [("turn 1", ["chat scripted", "execute_tool look"]), ("turn 2", ["chat scripted", "execute_tool done"])]
@@ -335,7 +335,7 @@ async def test_content_that_the_users_function_refuses_changes_nothing(sdk: Sdk)
 
 
 @pytest.mark.rule("OTEL-05")
-async def test_what_a_gate_does_has_the_gate_as_its_parent_wherever_it_runs(sdk: Sdk) -> None:
+async def test_spans_made_in_a_gate_are_below_the_gates_span_in_threads_and_tasks(sdk: Sdk) -> None:
     def make(name: str) -> None:
         sdk.tracer.start_span(name).end()
 
@@ -361,7 +361,7 @@ async def test_what_a_gate_does_has_the_gate_as_its_parent_wherever_it_runs(sdk:
 
 
 @pytest.mark.rule("OTEL-05")
-async def test_what_a_crystal_sends_has_the_query_as_its_parent(sdk: Sdk) -> None:
+async def test_spans_made_by_a_crystal_are_below_the_query(sdk: Sdk) -> None:
     async def answer(request: httpx.Request) -> httpx.Response:
         sdk.tracer.start_span("POST").end()
         return httpx.Response(200)
@@ -636,7 +636,7 @@ async def test_a_provider_that_fails_is_an_error_of_the_episode_too(sdk: Sdk) ->
 
 
 @pytest.mark.rule("OTEL-10")
-async def test_a_truncated_episode_is_no_error_and_a_cancelled_query_is_cancelled(sdk: Sdk) -> None:
+async def test_a_truncated_episode_is_not_an_error_and_a_cancelled_query_is_cancelled(sdk: Sdk) -> None:
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         await runtime.cast(cantrip(lambda _: say("look"), look, wards=(max_turns(1),)), "go")
         with anyio.move_on_after(0.2):
@@ -652,7 +652,7 @@ async def test_a_truncated_episode_is_no_error_and_a_cancelled_query_is_cancelle
 
 
 @pytest.mark.rule("OTEL-10")
-async def test_an_entity_that_crashes_for_good_is_an_error_with_the_class_of_its_exception(
+async def test_a_permanently_crashed_entity_is_an_error_with_the_class_of_its_exception(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = EntityActor._carry
