@@ -42,7 +42,7 @@ from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
-from cantrip_actors.mcp.results import answered, read, tool_of
+from cantrip_actors.mcp.results import answered, prompt_of, read, tool_of
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import (
     Answered,
@@ -50,6 +50,7 @@ from cantrip_actors.terms.tool_server import (
     Elicit,
     Elicited,
     LostServer,
+    Prompt,
     Report,
     Tool,
     ToolServerError,
@@ -62,10 +63,10 @@ CONNECT: Final = 30.0
 """Seconds in which a connection has to stand."""
 
 PAGES: Final = 100
-"""Pages of tools that a server may list."""
+"""Pages of tools or prompts that a server may list."""
 
 TOOLS: Final = 1_000
-"""Tools that a server may list: each schema is checked, which takes milliseconds."""
+"""Tools or prompts that a server may list: each schema of a tool is checked, which takes milliseconds."""
 
 ROUNDS: Final = 10
 """How often a server may ask for something during one call."""
@@ -215,6 +216,28 @@ class _Connection:
         except ValidationError as problem:
             raise ToolServerError(f"server {self._name} lists its tools wrongly: {_fault(problem)}") from None
         raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+
+    async def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts that the server has now, at most `TOOLS`. Raises ToolServerError, LostServer."""
+        found: list[Prompt] = []
+        cursor: str | None = None
+        try:
+            for _ in range(PAGES):
+                page = await self.session.list_prompts(params=PaginatedRequestParams(cursor=cursor))
+                found += map(prompt_of, page.prompts)
+                cursor = page.next_cursor
+                if cursor is None or len(found) > TOOLS:
+                    return found[:TOOLS]
+        except MCPError as problem:
+            if problem.error.code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            if problem.error.code == METHOD_NOT_FOUND:
+                return []
+            told = f"server {self._name} refuses to list its prompts: {problem.error.message}"
+            raise ToolServerError(told) from problem
+        except ValidationError as problem:
+            raise ToolServerError(f"server {self._name} lists its prompts wrongly: {_fault(problem)}") from None
+        return found
 
     async def _has_resources(self) -> bool:
         """Return whether the server lists any resource; one that lists them wrongly has none."""

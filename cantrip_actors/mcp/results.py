@@ -18,15 +18,16 @@ from mcp_types import (
     TextContent,
     TextResourceContents,
 )
+from mcp_types import Prompt as McpPrompt
 from mcp_types import Tool as McpTool
 
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.json_schema import misfits
-from cantrip_actors.terms.tool_server import Answered, Tool
+from cantrip_actors.terms.tool_server import Answered, Prompt, Tool
 
-__all__ = ["answered", "read", "tool_of"]
+__all__ = ["answered", "prompt_of", "read", "tool_of"]
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -39,6 +40,17 @@ def tool_of(listed: McpTool) -> Tool:
         listed.output_schema,
         read_only=bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
+    )
+
+
+def prompt_of(listed: McpPrompt) -> Prompt:
+    """Return a prompt as its server lists it."""
+    given = listed.arguments or []
+    return Prompt(
+        listed.name,
+        listed.description or listed.title or "",
+        {one.name: one.description or one.title or "" for one in given},
+        tuple(one.name for one in given if one.required),
     )
 
 

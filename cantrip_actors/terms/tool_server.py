@@ -36,6 +36,7 @@ __all__ = [
     "Elicited",
     "Listed",
     "LostServer",
+    "Prompt",
     "Report",
     "Tool",
     "ToolServer",
@@ -90,6 +91,15 @@ class Answered(NamedTuple):
     is_error: bool = False
 
 
+class Prompt(NamedTuple):
+    """A prompt as its server describes it: `arguments` has a description for each argument, `required` the needed."""
+
+    name: str
+    description: str
+    arguments: Mapping[str, str]
+    required: tuple[str, ...] = ()
+
+
 Report = Callable[[str], object]
 """Receives a line of progress from a running tool."""
 
@@ -122,6 +132,9 @@ class Connection(Protocol):
 
     async def tools(self) -> Sequence[Tool]:
         """Return all tools that the server has now, with those for its resources if it has any."""
+
+    async def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts that the server has now."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
