@@ -1,4 +1,4 @@
-"""`cantrip mcp ls`, `call` and `check`: look at an MCP server before an entity is given its tools. `login`: log in."""
+"""`cantrip mcp ls`, `prompts`, `call` and `check`: look at an MCP server before it is used. `login`: log in."""
 
 from __future__ import annotations
 
@@ -43,6 +43,29 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
         for gate in gates_of(server, listed, _no_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
         typer.echo(f'pin="{listed.digest}"')
+
+
+def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
+    """List the prompts of an MCP server, with their arguments; those in brackets may be left out."""
+    with report_errors(json=json, loom=NO_LOOM):
+        import anyio
+
+        from cantrip_actors.mcp.look import with_connection
+
+        found = anyio.run(with_connection, _server(target, token_env), lambda connection: connection.prompts())
+        if json:
+            print_json({"prompts": [one._asdict() for one in found]})
+            return
+        for one in found:
+            words = [name if name in one.required else f"[{name}]" for name in one.arguments]
+            typer.echo(printable(" ".join([one.name, *words])))
+            if one.description:
+                typer.echo(f"    {printable(one.description.strip().partition(chr(10))[0])}")
+            for name, told in one.arguments.items():
+                if told:
+                    typer.echo(f"    {printable(name)}: {printable(told.strip().partition(chr(10))[0])}")
+        if not found:
+            print_note("the server has no prompts")
 
 
 def call(
@@ -116,9 +139,16 @@ def login(
         typer.echo(f"connection: ok\ntools: {len(tools)}")
 
 
-COMMANDS: Final[Mapping[str, Callable[..., None]]] = {"ls": ls, "call": call, "check": check, "login": login}
+COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
+    "ls": ls,
+    "prompts": prompts,
+    "call": call,
+    "check": check,
+    "login": login,
+}
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "ls": ("cantrip mcp ls 'mcp-server-files /data'", "cantrip mcp ls https://example.org/mcp --token-env TOKEN"),
+    "prompts": ("cantrip mcp prompts https://example.org/mcp",),
     "call": ("""cantrip mcp call https://example.org/mcp search '{"query": "actors"}'""",),
     "check": ("cantrip mcp check 'mcp-server-files /data'",),
     "login": ("cantrip mcp login https://example.org/mcp",),

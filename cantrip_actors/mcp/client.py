@@ -33,6 +33,7 @@ from mcp_types import (
     InputRequest,
     InputRequiredResult,
     PaginatedRequestParams,
+    ReadResourceResult,
     ToolListChangedNotification,
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -40,7 +41,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
-from cantrip_actors.mcp.results import answered, tool_of
+from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
+from cantrip_actors.mcp.results import answered, prompt_of, read, tool_of
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import (
     Answered,
@@ -48,6 +50,7 @@ from cantrip_actors.terms.tool_server import (
     Elicit,
     Elicited,
     LostServer,
+    Prompt,
     Report,
     Tool,
     ToolServerError,
@@ -60,10 +63,10 @@ CONNECT: Final = 30.0
 """Seconds in which a connection has to be established."""
 
 PAGES: Final = 100
-"""Pages of tools that a server may list."""
+"""Pages of tools or prompts that a server may list."""
 
 TOOLS: Final = 1_000
-"""Tools that a server may list: each schema is checked, which takes milliseconds."""
+"""Tools or prompts that a server may list: each schema of a tool is checked, which takes milliseconds."""
 
 ROUNDS: Final = 10
 """How often a server may ask for something during one call."""
@@ -121,7 +124,7 @@ async def hold(
                 )
                 async with client:
                     connection.session = client.session
-                    await connection.tools()
+                    await connection.own_tools()
                     connecting.deadline = math.inf
                     ready(connection)
                     await connection.lost.wait()
@@ -185,6 +188,14 @@ class _Connection:
         return self.lost.is_set()
 
     async def tools(self) -> Sequence[Tool]:
+        """Return all current tools of the server, with those for its resources if it has any.
+
+        Raises ToolServerError, LostServer.
+        """
+        tools = await self.own_tools()
+        return [*tools, RESOURCES, READ] if await self._has_resources() else tools
+
+    async def own_tools(self) -> Sequence[Tool]:
         """Return all current tools of the server. Raises ToolServerError, LostServer."""
         found: list[Tool] = []
         cursor: str | None = None
@@ -198,10 +209,81 @@ class _Connection:
                 if cursor is None:
                     return found
         except MCPError as problem:
+            can = self.session.server_capabilities
+            if problem.error.code == METHOD_NOT_FOUND and can is not None and can.tools is None:
+                return []
             raise self._failed(problem) from problem
         except ValidationError as problem:
             raise ToolServerError(f"server {self._name} lists its tools wrongly: {_fault(problem)}") from None
         raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+
+    async def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts that the server has now, at most `TOOLS`. Raises ToolServerError, LostServer."""
+        found: list[Prompt] = []
+        cursor: str | None = None
+        try:
+            for _ in range(PAGES):
+                page = await self.session.list_prompts(params=PaginatedRequestParams(cursor=cursor))
+                found += map(prompt_of, page.prompts)
+                cursor = page.next_cursor
+                if cursor is None or len(found) > TOOLS:
+                    return found[:TOOLS]
+        except MCPError as problem:
+            if problem.error.code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            if problem.error.code == METHOD_NOT_FOUND:
+                return []
+            told = f"server {self._name} refuses to list its prompts: {problem.error.message}"
+            raise ToolServerError(told) from problem
+        except ValidationError as problem:
+            raise ToolServerError(f"server {self._name} lists its prompts wrongly: {_fault(problem)}") from None
+        return found
+
+    async def _has_resources(self) -> bool:
+        """Return whether the server lists any resource; one that lists them wrongly has none."""
+        can = self.session.server_capabilities
+        if can is None or can.resources is None:
+            return False
+        try:
+            found, _ = await self._resources(FIRST)
+        except MCPError as problem:
+            if problem.error.code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            _log.warning("a server refuses to list its resources", server=self._name, error=problem.error.message)
+            return False
+        except ValidationError as problem:
+            _log.warning("a server lists its resources wrongly", server=self._name, error=_fault(problem))
+            return False
+        return bool(found)
+
+    async def _resources(self, start: Place) -> tuple[list[dict[str, Any]], Place | None]:
+        """Return the resources from a place on, a bounded number of them, and the place after those."""
+        found: list[dict[str, Any]] = []
+        place: Place | None = start
+        for _ in range(REQUESTS):
+            if place is None or len(found) == LISTED:
+                break
+            params = PaginatedRequestParams(cursor=place.cursor or None)
+            try:
+                page = await (
+                    self.session.list_resources(params=params)
+                    if place.kind == "resource"
+                    else self.session.list_resource_templates(params=params)
+                )
+            except MCPError as problem:
+                if place.kind == "resource" or problem.error.code != METHOD_NOT_FOUND:
+                    raise
+                return found, None  # it has no templates
+            listed, place = place.take(page, LISTED - len(found))
+            found += map(entry_of, listed)
+        return found, place
+
+    async def _list(self, args: Mapping[str, Any], call: GateCall) -> Answered:
+        start = Place.read(str(args["cursor"])) if args.get("cursor") else FIRST
+        if start is None:
+            return Answered(f"{call.gate}: cursor: expected `next` of the result before", is_error=True)
+        found, place = await self._resources(start)
+        return Answered({"resources": found} | ({} if place is None else {"next": str(place)}))
 
     def _failed(self, problem: MCPError) -> Exception:
         if problem.error.code == CONNECTION_CLOSED:
@@ -213,6 +295,8 @@ class _Connection:
         is_over = anyio.Event()
         self._calls[is_over] = call
         try:
+            if tool.kind == "resources":
+                return await self._list(args, call)
             return await self._call(tool, args, call, _Progress(report))
         except MCPError as problem:
             if problem.error.code == CONNECTION_CLOSED:
@@ -237,7 +321,10 @@ class _Connection:
                     asked.responses[name] = await self._input(request, call, asked.resume(name))
                 result = await self._request(tool, args, asked.responses, asked.state, progress)
             if not isinstance(result, InputRequiredResult):
-                return answered(result, tool)
+                if result.result_type != "complete":
+                    told = f"{call.gate}: the server answers with a result of the type {result.result_type}"
+                    return Answered(f"{told}, which this client does not take", is_error=True)
+                return read(result) if isinstance(result, ReadResourceResult) else answered(result, tool)
             requests = dict(result.input_requests or {})
             asked = _Asked(1 if asked is None else asked.rounds + 1, result.request_state, requests, {})
         return Answered(f"{call.gate}: the server asked for something more than {ROUNDS} times", is_error=True)
@@ -245,6 +332,10 @@ class _Connection:
     async def _request(
         self, tool: Tool, args: Mapping[str, Any], responses: Any, state: str | None, progress: _Progress
     ) -> Any:
+        if tool.kind == "read":
+            return await self.session.read_resource(
+                str(args.get("uri", "")), input_responses=responses, request_state=state, allow_input_required=True
+            )
         for is_listed in (False, True):
             try:
                 return await self.session.call_tool(
@@ -258,7 +349,7 @@ class _Connection:
             except MCPError as problem:
                 if problem.error.code != HEADER_MISMATCH or is_listed:
                     raise
-                await self.tools()  # the headers of a request depend on the list of tools
+                await self.own_tools()  # the headers of a request depend on the list of tools
         raise AssertionError("the second attempt returns or raises")
 
     async def _input(self, request: Any, call: GateCall, resume: Mapping[str, Any]) -> Any:

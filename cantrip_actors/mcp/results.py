@@ -13,18 +13,21 @@ from mcp_types import (
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    ReadResourceResult,
     ResourceLink,
     TextContent,
+    TextResourceContents,
 )
+from mcp_types import Prompt as McpPrompt
 from mcp_types import Tool as McpTool
 
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.json_schema import misfits
-from cantrip_actors.terms.tool_server import Answered, Tool
+from cantrip_actors.terms.tool_server import Answered, Prompt, Tool
 
-__all__ = ["answered", "tool_of"]
+__all__ = ["answered", "prompt_of", "read", "tool_of"]
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -37,6 +40,17 @@ def tool_of(listed: McpTool) -> Tool:
         listed.output_schema,
         read_only=bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
+    )
+
+
+def prompt_of(listed: McpPrompt) -> Prompt:
+    """Return a prompt as its server lists it."""
+    given = listed.arguments or []
+    return Prompt(
+        listed.name,
+        listed.description or listed.title or "",
+        {one.name: one.description or one.title or "" for one in given},
+        tuple(one.name for one in given if one.required),
     )
 
 
@@ -61,6 +75,21 @@ def answered(result: CallToolResult, tool: Tool) -> Answered:
     return Answered([value, *files] if files else value)
 
 
+def read(result: ReadResourceResult) -> Answered:
+    """Return what a resource has: its text, or a list with its texts, images and files."""
+    parts = [_resource(one) for one in result.contents]
+    if all(isinstance(part, str) for part in parts):
+        return Answered("\n".join(map(str, parts)))
+    return Answered(parts)
+
+
+def _resource(resource: TextResourceContents | BlobResourceContents) -> str | File:
+    if isinstance(resource, TextResourceContents):
+        return resource.text
+    media_type = resource.mime_type or ""
+    return _file(resource.blob, media_type, Image if media_type.startswith("image/") else File)
+
+
 def _part(block: Any) -> Iterator[str | File]:
     if isinstance(block, TextContent):
         yield block.text
@@ -72,11 +101,7 @@ def _part(block: Any) -> Iterator[str | File]:
         told = f": {block.description}" if block.description else ""
         yield f"[resource {block.title or block.name} at {block.uri}{told}]"
     elif isinstance(block, EmbeddedResource):
-        resource = block.resource
-        if isinstance(resource, BlobResourceContents):
-            yield _file(resource.blob, resource.mime_type or "", File)
-        else:
-            yield resource.text
+        yield _resource(block.resource)
 
 
 def _file(data: str, media_type: str, kind: type[File]) -> str | File:

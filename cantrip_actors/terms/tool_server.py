@@ -36,6 +36,7 @@ __all__ = [
     "Elicited",
     "Listed",
     "LostServer",
+    "Prompt",
     "Report",
     "Tool",
     "ToolServer",
@@ -65,7 +66,10 @@ class LostServer(Exception):
 
 
 class Tool(NamedTuple):
-    """A tool as its server describes it: `parameters` and `output` are JSON Schemas, the rest are hints."""
+    """A tool as its server describes it: `parameters` and `output` are JSON Schemas, the rest are hints.
+
+    One of another `kind` than "tool" is not the server's own: it lists or reads the server's resources.
+    """
 
     name: str
     description: str
@@ -73,6 +77,11 @@ class Tool(NamedTuple):
     output: Mapping[str, Any] | None = None
     read_only: bool = False
     idempotent: bool = False
+    kind: Literal["tool", "resources", "read"] = "tool"
+
+    def defined(self) -> tuple[Any, ...]:
+        """Return what the digest of a server's tools covers."""
+        return tuple(self) if self.kind != "tool" else tuple(self)[:-1]
 
 
 class Answered(NamedTuple):
@@ -80,6 +89,15 @@ class Answered(NamedTuple):
 
     value: Any
     is_error: bool = False
+
+
+class Prompt(NamedTuple):
+    """A prompt as its server describes it: `arguments` has a description for each argument, `required` the needed."""
+
+    name: str
+    description: str
+    arguments: Mapping[str, str]
+    required: tuple[str, ...] = ()
 
 
 Report = Callable[[str], object]
@@ -113,7 +131,10 @@ class Connection(Protocol):
         """True if the connection has ended, so that nothing more can be sent."""
 
     async def tools(self) -> Sequence[Tool]:
-        """Return all tools that the server has now."""
+        """Return all tools that the server has now, with those for its resources if it has any."""
+
+    async def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts that the server has now."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
@@ -225,7 +246,7 @@ class Listed:
         tools would become gates of one name, and for an invalid schema.
         """
         every = sorted(tools, key=lambda one: one.name)
-        text = orjson.dumps([tuple(one) for one in every], option=orjson.OPT_SORT_KEYS)
+        text = orjson.dumps([one.defined() for one in every], option=orjson.OPT_SORT_KEYS)
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if server.pin is not None and server.pin != digest:
             raise ToolServerError(
@@ -241,16 +262,13 @@ class Listed:
                     f"server {server.name} has no tool {missing[0]!r}, which {what}= names: it has "
                     f"{', '.join(sorted(there)) or 'none'}"
                 )
-        kept = [one for one in every if server.only is None or one.name in server.only]
-        names: dict[str, str] = {}
+        kept = _selected(server, every)
+        names: dict[str, Tool] = {}
         for one in kept:
             name = gate_name(server, one.name)
             if name in names:
-                raise ToolServerError(
-                    f"server {server.name}: its tools {names[name]!r} and {one.name!r} would both be the gate {name}: "
-                    "leave one of them out, only=[…]"
-                )
-            names[name] = one.name
+                raise ToolServerError(f"server {server.name}: {_clash(names[name], one, name)}")
+            names[name] = one
             fault = fault_of_schema(one.parameters) or (one.output and fault_of_schema(one.output))
             if fault:
                 raise ToolServerError(f"server {server.name}: tool {one.name!r} has no valid JSON Schema: {fault}")
@@ -264,6 +282,23 @@ class Listed:
             "digest": self.digest,
             "tools": [_without_defaults(one) for one in self.tools],
         }
+
+
+def _clash(one: Tool, other: Tool, name: str) -> str:
+    if one.kind == other.kind:
+        told = f"its tools {one.name!r} and {other.name!r} would both be the gate {name}"
+        return f"{told}: leave one of them out, only=[…]"
+    own = one if one.kind == "tool" else other
+    told = f"its tool {own.name!r} and one of the gates for its resources would both be the gate {name}"
+    return f"{told}: name the tools that you want, only=[…]; {own.name!r} is then its tool"
+
+
+def _selected(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
+    """Return the tools that `only` names. A name that a tool of the server's own has is that tool's."""
+    if server.only is None:
+        return list(every)
+    own = {one.name for one in every if one.kind == "tool"}
+    return [one for one in every if one.name in server.only and (one.kind == "tool" or one.name not in own)]
 
 
 def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
@@ -308,7 +343,7 @@ def _gate_of(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: bool)
     made = Gate.of(
         call_tool,
         name=name,
-        description=described if in_programs else tool.description,
+        description=described if in_programs and tool.kind == "tool" else tool.description,
         parameters=_bare(tool.parameters) if in_programs else tool.parameters,
         idempotent=tool.idempotent and server.trust_hints,
         read_only=tool.read_only and server.trust_hints,

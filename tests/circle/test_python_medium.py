@@ -223,7 +223,7 @@ def test_sleeping_takes_no_time():
     assert time.monotonic() - started < 5
 
 
-def test_random_numbers_depend_only_on_the_program():
+def test_random_numbers_are_the_same_for_the_same_program():
     code = "import random\n[random.random() for i in range(3)]"
     first, again, other = (opened().begin(one) for one in (code, code, code + "  # other"))
     assert value(first) == value(again) != value(other)

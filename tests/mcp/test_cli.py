@@ -38,6 +38,13 @@ def test_ls_shows_the_tools_as_gates_and_the_digest_to_pin(capsys: Any) -> None:
 
 
 @pytest.mark.rule("MCP-01")
+def test_prompts_lists_the_prompts_of_a_server_with_their_arguments(capsys: Any) -> None:
+    assert run(capsys, "prompts", TARGET)[:2] == (0, "review file [style]\n    Review a file.\n")
+    (told,) = json.loads(run(capsys, "prompts", TARGET, "--json")[1])["prompts"]
+    assert (told["name"], list(told["arguments"]), told["required"]) == ("review", ["file", "style"], ["file"])
+
+
+@pytest.mark.rule("MCP-01")
 def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> None:
     code, out, _ = run(capsys, "call", TARGET, "add", '{"a": 1, "b": 2}')
     assert (code, json.loads(out)) == (0, {"result": 3})

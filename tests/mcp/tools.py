@@ -142,6 +142,11 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
             Path(file).write_text("", encoding="utf-8")
         os._exit(3)
 
+    @server.prompt()
+    def review(file: str, style: str = "short") -> str:
+        """Review a file."""
+        return f"Review {file}, {style}."
+
     return server
 
 

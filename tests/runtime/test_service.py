@@ -506,7 +506,7 @@ async def test_a_parent_that_hibernated_continues_in_its_context():
 
 @pytest.mark.rule("PROD-2")
 @pytest.mark.real_time
-async def test_a_runtime_of_another_event_loop_names_its_event_loop():
+async def test_a_runtime_refuses_calls_from_another_event_loop():
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(ASKING, "go", name="here")
         await entity.episode()
