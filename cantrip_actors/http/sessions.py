@@ -62,7 +62,7 @@ def _is_plain(request: Request) -> bool:
 
 
 def session_shape(token: Token) -> dict[str, object]:
-    """Return the scopes of the page's token, so that the page shows only allowed actions."""
+    """Return the name, scopes and tenant of the page's token; the page shows only allowed actions."""
     return {
         "name": token.name,
         "scopes": [one for one in SCOPES if token.allows(one)],
