@@ -87,12 +87,12 @@ FIRST: Final = Place("resource", 0, "")
 
 
 def entry_of(listed: Resource | ResourceTemplate) -> dict[str, Any]:
-    """Return a resource as an entity is told of it."""
-    told = {"uri": listed.uri} if isinstance(listed, Resource) else {"uriTemplate": listed.uri_template}
+    """Return the entry of a resource in the list that an entity reads."""
+    address = {"uri": listed.uri} if isinstance(listed, Resource) else {"uriTemplate": listed.uri_template}
     more = {
         "name": listed.title or listed.name,
         "description": (listed.description or "")[:LONGEST] or None,
         "type": listed.mime_type,
         "size": listed.size if isinstance(listed, Resource) else None,
     }
-    return {**told, **{name: one for name, one in more.items() if one is not None}}
+    return {**address, **{name: one for name, one in more.items() if one is not None}}

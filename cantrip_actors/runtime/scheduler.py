@@ -115,7 +115,7 @@ class Scheduler:
         return None if self._inboxes.hints is None else self._inboxes.heard
 
     def note(self, timer: Timer) -> None:
-        """Take note of a timer that was set. If it is due soon, other processes are told."""
+        """Take note of a timer that was set. If it is due soon, hint to other processes."""
         if timer.due is not None and timer.due <= self._core.time_of_day() + LOOK * SELDOM:
             self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
@@ -347,7 +347,7 @@ class Scheduler:
             except (KeyUsed, EntityEnded):
                 if not post:
                     raise
-                post = ()  # it was posted before, or nobody takes it any more
+                post = ()  # it was posted before, or its entity has ended
                 continue
             if rows is not None:
                 return new

@@ -1,8 +1,8 @@
 """JSON Schemas: check a schema, and list how a value violates one.
 
 A schema can be made to cost hours: by a regular expression that backtracks, or by references that double at each level.
-A user's own schema is trusted. That of a server of tools is not (`foreign`): what has no bound in it is not checked
-here, because the server checks its own arguments, and references are counted.
+A user's own schema is trusted. That of a server of tools is not (`foreign`): its unbounded keywords are left to the
+server, which checks its own arguments, and its references are counted.
 
 jsonschema takes a tenth of a second to import and most processes never use it, so it is imported on first use.
 """
