@@ -62,7 +62,7 @@ def simulated(family: str, faults=()):
 
 
 @pytest.mark.parametrize("family", MAKERS)
-async def test_a_provider_that_does_what_it_should_passes(family) -> None:
+async def test_a_correct_provider_passes_the_check(family) -> None:
     async with FaultyServer(simulated(family)) as server:
         crystal = MAKERS[family]("model-x", base_url=server.url, api_key="k")
         found = {one.probe: one for one in await check(crystal)}
