@@ -261,7 +261,7 @@ class TestForks:
 
     @pytest.mark.rule("LOOM-4")
     @pytest.mark.usefixtures("always")
-    async def test_a_fork_of_a_fork_has_its_variables_and_leaves_the_original_alone(self, language: str) -> None:
+    async def test_a_fork_of_a_fork_has_its_variables_and_does_not_affect_the_original(self, language: str) -> None:
         says = SAYS[language]
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
@@ -274,7 +274,7 @@ class TestForks:
             assert runtime.loom.turns(episode.entity_id) == before
 
 
-class TestWhatCannotBeUsed:
+class TestUnusableSnapshots:
     """Each falls back to replay, with a line in the log, and to the same result."""
 
     @staticmethod
@@ -447,9 +447,9 @@ class TestSecrets:
             assert secret not in repr(records)
 
 
-class TestWhatIsKept:
+class TestStoredSnapshots:
     @pytest.mark.rule("LOOM-1")
-    async def test_a_turn_refers_to_its_sandbox_and_a_call_to_the_program_that_waits(self) -> None:
+    async def test_a_turn_refers_to_its_sandbox_and_a_gate_call_to_the_waiting_program(self) -> None:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell("python", "set", "deep"), "go")
             records = runtime.loom.records(episode.entity_id)
