@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.rule("X-33")
-def test_redaction_is_measured_beside_another_commit():
+def test_redaction_is_measured_against_another_commit():
     command = [sys.executable, "-m", "bench", "redact", "--rounds", "1", "--beside", str(ROOT), "--json"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     told = orjson.loads(ran.stdout)

@@ -228,7 +228,7 @@ def test_workers_can_be_replaced_after_temporary_files_were_deleted():
 
 
 @LINUX
-def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_without_bubblewrap_has_no_jail(monkeypatch: pytest.MonkeyPatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else which(name))
     python_workers.close()
@@ -237,7 +237,7 @@ def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
 
 
 @LINUX
-def test_the_bare_interpreter_is_used_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
+def test_the_interpreter_is_run_directly_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(python_workers, "_works", lambda _: False)
     python_workers.close()
     assert opened().begin("1 + 1") == Finished(2)

@@ -183,7 +183,7 @@ def test_variables_that_cannot_be_saved_are_undone(box):
     assert ran(box, "echo $x ${#text}") == ("1 0\n", Finished)
 
 
-def test_apart_removes_only_large_variables_from_a_state():
+def test_apart_separates_only_large_variables_from_a_state():
     large = b"y" * LARGE
     state = (
         b'declare -a list=([0]="$(\ndeclare -- no=\\"%b\\"\n" [1]=$\'\\\'(\' [2]="z")\ndeclare -r fixed="%b"\n'

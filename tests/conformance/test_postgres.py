@@ -75,7 +75,7 @@ def test_a_killed_server_has_the_committed_data_after_a_restart():
             assert connection.execute("select one from kept").fetchone() == (1,)
 
 
-def test_a_missing_program_is_named(monkeypatch):
+def test_a_missing_postgres_program_is_named(monkeypatch):
     monkeypatch.setattr(postgres, "programs", lambda: None)
     with pytest.raises(FileNotFoundError, match="no initdb on PATH"):
         postgres.Server()
