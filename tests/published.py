@@ -171,7 +171,7 @@ def bare(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(item: dict[str, Any]) -> dict[str, Any]:
-    """An item of an answer as its type wants it: with the id that nobody sends where nothing is stored.
+    """Return an item of an answer with the id that its type requires and that is not sent when nothing is stored.
 
     OpenAI's own client for coding sends none either, and its API answers.
     """

@@ -33,7 +33,7 @@ SECONDS = 60
 
 
 class Block(NamedTuple):
-    """A fenced block: where it begins, what stands after the ticks, and its text."""
+    """A fenced block: its first line, the words after the ticks, and its text."""
 
     line: int
     info: tuple[str, ...]

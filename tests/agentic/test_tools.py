@@ -91,7 +91,7 @@ class TestRegistering:
 
 
 async def said_by(registry, *calls):
-    """What an entity hears of its calls of tools: each (name, args)."""
+    """Return the observations of an entity that calls these tools, each (name, args)."""
     script = [{"tool_calls": [{"gate": name, "args": args}]} for name, args in calls]
     end = {"tool_calls": [{"gate": "done", "args": {"answer": 1}}]}
     spell = Cantrip(scripted([*script, end]), circle=Circle(["done", *registry.gates()], [max_turns(20)]))

@@ -367,7 +367,7 @@ def test_the_type_check_accepts_right_calls_and_other_mistakes(right: str):
     call(sandbox.begin(right, {"unknown_before": "a", "limit": 2, "parts": ["a", 1]}))
 
 
-def test_code_that_cannot_be_parsed_raises_with_the_check_too():
+def test_code_that_cannot_be_parsed_raises_with_the_type_check():
     text = error(opened(type_check=True).begin("x = 1\ny = ("))
     assert text.startswith("SyntaxError")
     assert "line 2" in text

@@ -169,7 +169,7 @@ def test_no_program_escapes(code, jail, host):
 
 
 def left_behind(*command: str) -> list[str]:
-    """Those that go on running: other workers try the same things, and theirs end, too."""
+    """Return the processes that still run; those of other test workers end, too."""
     found = running(*command)
     ends = time.monotonic() + 5
     while found and time.monotonic() < ends:

@@ -1,4 +1,4 @@
-"""The demo of long documents: the answer is that of a plain count, and nobody was shown the document."""
+"""The demo of long documents: the answer equals a plain count, and no crystal saw the document."""
 
 import json
 

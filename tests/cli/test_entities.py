@@ -1,4 +1,4 @@
-"""Entities that outlive a command: named ones that take further intents, and those that a SIGKILL cut short."""
+"""Entities that outlive a command: named ones with further intents, and entities that a SIGKILL interrupted."""
 
 import os
 import signal

@@ -87,7 +87,7 @@ def cantrip() -> Cantrip:
 
 @pytest.fixture
 def loom(place: Path) -> Path:
-    """A loom in which everything that somebody could choose is hostile."""
+    """Return a loom in which every freely chosen text is hostile."""
     path = place / ".cantrip" / "loom.db"
     with Runtime.blocking(path) as runtime:
         runtime.cast(cantrip(), f"intent {ALL}")

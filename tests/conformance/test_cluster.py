@@ -15,7 +15,7 @@ ENTITIES = 100 if EXHAUSTIVE else 10
 
 
 def account(recorded: list[str], delivered: dict[str, int] | None = None, unknown: str = "") -> Account:
-    """An account of one who posted a, b and c."""
+    """Return the account of a client that posted a, b and c."""
     return Account(["a", "b", "c"], recorded, delivered or dict.fromkeys("abc", 1), frozenset(unknown))
 
 

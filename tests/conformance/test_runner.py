@@ -94,7 +94,7 @@ expect:
         turn_count: 2
 """)
 
-# Each of these is one statement made wrong: where it stands in `expect`, and what stands there instead.
+# Each of these makes one statement wrong: its position in `expect`, and the wrong value.
 WRONG = [
     ("result", "the End"),
     ("result", "end"),

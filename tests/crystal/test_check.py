@@ -31,7 +31,7 @@ WORDS = {
 
 
 def simulated(family: str, faults=()):
-    """A provider that understands the probes, but for those that are to go wrong."""
+    """Simulate a provider that answers the probes, except the ones that should fail."""
 
     def reply(asked) -> Reply:
         body = asked.body.decode()

@@ -409,7 +409,7 @@ class TestRetries:
 
 
 class TestRecording:
-    """What came is written down and can be heard again."""
+    """Answers are recorded and can be replayed."""
 
     @each_family
     async def test_a_recording_answers_as_the_provider_did(self, family, tmp_path):

@@ -1,4 +1,4 @@
-"""Files in requests: as each provider wants them, in its published shape, and what stands there where it wants none."""
+"""Files in requests: each provider gets them in its published shape, or a note in their place."""
 
 import pytest
 from hypothesis import given

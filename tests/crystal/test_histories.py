@@ -1,4 +1,4 @@
-"""What one family's model said is told to every other family's, in a shape that its provider takes."""
+"""The answers of one family's model are sent to every other family in the shape that its provider accepts."""
 
 import pytest
 from hypothesis import given

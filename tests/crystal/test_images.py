@@ -1,4 +1,4 @@
-"""Images in requests: as each provider wants them, where they were put, and what stands there where it wants none."""
+"""Images in requests: each provider gets them in its shape and at their position, or a note in their place."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Images that models make: in the response, in the stream, and told to the model again in its family's shape."""
+"""Images that models make: in the response, in the stream, and in the next query in the shape of the family."""
 
 import base64
 import json

@@ -66,7 +66,7 @@ assert crystal.has_prices and crystal.known_as("claude-sonnet-4-5").cost(Counts(
 
 
 class TestSellers:
-    """A price depends on who sells the model: the address says it, else the family."""
+    """A price depends on the seller of the model: the address names it, else the family."""
 
     def test_a_server_of_the_user_has_no_prices(self):
         assert not local("http://localhost:11434/v1", "llama-3.3-70b-versatile").has_prices

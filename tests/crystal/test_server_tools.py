@@ -149,7 +149,7 @@ class TestConstruction:
         with pytest.raises(InvalidCantrip, match=message):
             Cantrip(crystal, Call(server_tools=[tool]), Circle(gates=["done"], wards=[max_turns(2)]))
 
-    def test_the_crystals_of_children_are_checked_too(self) -> None:
+    def test_the_crystals_of_children_are_checked(self) -> None:
         circle = Circle(gates=["done"], wards=[max_turns(2)])
         with pytest.raises(InvalidCantrip, match="local:small has no web_search"):
             Cantrip("anthropic:claude-x", Call(server_tools=[web_search()]), circle, child_crystal="local:small")

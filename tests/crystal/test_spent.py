@@ -1,4 +1,4 @@
-"""C-62, C-63: the tokens of attempts that came to nothing, and those that a crystal does not report."""
+"""C-62, C-63: the tokens of failed attempts, and tokens that a crystal does not report."""
 
 import pytest
 

@@ -287,7 +287,7 @@ class TestYaml:
         assert isinstance(found, tuple)
         assert line_of(page, at) in [one.line for one in found]
 
-    def test_several_mistakes_come_together(self):
+    def test_several_mistakes_are_reported_together(self):
         page = (
             YAML.replace("repo: /srv", "repo: ./srv")
             .replace("budget: 2.5", "budget: much")

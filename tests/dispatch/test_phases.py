@@ -1,4 +1,4 @@
-"""The phase loop: criteria, attempts, reviews, and humans who are waited for."""
+"""The phase loop: criteria, attempts, reviews, and waiting for humans."""
 
 import pytest
 from hypothesis import given
@@ -72,7 +72,7 @@ class TestOrder:
         assert "unknown phase 'polish'" in refused(active(depth="minimal"), event, by)
         assert "not the current phase" in refused(active(depth="minimal"), made("verify"), by)
 
-    def test_a_dispatch_without_depth_has_none(self):
+    def test_a_dispatch_without_depth_has_no_phases(self):
         assert queued().phases is None
         assert "names no depth" in refused(active(), passed("debug"))
 

@@ -78,7 +78,7 @@ def written(path, *batches):
 
 
 def held(path):
-    """Everything in the file, as whoever opens it next finds it."""
+    """Return every record in the file, as the next process reads it."""
     with open_store(path, read_only=True) as store:
         return [record for head in store.headers() for record in store.records(head.entity_id)]
 

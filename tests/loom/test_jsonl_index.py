@@ -33,7 +33,7 @@ def index(path):
 
 @pytest.fixture
 def unread(monkeypatch):
-    """The offsets of the lines that were parsed at opening, of those that the loom had."""
+    """Return the offsets of the lines of the loom that opening parsed."""
     parsed = []
     follow = Index.follow
     monkeypatch.setattr(

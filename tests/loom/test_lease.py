@@ -1,4 +1,4 @@
-"""Leases: of two that would run an entity one does, and who comes late is refused."""
+"""Leases: one of two processes runs an entity, and a late writer is refused."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`open_store` by URL: what each one means, and what it says to a person who got it wrong."""
+"""`open_store` by URL: the store that each URL opens, and the error for an invalid one."""
 
 import os
 from pathlib import Path

@@ -38,7 +38,7 @@ def store(place):
 
 @pytest.fixture
 def other(place):
-    """Another hand on the same tables."""
+    """Return another connection to the same tables."""
     with psycopg.connect(servers.server(), autocommit=True) as connection:
         connection.execute(f"set search_path to {place.url.rpartition('=')[2]}")
         yield connection

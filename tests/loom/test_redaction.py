@@ -1,4 +1,4 @@
-"""A secret that was said anywhere in a loom: not a byte of it leaves, in no form, and not in what is kept redacted."""
+"""A secret anywhere in a loom: no export in any format and no redacted record contains a byte of it."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Finding turns: by text, gate, error, reward and expression, with what stands around it, and never for ever."""
+"""Finding turns by text, gate, error, reward and expression, with an excerpt and within bounded time."""
 
 import time
 

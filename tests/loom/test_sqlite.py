@@ -38,7 +38,7 @@ def store(path):
 
 
 def held(path):
-    """Everything in the file, as whoever opens it next finds it."""
+    """Return every record in the file, as the next process reads it."""
     with open_store(path, read_only=True) as store:
         return [record for head in store.headers() for record in store.records(head.entity_id)]
 
@@ -335,7 +335,7 @@ def test_a_loom_can_be_read_in_a_folder_without_write_permission(path, monkeypat
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def test_the_write_ahead_log_stays_small_beside_a_writer_that_never_rests(path, monkeypatch):
+def test_the_write_ahead_log_stays_small_under_continuous_writes(path, monkeypatch):
     monkeypatch.setattr(checkpoint, "DUE", 1 << 20)
     monkeypatch.setattr(checkpoint, "LARGE", 500)
     with SqliteStore(path) as store:

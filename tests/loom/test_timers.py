@@ -204,7 +204,7 @@ def test_a_timer_of_an_entity_is_removed_with_the_mail_that_it_posts(box):
 
 
 @pytest.mark.parametrize("wrong", [KeyUsed, EntityEnded])
-def test_a_timer_whose_mail_is_refused_stays(box, wrong):
+def test_a_timer_whose_mail_is_refused_is_kept(box, wrong):
     if wrong is EntityEnded:
         one = replace(timer(), mail=mail("k", "f"))
         box.append([end("f")])

@@ -129,7 +129,7 @@ class TestIntent:
         assert {query[0].content for query in drive.queries} == {"one thing"}
 
     @pytest.mark.rule("INTENT-3", "D-001")
-    def test_a_further_intent_stands_after_the_first(self) -> None:
+    def test_a_further_intent_is_placed_after_the_first(self) -> None:
         drive = Drive(cantrip(), say("first answer"), say("second answer"), lasting=True)
         assert drive.go("first").result == "first answer"
         assert drive.go("second").result == "second answer"
@@ -400,7 +400,7 @@ class TestWards:
         assert drive.ran == [("echo", {"text": "1"})]
 
     @pytest.mark.rule("LOOP-4")
-    def test_a_budget_that_children_spent_truncates_too(self) -> None:
+    def test_a_budget_that_children_spent_truncates_the_parent(self) -> None:
         drive = Drive(cantrip(max_tokens(30)), say(call("call_agent", intent="sub"), call("echo", text="1")))
         drive.go(upto=Spawn)
         outcome = drive.go(Returned((ChildOutcome("x", None, Usage(9, 9)),)))

@@ -63,7 +63,7 @@ class TestTurns:
             turn.reward = 1.0
 
     @pytest.mark.rule("LOOM-3")
-    def test_the_latest_reward_counts_however_late_it_comes(self) -> None:
+    def test_the_latest_reward_counts_at_any_time(self) -> None:
         drive = run(say(call("look")), say(done()))
         first, second = drive.turns
         rewards: list[Record] = [Rewarded("e1", first.id, value, "later") for value in (0.0, 1.0)]

@@ -377,7 +377,7 @@ class TestLogs:
             logger.exception("it failed")
         assert "ValueError: bad key [redacted:search]" in out.getvalue().encode().decode("unicode_escape")
 
-    def test_a_clean_line_is_left_alone(self, logged):
+    def test_a_clean_log_line_is_not_changed(self, logged):
         error = ValueError("fine")
         line = {"event": "x", "exc_info": error, "n": 1, "list": [1]}
         assert log_processor(Redactor([KEY]))(None, "info", dict(line)) == line

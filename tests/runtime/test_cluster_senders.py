@@ -124,7 +124,7 @@ async def test_a_waiter_that_is_cancelled_leaves_its_mail_in_place(url: str) -> 
 
 
 @pytest.mark.rule("N-38")
-async def test_a_cast_whose_caller_is_cancelled_is_stopped_wherever_it_runs(url: str) -> None:
+async def test_a_cast_whose_caller_is_cancelled_is_stopped_on_any_node(url: str) -> None:
     slow = answering(delay=60)
     async with Runtime.open(url) as client, node(url, "w1", slow) as one:
         cast = await one.start(slow, "work")

@@ -268,7 +268,7 @@ async def test_a_ward_on_programs_ends_the_program_in_each_language_and_not_the_
     if what == "print":  # output that is too long is cut; it ends nothing
         assert "cut" in seen.result["output"]
         assert len(seen.result["output"]) < 150
-    elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may go on
+    elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may continue
         assert seen.is_error
     else:
         assert seen.is_error

@@ -189,7 +189,7 @@ async def test_an_entity_is_resumed_from_its_records_when_the_connection_is_lost
 
 
 @pytest.mark.rule("N-73")
-async def test_a_lease_that_comes_back_with_a_failover_is_released() -> None:
+async def test_a_lease_that_a_failover_restores_is_released() -> None:
     url = postgres.fresh()
     async with Runtime.open(url, cantrips=[DESK]) as program:
         entity = await program.invoke(DESK, "work", name="x")

@@ -66,7 +66,7 @@ class Picky:
 
 @pytest.mark.rule("R-20", "INTENT-1")
 class TestGivingAFile:
-    async def test_a_file_goes_wherever_an_image_goes(self) -> None:
+    async def test_a_file_can_be_given_in_every_position_of_an_image(self) -> None:
         crystal = scripted(lambda context: done([one.filename for m in context for one in m.files]))
         async with Runtime.open() as runtime:
             entity = await runtime.invoke(cantrip(crystal), ["Read it.", REPORT, PHOTO], context={"more": NOTES})

@@ -254,7 +254,7 @@ LOOMS = ("loom.jsonl", "loom.db")
 
 
 def walker(context: Invocation) -> object:
-    """Three pictures, one after the other, and then those that are still visible."""
+    """Take three pictures, one after the other, and then report the visible ones."""
     done_so_far = sum(one.role == "assistant" for one in context)
     if done_so_far < 3:
         return say("shoot", which="ABC"[done_so_far])

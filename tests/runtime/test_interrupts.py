@@ -19,12 +19,12 @@ HOUR = 3600.0
 
 
 def users(context: Any) -> list[str]:
-    """Return what the entity was told, in order."""
+    """Return the texts of the user messages that the entity has, in order."""
     return [message.content for message in context if message.role == "user"]
 
 
 async def policy(context: Any) -> Any:
-    """Hang in a query or a gate, work for an hour in turns of ten seconds, or answer with what the entity was told."""
+    """Hang in a query or a gate, work for an hour in turns of ten seconds, or answer with the user messages."""
     last = users(context)[-1]
     if last == "hang":
         return {**done("late"), "delay": HOUR}

@@ -1,7 +1,7 @@
-"""Laws of the whole runtime: worlds made at random and struck at any instant, in virtual time, on both backends.
+"""Laws of the whole runtime: random worlds that are broken at any instant, in virtual time, on both backends.
 
-What is held against each world is what the documents promise: the loom is whole and in order, no effect happens twice,
-what is told is what is recorded, a struck world comes to what an undisturbed one comes to, and everything ends.
+Each world is checked against the documented guarantees: the loom is whole and in order, no effect happens twice,
+events match the records, a broken world reaches the same result as an undisturbed one, and everything ends.
 """
 
 import contextlib
@@ -319,7 +319,7 @@ async def lasting(
         assert sorted(intents) == sorted(asked)
         assert (
             intents == asked or sleeps < max(at for at, _ in [*sends, (0.0, 0)]) + 1
-        )  # else one came as it fell asleep
+        )  # else one arrived while it was unloaded
         assert set(came) == set(asked)
         for name, one in came.items():
             assert isinstance(one, ProviderError) or one is None or str(one).split(":")[0] == name

@@ -109,7 +109,7 @@ async def test_abandoning_an_entity_in_quarantine_ends_it(url: str) -> None:
 
 
 @pytest.mark.rule("C-65")
-async def test_an_idle_entity_is_not_quarantined_however_many_of_its_processes_died(url: str) -> None:
+async def test_an_idle_entity_is_not_quarantined_after_any_number_of_dead_processes(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entity = await runtime.invoke(SPELL, "go", name="x")
         await entity.episode()

@@ -246,7 +246,7 @@ async def test_a_process_killed_at_any_write_pays_at_most_once_and_never_without
 @pytest.mark.rule("C-20")
 @pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
 @pytest.mark.parametrize("at", part(range(1, 9), 3))
-async def test_a_program_that_waits_is_resumed_wherever_its_process_is_killed(
+async def test_a_waiting_program_is_resumed_after_its_process_is_killed_at_any_write(
     tmp_path: Path, medium: str, at: int
 ) -> None:
     seen = await Life(f"sqlite:{tmp_path / 'loom'}", asking(medium=medium)).until_paid(at, durable=True)

@@ -388,7 +388,7 @@ async def test_a_firing_that_is_set_aside_does_not_delay_others() -> None:
 
 
 @pytest.mark.rule("C-31")
-async def test_a_firing_that_would_stop_the_last_one_is_skipped_while_that_still_waits_in_the_inbox() -> None:
+async def test_a_firing_with_overlap_stop_adds_no_intent_while_the_last_one_waits_in_the_inbox() -> None:
     async with Runtime.open(cantrips=[SLOW]) as runtime:
         entity = await runtime.invoke(SLOW, "start", name="x")
         await runtime.schedule("x", "tick", every=200, overlap="stop")

@@ -169,7 +169,7 @@ class TestRecovery:
 
     @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
     @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
-    async def test_a_process_killed_in_the_middle_of_a_call_is_resumed_there(
+    async def test_a_process_killed_in_the_middle_of_a_gate_call_is_resumed_in_that_call(
         self, kind: str, language: str, tmp_path: Path
     ) -> None:
         """The kill is a real one: the child's gate ends its process while its parent waits for it, three calls deep.
@@ -425,7 +425,7 @@ class TestSecrets:
             assert secret.encode() not in file.read_bytes()
         assert not (tmp_path / f"{path.name}.key").exists()
 
-    async def test_snapshots_hold_secrets_like_the_loom_and_a_redacted_loom_shows_none(self, tmp_path: Path) -> None:
+    async def test_snapshots_contain_secrets_and_a_redacted_loom_shows_no_snapshot(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
         from cantrip_actors.records.records import snapshot_of

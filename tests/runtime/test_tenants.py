@@ -361,7 +361,7 @@ async def test_an_invalid_tenant_name_is_refused(name: Any) -> None:
             runtime.tenant(name)
 
 
-async def test_entities_of_a_tenant_live_on_in_the_next_process(tmp_path: Path) -> None:
+async def test_entities_of_a_tenant_are_loaded_in_the_next_process(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as runtime:
         first = await runtime.tenant("acme").invoke(cantrip("notes"), "one", name="notes")

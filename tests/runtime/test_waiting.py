@@ -86,7 +86,7 @@ async def test_an_idle_entity_has_no_task_and_handles_its_mail() -> None:
         assert runtime.loom.state(first.id) != "active"
 
 
-async def test_an_entity_idle_for_long_is_unloaded_however_often_it_had_work_before() -> None:
+async def test_an_idle_entity_is_unloaded_after_any_number_of_intents() -> None:
     async with Runtime.open(passivate_after=300) as runtime:
         entity = await runtime.invoke(family([done(n) for n in range(4)], []), "0")
         assert (await entity.episode()).result == 0
@@ -248,7 +248,7 @@ def programs(waits: anyio.Event) -> Cantrip:
 
 @pytest.fixture
 def circles(monkeypatch: pytest.MonkeyPatch) -> list[CircleActor]:
-    """The circles that were told to drop their programs from memory; parents hibernate at once."""
+    """Return the circles that dropped their programs from memory; parents hibernate at once."""
     told: list[CircleActor] = []
     whole = CircleActor.handle_cast
 

@@ -140,7 +140,7 @@ async def test_on_abandoned_of_a_call_that_is_abandoned_already_runs_at_once(new
         assert told == [1]
 
 
-async def test_the_call_in_hand_dies_with_the_incarnation_and_the_waiting_ones_do_not(new_system):
+async def test_the_call_being_handled_fails_with_the_incarnation_and_waiting_calls_do_not(new_system):
     async with new_system(max_restarts=5) as system, anyio.create_task_group() as group:
         ref = await system.start(Script("a", crash_on=2).spec())
         got = []
@@ -158,7 +158,7 @@ async def test_the_call_in_hand_dies_with_the_incarnation_and_the_waiting_ones_d
         assert len(got) == 4
 
 
-async def test_calls_taken_and_not_answered_die_with_the_incarnation(new_system):
+async def test_calls_received_and_not_answered_fail_with_the_incarnation(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(ChildSpec("a", Later))
 
@@ -495,7 +495,7 @@ async def test_a_monitor_on_an_ended_actor_fires_at_once(new_system):
         assert actor_of(watcher).seen == [Down(ref, Normal(), final=True)]
 
 
-async def test_demonitor_and_the_watchers_own_end_forget_it(new_system):
+async def test_demonitor_and_the_end_of_the_watcher_remove_a_monitor(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         ref = await system.start(Script("a").spec(restart="temporary"))
@@ -721,7 +721,7 @@ async def test_an_actor_serves_many_calls_at_once_and_cancels_the_abandoned(new_
 # --- names and groups ---------------------------------------------------------------------------------------------
 
 
-async def test_a_name_lasts_as_long_as_the_identity(new_system):
+async def test_a_name_is_registered_as_long_as_the_identity_exists(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec(name="db"))
         ref.kill()

@@ -223,7 +223,7 @@ def _significant(flag, *specs):
         ("temporary", "crash"),
     ],
 )
-async def test_any_significant_ends_the_supervisor_with_the_rest(new_system, recorder, restart, how):
+async def test_any_significant_ends_the_supervisor_and_its_other_children(new_system, recorder, restart, how):
     a = Script("a").spec(restart=restart, significant=True)
     async with new_system() as system:
         supervisor = await system.start(_significant("any_significant", a, Script("b").spec()))

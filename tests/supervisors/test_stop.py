@@ -1,4 +1,4 @@
-"""Stopping: order, graces, kills, and who does not want to end."""
+"""Stopping: order, time limits, kills, and children that do not end."""
 
 import gc
 import math

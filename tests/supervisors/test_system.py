@@ -154,7 +154,7 @@ async def test_the_tree_shows_states_ages_depths_restarts_and_last_exits(new_sys
         assert "└─ d  DynamicSupervisor  up" in text
 
 
-async def test_calls_in_hand_are_counted(new_system):
+async def test_calls_being_handled_are_counted(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(Script("a", hang_on=1).spec())
         group.start_soon(ref.call, 1)

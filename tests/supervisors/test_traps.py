@@ -35,7 +35,7 @@ def _chain(depth, script):
 
 
 async def test_a_cancellation_from_outside_stops_the_tree_in_order(recorder):
-    """3.1: a bare group wakes its children in any order."""
+    """3.1: a bare task group cancels its children in any order."""
     for _ in range(20):
         with anyio.CancelScope() as scope:
             async with ActorSystem(reports=None) as system:

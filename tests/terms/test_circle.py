@@ -94,7 +94,7 @@ class TestWards:
         assert "call_agent" in circle.open_gates
         assert circle.resolved.down(Wards()).depth == 0
 
-    def test_delegation_that_was_never_there_is_not_explained_by_depth(self) -> None:
+    def test_a_call_of_an_unlisted_delegation_gate_is_not_explained_by_depth(self) -> None:
         circle = Circle(gates=["done"], wards=[max_depth(0)])
         assert circle.unavailable("call_agent") == "gate not available: call_agent; available: done"
 

@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).with_name("content_ids.json")
 
 
 @pytest.mark.rule("C-42")
-def test_the_content_ids_of_thirty_cantrips_are_those_of_every_release(tmp_path: Path) -> None:
+def test_the_content_ids_of_thirty_cantrips_are_the_same_in_every_release(tmp_path: Path) -> None:
     assert {what: one.id for what, one in cantrips(tmp_path).items()} == json.loads(GOLDEN.read_text())["ids"]
 
 

@@ -92,7 +92,7 @@ def test_an_invalid_file_is_refused_with_advice(make, why) -> None:
         make()
 
 
-def test_an_image_is_a_file_and_its_errors_are_those_of_files() -> None:
+def test_an_image_is_a_file_and_raises_errors_of_files() -> None:
     assert isinstance(Image(png()), File)
     with pytest.raises(InvalidFile):
         Image(PDF)

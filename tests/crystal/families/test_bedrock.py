@@ -48,7 +48,7 @@ def nobody(monkeypatch, tmp_path):
 
 @pytest.mark.real_time
 class TestSigning:
-    """Who asks is proved by a signature, or by a bearer key."""
+    """Requests are authenticated by a signature or by a bearer key."""
 
     async def test_botocore_verifies_the_signature(self, monkeypatch):
         amazon = Amazon()
@@ -138,7 +138,7 @@ class TestSigning:
 
 @pytest.mark.rule("R-24")
 class TestBuckets:
-    """Files of batches are signed for S3, also with a bearer key, which is none of S3."""
+    """Files of batches are signed for S3, even if the crystal has a bearer key, which S3 does not accept."""
 
     @pytest.mark.parametrize("settings", [{}, {"api_key": "bedrock-api-key-0123"}])
     async def test_a_file_of_a_bucket_is_signed_as_botocore_signs_for_s3(self, settings):

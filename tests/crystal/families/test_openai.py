@@ -1,4 +1,4 @@
-"""Chat Completions bodies, as real servers send them, brought to the contract (CRYSTAL-6)."""
+"""Chat Completions bodies of real servers are normalised to the contract (CRYSTAL-6)."""
 
 import pytest
 from hypothesis import given

@@ -24,7 +24,7 @@ GO = [Message("user", "go")]
 
 @pytest.fixture(scope="module")
 def keys() -> tuple[str, bytes]:
-    """The private key of a service account, and the public one of who checks it."""
+    """Return the private key of a service account, and the public key that verifies it."""
     key = rsa.generate_private_key(65537, 2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -110,7 +110,7 @@ class TestTokens:
 
 
 class TestTokenAccess:
-    """Fetching blocks no event loop, and whoever is cancelled leaves it."""
+    """Fetching a token does not block the event loop, and a cancelled query does not wait for it."""
 
     @pytest.mark.real_time
     async def test_the_loop_runs_while_a_token_is_fetched(self):

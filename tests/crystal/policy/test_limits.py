@@ -1,4 +1,4 @@
-"""Who may begin when: the pure decisions, one by one and as properties."""
+"""When a query may begin: the pure decisions, one by one and as properties."""
 
 from collections import deque
 
@@ -329,7 +329,7 @@ class Traffic(RuleBasedStateMachine):
             assert self.clerk.wake_at is not None, "somebody waits, nobody runs, and nobody will come back to it"
 
     def teardown(self):
-        """Whatever happened: if those that run are answered, everybody gets their turn."""
+        """Check that every query begins in the end if the running ones are answered."""
         if not hasattr(self, "clerk"):
             return
         for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""Trajectories that the format's own models accept, and what stands in them."""
+"""Trajectories: the format's own models accept them, and their content is right."""
 
 import json
 

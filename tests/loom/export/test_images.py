@@ -1,4 +1,4 @@
-"""Images in what is taken out of a loom: whole, in their places, and in a browser."""
+"""Images in exports of a loom: whole, at their position, and in a browser."""
 
 import base64
 import json
