@@ -1,4 +1,4 @@
-"""What providers publish of their requests: the types of their own packages, against which every request is held.
+"""The published types of providers' requests, from their own packages, which validate every request.
 
 A request of the tests that OpenAI, Anthropic, Google or Amazon would refuse by its shape is a failing test (R-30). The
 packages are those of the lock; `versions` names them. They are imported when the first request is sent.

@@ -1,4 +1,4 @@
-"""The examples run, and print what they are there to show."""
+"""The examples run, and print the documented output."""
 
 import os
 import subprocess

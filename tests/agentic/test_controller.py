@@ -1,4 +1,4 @@
-"""What a run does next, without agents and without an event loop: every history of results, and what holds for each."""
+"""The next step of a run, without agents and without an event loop: every history of results and its laws."""
 
 import itertools
 import re

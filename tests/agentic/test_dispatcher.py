@@ -1,4 +1,4 @@
-"""The dispatcher: how often it asks, with what, and what it does not ask again for."""
+"""The dispatcher: the number of attempts, their input, and errors that are not retried."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""Runs as entities: which steps they make, how they end, and what is in the loom whatever happens."""
+"""Runs as entities: their steps, their ends, and their records in the loom."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The registry of tools, and the gates that entities have them as."""
+"""The registry of tools, and the gates made of tools."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""`python -m bench sends` measures what it says, and its exit code says whether a limit is not kept."""
+"""`python -m bench sends` measures the documented figures, and its exit code is 1 if a limit does not hold."""
 
 import subprocess
 import sys

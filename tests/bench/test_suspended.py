@@ -1,4 +1,4 @@
-"""`python -m bench suspended` lets them wait, counts what that takes, and lets them end."""
+"""`python -m bench suspended` measures entities that wait in the middle of a program."""
 
 import orjson
 import pytest

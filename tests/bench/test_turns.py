@@ -1,4 +1,4 @@
-"""`python -m bench turns` measures what it says: turns, bytes, ratios, and an exit code where a limit does not hold."""
+"""`python -m bench turns` measures turns, bytes and ratios, and its exit code is 1 if a limit does not hold."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Nothing that an entity writes gets out of its shell, and nothing keeps its host busy: escapes/shell.yaml.
+"""No shell program escapes from its jail or keeps the host busy: escapes/shell.yaml.
 
 Each attempt runs in bubblewrap and under Landlock, where the machine has them. Whatever it does, the secrets of the
 host are in nothing that comes out of it, the host's files, processes and limits are as they were, and the shell that

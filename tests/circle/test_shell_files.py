@@ -1,4 +1,4 @@
-"""A shell's files are what they were before a program that exceeds a limit, and travel in its images."""
+"""A limit restores the files of a shell, and snapshots contain them."""
 
 from __future__ import annotations
 

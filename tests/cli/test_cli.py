@@ -1,4 +1,4 @@
-"""The command line: what it prints where, its exit codes, its JSON, and its words for what goes wrong."""
+"""The command line: its output, exit codes, JSON and error messages."""
 
 import json
 import re

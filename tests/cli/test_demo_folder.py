@@ -1,4 +1,4 @@
-"""The demo's script: a pure function that knows nothing but its messages."""
+"""The demo's script: a pure function of its messages."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The demo with a real model: what is missing is named; where nothing is, it runs."""
+"""The demo with a real model: it names missing parts, and runs if none is missing."""
 
 import importlib.util
 import os

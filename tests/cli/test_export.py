@@ -1,4 +1,4 @@
-"""Taking things out of a loom from the command line: forms, search, numbers, and no secrets among them."""
+"""Exports, search and statistics on the command line, without secrets."""
 
 import json
 

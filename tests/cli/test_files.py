@@ -1,4 +1,4 @@
-"""Files from the command line: given with an intent, shown as what they are."""
+"""Files on the command line: given with an intent, and described in lists."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pictures from the command line: given with an intent, shown as what they are, taken out again."""
+"""Images on the command line: given with an intent, described in lists, and exported."""
 
 import base64
 

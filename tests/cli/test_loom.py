@@ -1,4 +1,4 @@
-"""Looking at a loom: lists, trees, turns, threads, and finding what is meant by a part of an id."""
+"""Looking at a loom: lists, trees, turns, threads, and ids given in part."""
 
 import json
 import re

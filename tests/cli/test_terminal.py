@@ -1,4 +1,4 @@
-"""No text of an entity, a file or a record does anything to a terminal, and none passes for a line of ours."""
+"""No text of an entity, a file or a record controls a terminal or forges a line of output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SPEC's suite leaves to other tests, because it is no matter of input and output (ENTITY-1, PROD-1)."""
+"""Rules that the SPEC's suite leaves to other tests, because they are not about input and output (ENTITY-1, PROD-1)."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The torture bench finds nothing; and it would find what it is for: each check is shown a product with that fault."""
+"""The torture bench finds no fault in the product, and finds each fault that is planted."""
 
 import json
 import os

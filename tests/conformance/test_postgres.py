@@ -1,4 +1,4 @@
-"""A server of one's own goes with the process that made it, and can be killed and started again meanwhile."""
+"""A Postgres server of the tests ends with its process, and can be killed and started again."""
 
 import os
 import signal

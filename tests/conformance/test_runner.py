@@ -1,4 +1,4 @@
-"""The runner itself: whatever a case states wrongly is a failure, whatever the runner does not know is one too."""
+"""The runner: every wrong statement and every unknown key of a case is a failure."""
 
 import copy
 import subprocess

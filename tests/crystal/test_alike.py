@@ -1,4 +1,4 @@
-"""The same cantrip against all families: the same loom but for the words."""
+"""The same cantrip with every family leads to the same loom, except for the texts."""
 
 import anyio
 import pytest

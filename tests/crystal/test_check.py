@@ -1,4 +1,4 @@
-"""`cantrip crystals check`: its probes pass at a provider that does what it should, and say what does not."""
+"""`cantrip crystals check`: its probes pass at a correct provider, and report faults."""
 
 import json
 

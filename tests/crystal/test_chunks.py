@@ -1,4 +1,4 @@
-"""Chunks that have nothing but more text are read on a short way, and to the same end as on the long one (R-32)."""
+"""Chunks with only more text take a fast path, with the same result as the full path (R-32)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Contexts encoded, for all families: what every provider is promised, and what it costs."""
+"""Encoded contexts of all families: their guarantees and their cost."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Turns that the provider itself interrupts are one answer: what it says in parts, and what goes back of it."""
+"""An answer that the provider interrupts is one answer: its parts are joined, and all of it goes back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a refusal teaches, and how far: values, levels and parameters, for an hour; and what teaches nothing."""
+"""What a crystal learns from a refusal, for an hour: values, levels and parameters; and refusals that it ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models cost: by the dataset of `genai-prices`, and by tables of one's own."""
+"""Prices of models: from the dataset of `genai-prices`, and from tables of the user."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""One answer, whatever it takes: what a model refuses, what it cannot be made to do, and what it costs."""
+"""One answer from several requests: refused parameters, forced calls, and costs."""
 
 import json
 

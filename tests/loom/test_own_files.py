@@ -1,4 +1,4 @@
-"""Files that are no loom stay as they are, and files of the runtime are its user's alone."""
+"""Files that are not a loom are not changed, and files of the runtime are private to its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Postgres store against what happens to it: lost connections, other writers, other tables, no server at all."""
+"""The Postgres store under lost connections, other writers, other tables and a missing server."""
 
 import os
 import signal

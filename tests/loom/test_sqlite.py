@@ -1,4 +1,4 @@
-"""The SQLite store against what happens to it: kills, full disks, other writers, other files, a log that grows."""
+"""The SQLite store under kills, full disks, other writers, other files and a growing log."""
 
 import os
 import re

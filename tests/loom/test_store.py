@@ -1,4 +1,4 @@
-"""What every store promises, asked of each: the same histories, the same answers."""
+"""The guarantees of every store: the same histories give the same answers."""
 
 import signal
 import tempfile

@@ -1,4 +1,4 @@
-"""`verify_loom` finds what was done to a loom behind its back, and nothing in one that was left alone."""
+"""`verify_loom` finds every change made outside of the store, and no fault in an unchanged loom."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""The loop of an entity, one behaviour a test: which turns it makes, what it asks, how it ends."""
+"""The loop of an entity, one behaviour per test: its turns, its queries and its ends."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Laws of the loop, for any script: whatever the crystal says, the gates do and the outside stops, these hold."""
+"""Laws of the loop that hold for any script, any results of gates and any stop from outside."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What a node takes: the decisions of `machine/placement.py`, as tables of cases and as laws."""
+"""The placement of entities (`machine/placement.py`), as tables of cases and as laws."""
 
 import math
 from collections import Counter

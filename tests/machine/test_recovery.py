@@ -1,4 +1,4 @@
-"""Going on from a log that ends anywhere: nothing is done twice, and the end is the one that an undisturbed run has."""
+"""Resuming from a log that ends anywhere: nothing is done twice, and the result equals that of an undisturbed run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A record as one line: nothing is lost in it, nothing is in it that need not be, and nothing unreadable gets there."""
+"""A record as one line: encoding loses nothing, adds nothing, and refuses values that cannot be read back."""
 
 import json
 import math

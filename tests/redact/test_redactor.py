@@ -1,4 +1,4 @@
-"""Secrets never leave: however they are written, wherever in a value they are, in pieces, in logs and in errors."""
+"""Secrets are redacted in every encoding, at every position of a value, in streams, logs and errors."""
 
 import base64
 import html

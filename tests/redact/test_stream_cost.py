@@ -1,4 +1,4 @@
-"""What a streamed text costs to redact grows with its length, however small the pieces are that it comes in."""
+"""The cost of redacting a stream grows linearly with its length, for pieces of any size."""
 
 from __future__ import annotations
 

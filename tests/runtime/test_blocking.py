@@ -1,4 +1,4 @@
-"""The blocking face: synchronous code does everything with long-lived entities that async code does."""
+"""The blocking runtime: synchronous code does everything with long-lived entities that async code does."""
 
 import inspect
 import threading

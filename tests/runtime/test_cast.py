@@ -1,4 +1,4 @@
-"""Casting: episodes, errors of the cast, bad input at the door."""
+"""Casting: episodes, errors of the cast, refused input."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""A runtime that closes while callers wait: it suspends long-lived entities and tells every caller."""
+"""A runtime that closes while callers wait: it suspends long-lived entities, and every caller gets an error."""
 
 from pathlib import Path
 from typing import Any

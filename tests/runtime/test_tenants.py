@@ -1,4 +1,4 @@
-"""A tenant of a loom reaches nothing of another tenant, by whatever id, name, key or search it asks (X-42)."""
+"""A tenant of a loom reaches nothing of another tenant by any id, name, key or search (X-42)."""
 
 from __future__ import annotations
 

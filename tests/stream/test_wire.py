@@ -1,4 +1,4 @@
-"""The canonical events: their wire shape, and what is refused at the door."""
+"""The canonical events: their wire format, and refused events."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Calls, mail, and what an actor can do: the ground of everything above."""
+"""Calls, mail, and everything that an actor can do."""
 
 import anyio
 import anyio.lowlevel

@@ -1,4 +1,4 @@
-"""What reaches a supervisor or an actor in which order, and what is left when one of them ends in the midst of it."""
+"""The order of messages to supervisors and actors, and what is left when one of them ends in between."""
 
 import anyio
 import anyio.lowlevel

@@ -1,4 +1,4 @@
-"""The decisions, as tables and properties: no event loop in sight."""
+"""The decisions of supervisors, as tables and properties, without an event loop."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the reports leave out: a storm's records beyond the limit, and how this package runs an actor."""
+"""Reports: their limit in a storm, and tracebacks without the frames of this package."""
 
 import anyio
 import pytest

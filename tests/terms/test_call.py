@@ -1,4 +1,4 @@
-"""The call: immutable conditioning, checked when it is made."""
+"""The call: an immutable value, validated when it is made."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Content ids: they stay what they are from version to version, because only what a user wrote enters."""
+"""Content ids are the same in every version, because only what the user wrote is hashed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An image is a value: refused at the door or good for ever, known by its bytes, and shown as what it is."""
+"""An image is a value: validated when it is made, compared by its bytes, and described by a label."""
 
 import copy
 import pickle

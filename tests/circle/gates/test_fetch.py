@@ -1,4 +1,4 @@
-"""The fetch gate: against a real server where it may go, and refused where it may not."""
+"""The fetch gate: answers of a real server, and refused addresses."""
 
 import gzip
 import ipaddress

@@ -1,4 +1,4 @@
-"""No file gate reads, lists or writes what belongs to the runtime, however it is named."""
+"""No file gate reads, lists or writes a file of the runtime under any name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a provider is left alone: the pure decisions, one by one and as properties."""
+"""The circuit breaker: the pure decisions, one by one and as properties."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Where one crystal gives up, the next is asked, in the same turn."""
+"""If one crystal gives up, the next one is queried in the same turn."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Limits that many processes share: their queues draw slices of one account, in a clock of the test's own."""
+"""Limits that many processes share: their queues draw from one account, on a simulated clock."""
 
 import json
 from dataclasses import dataclass, field
