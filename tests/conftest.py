@@ -1,4 +1,4 @@
-"""What every test stands on: both backends, virtual time, Hypothesis profiles and the `rule` mark.
+"""The basis of every test: both backends, virtual time, Hypothesis profiles and the `rule` mark.
 
 An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time.
 ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual time cannot see: subprocesses and sockets.

@@ -108,7 +108,7 @@ def _started() -> socket.socket:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # a ctrl-C at the tests is not for it
-        ).returncode = 0  # it ends with this process, and nobody waits for it
+        ).returncode = 0  # it ends with this process, which does not wait for it
         theirs.close()
         _server = ours
     return _server
@@ -121,7 +121,7 @@ def _serve(server: socket.socket) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for keepers
     with contextlib.suppress(EOFError):
         while True:
             size, descriptors, _, _ = socket.recv_fds(server, 4, 4)

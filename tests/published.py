@@ -1,4 +1,4 @@
-"""What providers publish of their requests: the types of their own packages, against which every request is held.
+"""The published types of providers' requests, from their own packages, which validate every request.
 
 A request of the tests that OpenAI, Anthropic, Google or Amazon would refuse by its shape is a failing test (R-30). The
 packages are those of the lock; `versions` names them. They are imported when the first request is sent.
@@ -171,7 +171,7 @@ def bare(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(item: dict[str, Any]) -> dict[str, Any]:
-    """An item of an answer as its type wants it: with the id that nobody sends where nothing is stored.
+    """Return an item of an answer with the id that its type requires and that is not sent when nothing is stored.
 
     OpenAI's own client for coding sends none either, and its API answers.
     """

@@ -33,7 +33,7 @@ SECONDS = 60
 
 
 class Block(NamedTuple):
-    """A fenced block: where it begins, what stands after the ticks, and its text."""
+    """A fenced block: its first line, the words after the ticks, and its text."""
 
     line: int
     info: tuple[str, ...]
@@ -129,7 +129,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
-def test_a_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # an example may start the command that a reader has on the path
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -149,7 +149,7 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-class TestTheRunnerItself:
+class TestRunner:
     """A runner of examples that runs nothing would be the quietest failure of all."""
 
     @pytest.fixture(autouse=True)
@@ -171,24 +171,24 @@ class TestTheRunnerItself:
             self.run("text\n\n```python\nfine = 1\n1 / 0\n```\n")
         assert failure.traceback[-1].lineno == 4  # counted from 0
 
-    def test_a_block_can_be_left_out(self) -> None:
+    def test_a_block_with_no_run_is_not_run(self) -> None:
         self.run("```python no-run\n# needs a key\n1 / 0\n```\n")
 
-    def test_a_file_is_there_for_the_commands_after_it(self) -> None:
+    def test_a_file_block_is_written_before_later_commands(self) -> None:
         write = "```text file=sub/a.txt\nhello\n```\n"
         self.run(f"{write}\n```console\n$ python -c \"print(open('sub/a.txt').read())\"\nhello\n```\n")
 
-    def test_output_is_compared(self) -> None:
+    def test_the_output_of_a_command_is_compared(self) -> None:
         with pytest.raises(pytest.fail.Exception, match="it printed:\nb"):
             self.run("```console\n$ python -c \"print('b')\"\na\n```\n")
 
-    def test_dots_match_anything(self) -> None:
+    def test_dots_in_an_output_match_anything(self) -> None:
         self.run("```console\n$ python -c \"print('took 13 ms')\"\ntook ... ms\n$ python -c \"print('x')\"\n```\n")
 
-    def test_an_exit_code_is_compared(self) -> None:
+    def test_the_exit_code_of_a_command_is_compared(self) -> None:
         self.run('```console\n$ python -c "raise SystemExit(3)"  # exit 3\n```\n')
         with pytest.raises(pytest.fail.Exception, match="exited with 3"):
             self.run('```console\n$ python -c "raise SystemExit(3)"\n```\n')
 
-    def test_other_commands_are_for_the_reader(self) -> None:
+    def test_commands_other_than_cantrip_and_python_are_not_run(self) -> None:
         self.run("```console\n$ make nonsense\n```\n")

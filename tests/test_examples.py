@@ -1,4 +1,4 @@
-"""The examples run, and print what they are there to show."""
+"""The examples run, and print the documented output."""
 
 import os
 import subprocess
@@ -64,19 +64,19 @@ def test_the_property_test_finds_a_broken_agent(monkeypatch: pytest.MonkeyPatch)
         property_test.test_it_always_ends()
 
 
-class TestTheWebService:
+class TestWebService:
     @pytest.fixture
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         async with serving() as client:
             yield client
 
-    async def test_casts_for_its_clients(self, client: httpx.AsyncClient) -> None:
+    async def test_the_web_service_casts_for_its_clients(self, client: httpx.AsyncClient) -> None:
         said = await client.post("/cast", json={"intent": "what?"})
         assert said.status_code == 200
         assert said.json()["answer"] == "You asked: what?"
         assert said.json()["cost"] == {"tokens": 0, "dollars": 0.0}
 
-    async def test_each_request_has_a_user_of_its_own(self, client: httpx.AsyncClient) -> None:
+    async def test_each_request_has_its_own_user(self, client: httpx.AsyncClient) -> None:
         answers = {}
 
         async def ask(user: str) -> None:
@@ -123,7 +123,7 @@ class TestTheWebService:
             assert (await client.delete(f"/runs/{run}")).status_code == 204
         assert seen == [': still here\n\nid: 0\nevent: end\ndata: {"state": "cancelled"}\n\n']
 
-    async def test_casts_for_many_at_once(self, client: httpx.AsyncClient) -> None:
+    async def test_the_web_service_casts_for_many_clients_at_once(self, client: httpx.AsyncClient) -> None:
         answers = []
 
         async def ask(n: int) -> None:
@@ -134,7 +134,7 @@ class TestTheWebService:
                 tasks.start_soon(ask, n)
         assert sorted(answers) == sorted(f"You asked: {n}?" for n in range(20))
 
-    async def test_no_intent_is_the_clients_mistake(self, client: httpx.AsyncClient) -> None:
+    async def test_a_request_without_an_intent_is_a_client_error(self, client: httpx.AsyncClient) -> None:
         said = await client.post("/cast", json={})
         assert said.status_code == 400
         assert "intent is required" in said.json()["error"]
@@ -153,7 +153,7 @@ async def serving() -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.mark.real_time
-def test_the_recipe_casts(tmp_path: Path) -> None:
+def test_the_recipe_can_be_cast(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cantrip_actors.cli.main", "cast", EXAMPLES / "vowels.yaml", "How many?"],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""The house rules that no other tool checks, and that the checks of our own catch what they are for."""
+"""The project rules that no other tool checks, and tests of the checks in tools/."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ def committed() -> list[Path]:
 class TestCommittedFiles:
     """What is committed is true on every machine."""
 
-    def test_no_path_of_a_machine(self) -> None:
+    def test_committed_files_have_no_path_of_a_machine(self) -> None:
         place = re.compile(r"(?<![\w.$~-])/(?:work|root|home|Users|opt/(?:pypi|wheels))/[\w.-]+")
         for path in committed():
             if path.suffix in {".md", ".py", ".toml", ".sh", ".yaml", ".yml", ".lock", ""} and path != Path(__file__):
@@ -41,7 +41,7 @@ class TestCommittedFiles:
             pinned = r"[\w.-]+(\[[\w,-]+\])?==[\w.]+( ; [^:]+)?( --hash=sha256:[0-9a-f]{64})+"
             assert re.fullmatch(rf"{pinned}|\s+# .+", line), line
 
-    def test_every_dependency_has_a_floor_and_a_reason(self) -> None:
+    def test_every_dependency_has_a_lower_bound_and_a_reason(self) -> None:
         project = PROJECT["project"]
         wanted = [*project["dependencies"], *PROJECT["dependency-groups"]["dev"]]
         wanted += [name for extra in project["optional-dependencies"].values() for name in extra]
@@ -205,7 +205,7 @@ class TestRules:
             "D-005": [alone],
         }
 
-    def test_cases_that_prove_nothing_are_left_out(self) -> None:
+    def test_cases_without_rules_are_left_out(self) -> None:
         suite = """
         - {rule: LOOP-1, name: it runs, setup: {}, action: {cast: {}}}
         - {rule: LOOP-2, name: only words}
@@ -213,7 +213,7 @@ class TestRules:
         """
         assert list(rules.suite_cases(suite, "s")) == [("LOOP-1", "s: *it runs*")]
 
-    def test_the_specs_cases_survive_where_its_suite_is_not_there(self) -> None:
+    def test_the_specs_cases_stay_in_the_page_when_its_suite_is_missing(self) -> None:
         proofs = {"LOOM-1": ["`a::b`", f"{rules.SPEC_SUITE}: *one*", f"{rules.SPEC_SUITE}: *two*"]}
         page = rules.render([rules.Section("Loom", "SPEC", {"LOOM-1": "words", "LOOM-2": "words"})], proofs)
         assert list(rules.cases_on_page(page)) == [("LOOM-1", proof) for proof in proofs["LOOM-1"][1:]]
@@ -353,7 +353,7 @@ class TestCircles:
             cantrip_actors__b__one="from cantrip_actors.a.one import A",
         )
 
-    def test_a_row_allows_circles_until_there_are_none(self) -> None:
+    def test_a_row_with_a_reason_allows_the_circles_that_exist(self) -> None:
         circle = {
             "cantrip_actors__a__one": "from cantrip_actors.a.two import B",
             "cantrip_actors__a__two": "from cantrip_actors.a.one import A",
@@ -381,14 +381,14 @@ class TestRecordKinds:
             "[one for one in log if isinstance(one, Header)]",
         ],
     )
-    def test_a_look_at_a_kind_is_found(self, look: str) -> None:
+    def test_a_check_of_a_record_kind_is_found(self, look: str) -> None:
         head = (
             "from cantrip_actors.records.records import Header, Header as H\nfrom cantrip_actors.records import records"
         )
         (found,) = record_kinds.looks(f"{head}\nclass A:\n  def f(self, record, log):\n    return {look}\n", "a.py")
         assert (found.function, found.line) == ("A.f", 5)
 
-    def test_a_match_on_a_kind_is_found(self) -> None:
+    def test_a_match_on_a_record_kind_is_found(self) -> None:
         source = "from cantrip_actors.records.records import Ended\nmatch record:\n  case Ended(reason): pass\n"
         (found,) = record_kinds.looks(source, "a.py")
         assert (found.function, found.line) == ("", 3)
@@ -406,7 +406,7 @@ class TestRecordKinds:
         assert not list(record_kinds.looks(source, "a.py"))
 
     @pytest.mark.parametrize("file", ["machine/evolve.py", "machine/project/turns.py", "records/mail.py"])
-    def test_the_fold_the_projections_and_the_records_may_look(self, file: str) -> None:
+    def test_only_named_modules_may_check_record_kinds(self, file: str) -> None:
         source = "from cantrip_actors.records.records import Header\ndef f(record): return isinstance(record, Header)\n"
         assert not list(record_kinds.faults(source, f"cantrip_actors/{file}"))
         (fault,) = record_kinds.faults(source, "cantrip_actors/machine/due.py")

@@ -374,7 +374,7 @@ async def test_undo_of_the_first_prompt_begins_anew() -> None:
 
 
 @pytest.mark.rule("ACP-15")
-async def test_files_are_those_of_the_session_and_of_the_editor_where_it_lends_them(tmp_path: Path) -> None:
+async def test_files_are_read_through_the_editor_if_it_offers_them(tmp_path: Path) -> None:
     work, further = tmp_path / "work", tmp_path / "further"
     for folder in (work, further):
         folder.mkdir()
@@ -465,7 +465,7 @@ async def ended(process: int) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.rule("ACP-18")
-async def test_a_server_of_the_session_is_there_for_it_and_gone_with_it() -> None:
+async def test_a_server_of_a_session_ends_with_the_session() -> None:
     async with edited(adder()) as editor:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
         assert await editor.prompt(session, "go") == "end_turn"
@@ -490,7 +490,7 @@ async def test_a_loaded_session_has_the_servers_that_it_is_loaded_with() -> None
 
 @pytest.mark.real_time
 @pytest.mark.rule("ACP-18")
-async def test_in_the_mode_ask_the_user_decides_about_tools_of_servers_too() -> None:
+async def test_in_the_mode_ask_the_user_decides_about_tools_of_servers() -> None:
     async with edited(adder()) as editor:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
         await editor.ask("session/set_mode", sessionId=session, modeId="read-only")

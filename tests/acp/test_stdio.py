@@ -42,7 +42,7 @@ async def test_lines_are_read_whole_from_any_chunks(pieces: list[bytes], lines: 
     assert await lines_of(pieces) == lines
 
 
-async def test_a_large_line_comes_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_line_is_received_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     large = b"x" * 500_000 + b"\n"
     assert await lines_of([large, b"end\n"]) == [large, b"end\n"]
     monkeypatch.setattr(stdio, "LONGEST", 100_000)

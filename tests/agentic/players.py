@@ -1,4 +1,4 @@
-"""Who plays the roles in tests: agents that say what they were told to, and note what they were given."""
+"""Agents for tests: they return scripted answers and record their inputs."""
 
 import inspect
 import json

@@ -42,13 +42,13 @@ def right(task):
 class TestTask:
     @pytest.mark.rule("A-01")
     @pytest.mark.parametrize("op", ["DIV", "add", "", None, 1])
-    def test_there_are_three_operations(self, op):
+    def test_arithmetic_has_three_operations(self, op):
         with pytest.raises(ValidationError):
             ArithmeticTask(op=op, a=1, b=2)
 
     @pytest.mark.rule("A-01")
     @pytest.mark.parametrize("number", [1.5, None, "1", 1.0, True, [1], float("inf")])
-    def test_a_number_is_a_whole_number_and_nothing_is_made_into_one(self, number):
+    def test_a_value_that_is_not_a_whole_number_is_refused(self, number):
         for model, rest in (
             (ArithmeticTask, {"op": "ADD", "b": 1}),
             (AddArgs, {"b": 1}),
@@ -62,7 +62,7 @@ class TestTask:
 
     @pytest.mark.rule("A-01")
     @pytest.mark.parametrize("text", ['"1"', "1.0", "true", "null", "1.5"])
-    def test_neither_is_anything_in_json(self, text):
+    def test_a_json_value_that_is_not_a_whole_number_is_refused(self, text):
         with pytest.raises(ValidationError):
             ArithmeticTask.model_validate_json(f'{{"op":"ADD","a":{text},"b":1}}')
 
@@ -74,7 +74,7 @@ class TestTask:
         assert task == ArithmeticTask(op="ADD", a=1, b=2)
 
     @pytest.mark.rule("A-02")
-    async def test_a_run_leaves_it_as_it_was(self):
+    async def test_a_run_does_not_change_its_task(self):
         task = ArithmeticTask(op="SUB", a=1, b=2)
         before = task.model_copy(deep=True)
         await run(task, dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
@@ -99,7 +99,7 @@ class TestPlanner:
         assert all(plan.task == task for plan in plans)
 
     @pytest.mark.rule("A-04", "A-27")
-    def test_another_worker_is_no_output_of_it(self):
+    def test_a_plan_with_an_unknown_worker_is_refused(self):
         task = {"op": "ADD", "a": 1, "b": 2}
         with pytest.raises(ValidationError, match="worker_id"):
             ArithmeticPlannerOutput.model_validate({"task": task, "worker_id": "worker_div"})
@@ -107,7 +107,7 @@ class TestPlanner:
 
 class TestWorkers:
     @pytest.mark.rule("A-05")
-    def test_there_are_two_with_nothing_in_common(self):
+    def test_two_workers_share_no_operation(self):
         assert set(WORKERS) == {"worker_addsub", "worker_mul"} == set(make_agent_dispatcher().workers)
         assert not WORKERS["worker_addsub"] & WORKERS["worker_mul"]
         assert WORKERS["worker_addsub"] | WORKERS["worker_mul"] == set(OPS)
@@ -132,7 +132,7 @@ class TestWorkers:
         assert work(ArithmeticWorkerInput(task=task, tool_result=result)).result == result
 
     @pytest.mark.rule("A-07")
-    def test_none_can_reach_a_tool(self):
+    def test_a_worker_has_no_access_to_the_tool_registry(self):
         assert "registry" not in inspect.getsource(arithmetic.make_worker)
 
 
@@ -175,7 +175,7 @@ class TestCritic:
         assert decision.feedback.message
 
     @pytest.mark.rule("A-12")
-    def test_the_route_comes_before_the_missing_answer_and_that_before_the_value(self):
+    def test_the_critic_checks_the_worker_then_the_presence_and_then_the_value_of_the_answer(self):
         assert self.judged(worker="worker_mul", answer=None).feedback.kind == "ROUTING_ERROR"
         assert self.judged(worker="worker_mul", answer=99).feedback.kind == "ROUTING_ERROR"
         assert self.judged(worker="worker_addsub", answer=None).feedback.kind == "EMPTY_RESULT"
@@ -184,14 +184,14 @@ class TestCritic:
 class TestTools:
     @pytest.mark.rule("A-13")
     @given(st.sampled_from(["add", "sub", "mul"]), whole, whole)
-    def test_each_computes_its_operation(self, name, a, b):
+    def test_each_tool_computes_its_operation(self, name, a, b):
         registry = make_tool_registry()
         _, _, arg_type = registry.get(name)
         assert registry.call(name, arg_type(a=a, b=b)) == ArithmeticResult(value=OPS[name.upper()](a, b))
 
     @pytest.mark.rule("A-13")
     @pytest.mark.parametrize("name", ["add", "sub", "mul"])
-    def test_each_takes_its_own_arguments_only(self, name):
+    def test_each_tool_refuses_the_arguments_of_others(self, name):
         registry = make_tool_registry()
         _, _, own = registry.get(name)
         for other in {AddArgs, SubArgs, MulArgs} - {own}:
@@ -199,7 +199,7 @@ class TestTools:
                 registry.call(name, other(a=1, b=2))
 
     @pytest.mark.rule("A-14")
-    def test_there_are_three(self):
+    def test_arithmetic_has_three_tools(self):
         assert sorted(make_tool_registry()) == ["add", "mul", "sub"]
 
 
@@ -210,17 +210,17 @@ class TestExpression:
         assert parse(f"{task.a}{space}{signs[task.op]}{space}{task.b}") == task
 
     @pytest.mark.parametrize("sign", ["*", "x", "X", "×"])
-    def test_there_are_many_signs_for_times(self, sign):
+    def test_an_expression_may_have_any_multiplication_sign(self, sign):
         assert parse(f"12{sign}7") == ArithmeticTask(op="MUL", a=12, b=7)
 
     @pytest.mark.parametrize(
         "text", ["", "1", "1 +", "1 / 2", "1.5 + 2", "1 + 2 + 3", "a + b", "1 ** 2", "٣ + ٤", "1 2"]
     )
-    def test_anything_else_is_refused_with_words(self, text):
+    def test_another_expression_is_refused_with_an_explanation(self, text):
         with pytest.raises(InvalidIntent, match="expected two whole numbers"):
             parse(text)
 
-    def test_so_is_a_number_that_no_product_of_could_be_written(self):
+    def test_a_number_with_more_than_2000_digits_is_refused(self):
         assert parse(f"{'9' * 2000} * {'9' * 2000}").a == 10**2000 - 1
         with pytest.raises(InvalidIntent, match="at most 2,000 digits"):
             parse(f"{'9' * 2001} * 2")

@@ -1,4 +1,4 @@
-"""What a run does next, without agents and without an event loop: every history of results, and what holds for each."""
+"""The next step of a run, without agents and without an event loop: every history of results and its laws."""
 
 import itertools
 import re
@@ -87,7 +87,7 @@ def edges():
         yield from itertools.pairwise(names)
 
 
-def test_the_picture_in_the_docs_shows_every_step():
+def test_the_diagram_in_the_docs_shows_every_transition():
     drawn = set(re.findall(r"^    (\w+) --> (\w+): ", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     raised = {("TOOL", "FAILED")}  # the driver's: a tool that raises gives no result
     assert drawn == {*edges(), *raised}
@@ -95,7 +95,7 @@ def test_the_picture_in_the_docs_shows_every_step():
 
 class TestHistories:
     @pytest.mark.rule("A-20", "A-21", "A-22", "A-29")
-    def test_each_ends_after_at_most_four_calls_of_agents_and_one_of_a_tool(self):
+    def test_a_run_has_at_most_four_calls_of_agents_and_one_of_a_tool(self):
         for actions, _ in HISTORIES:
             states = [state_of(action) for action in actions]
             assert isinstance(actions[-1], (End, Fail))
@@ -122,7 +122,7 @@ class TestHistories:
         } == expected
 
     @pytest.mark.rule("A-30")
-    def test_the_critic_is_given_the_requested_task_the_last_result_and_the_route(self):
+    def test_the_critic_gets_the_requested_task_the_last_result_and_the_worker(self):
         asked = {
             (action.input.plan, action.input.worker_id, action.input.worker_answer)
             for actions, _ in HISTORIES

@@ -42,7 +42,7 @@ def model(**instead):
 
 class TestRoles:
     @pytest.mark.rule("A-20")
-    async def test_one_crystal_plays_them_all(self):
+    async def test_one_crystal_can_play_all_roles(self):
         crystal = model()
         async with Runtime.open() as runtime:
             dispatcher = make_agent_dispatcher(crystal)
@@ -75,19 +75,19 @@ class TestRoles:
         await make_agent_dispatcher(able).plan(ArithmeticPlannerInput(task=MUL))
         assert able.options["output_schema"] == ArithmeticPlannerOutput.model_json_schema()
 
-    async def test_a_code_fence_does_no_harm(self):
+    async def test_an_answer_in_a_code_fence_is_read(self):
         crystal = scripted([{"content": f"```json\n{json.dumps(PLAN)}\n```"}])
         result = await make_agent_dispatcher(crystal, 1).plan(ArithmeticPlannerInput(task=MUL))
         assert result.output.worker_id == "worker_mul"
 
-    async def test_roles_can_be_played_by_different_ones(self):
+    async def test_different_crystals_and_functions_can_play_the_roles(self):
         crystal = model(worker={"result": {"value": 85}})
         dispatcher = make_agent_dispatcher(worker=crystal)
         response = await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry())
         assert response.critic_decision.feedback.kind == "MATH_ERROR"
         assert len(crystal.invocations) == 1
 
-    def test_none_is_looked_up_before_it_is_asked(self):
+    def test_a_crystal_name_is_resolved_only_when_its_role_is_asked(self):
         assert make_agent_dispatcher("nowhere:model")
 
     async def test_an_invalid_crystal_ends_the_run_with_an_explanation(self):
@@ -113,7 +113,7 @@ class TestRetries:
             await run(MUL, dispatcher=make_agent_dispatcher(model(planner="…")), tool_registry=make_tool_registry())
 
     @pytest.mark.rule("A-35", "A-32")
-    async def test_a_busy_provider_is_the_crystals_own_affair(self):
+    async def test_a_crystal_retries_a_busy_provider_within_one_attempt(self):
         busy = {"error": {"status": 429}}
         crystal = model(worker=iter([busy, busy, {"result": {"value": 84}}]))
         response = await run(MUL, dispatcher=make_agent_dispatcher(crystal, 1), tool_registry=make_tool_registry())
@@ -136,7 +136,7 @@ def _schemas():
     return worker.input_schema, worker.output_schema
 
 
-class TestSharedTerms:
+class TestSharedLimits:
     @pytest.mark.rule("A-41")
     async def test_the_limits_of_a_crystal_hold_for_all_runs_of_a_runtime(self):
         running, most = 0, 0

@@ -1,4 +1,4 @@
-"""The dispatcher: how often it asks, with what, and what it does not ask again for."""
+"""The dispatcher: the number of attempts, their input, and errors that are not retried."""
 
 import anyio
 import pytest
@@ -35,7 +35,9 @@ INVALID = {
 class TestAttempts:
     @pytest.mark.rule("A-32", "A-38")
     @given(st.integers(0, 6), st.integers(0, 6))
-    def test_there_are_at_most_so_many_and_none_after_the_first_that_fits(self, max_retries, wrong):
+    def test_a_call_is_attempted_max_retries_times_at_most_and_ends_with_the_first_answer_that_fits(
+        self, max_retries, wrong
+    ):
         async def main():
             dispatcher, players = cast_of(worker=[*([BAD] * wrong), value(3)], max_retries=max_retries)
             if wrong < max_retries:
@@ -50,13 +52,13 @@ class TestAttempts:
         anyio.run(main)
 
     @pytest.mark.rule("A-32")
-    async def test_every_logical_call_has_an_id_of_its_own(self):
+    async def test_every_call_has_its_own_id(self):
         dispatcher, _ = cast_of(worker=[BAD, value(3)])
         ids = {(await dispatcher.work("worker_addsub", INPUT)).call_id for _ in range(3)}
         assert len(ids) == 3
 
     @pytest.mark.rule("A-32")
-    async def test_none_at_all_fails_at_once(self):
+    async def test_a_call_with_zero_attempts_fails_at_once(self):
         dispatcher, players = cast_of(worker=value(3), max_retries=0)
         with pytest.raises(RuntimeError, match=r"failed after 0 retries .* Last error: None"):
             await dispatcher.work("worker_addsub", INPUT)
@@ -64,7 +66,7 @@ class TestAttempts:
 
     @pytest.mark.rule("A-32")
     @pytest.mark.parametrize("given_", [-1, 1.5, True, None])
-    def test_their_number_is_a_number(self, given_):
+    def test_an_invalid_number_of_attempts_is_refused(self, given_):
         with pytest.raises(ValueError, match="max_retries"):
             make_agent_dispatcher(max_retries=given_)
 
@@ -153,7 +155,7 @@ class TestNoSecondAttempt:
 
 class TestInput:
     @pytest.mark.rule("A-36")
-    async def test_every_attempt_gets_the_very_same(self):
+    async def test_every_attempt_gets_the_same_input(self):
         dispatcher, players = cast_of(worker=[BAD, "{}", value(3)])
         await dispatcher.work("worker_addsub", INPUT)
         assert players["worker"].raw == [INPUT.model_dump_json()] * 3
@@ -177,20 +179,20 @@ class TestFunctions:
         answer = await agent(ArithmeticPlannerInput(task=ADD).model_dump_json())
         assert ArithmeticPlannerOutput.model_validate_json(answer).worker_id == "worker_mul"
 
-    async def test_an_async_one_too_and_it_may_answer_with_text(self):
+    async def test_an_async_function_is_an_agent_and_may_answer_with_text(self):
         async def plan(_: ArithmeticPlannerInput) -> ArithmeticPlannerOutput:
             await anyio.sleep(3600)
             return "what?"
 
         assert await FunctionAgent(plan, id="p")(ArithmeticPlannerInput(task=ADD).model_dump_json()) == "what?"
 
-    def test_one_without_schemas_is_refused(self):
+    def test_a_function_without_schemas_is_refused(self):
         with pytest.raises(TypeError, match="input_schema: expected a pydantic model"):
             FunctionAgent(lambda given: given)
         with pytest.raises(TypeError, match="output_schema"):
             FunctionAgent(lambda given: given, input_schema=ArithmeticTask)
 
-    async def test_a_plain_object_that_does_not_wait_will_do(self):
+    async def test_an_object_with_a_synchronous_call_is_an_agent(self):
         class Sync:
             id = name = "sync"
             input_schema, output_schema = ArithmeticPlannerInput, ArithmeticPlannerOutput

@@ -1,4 +1,4 @@
-"""Runs as entities: which steps they make, how they end, and what is in the loom whatever happens."""
+"""Runs as entities: their steps, their ends, and their records in the loom."""
 
 import json
 from collections import Counter
@@ -74,7 +74,7 @@ async def failing(error, *, task=MUL, registry=None, **scripts):
 
 class TestPaths:
     @pytest.mark.rule("A-20", "A-31")
-    async def test_the_direct_one(self):
+    async def test_a_run_without_a_tool_succeeds(self):
         tools = Counted()
         dispatcher, players = cast_of(planner=route("worker_mul"), worker=value(84), critic=ACCEPT)
         response = await run(MUL, dispatcher=dispatcher, tool_registry=tools.registry)
@@ -89,7 +89,7 @@ class TestPaths:
         }
 
     @pytest.mark.rule("A-21", "A-31")
-    async def test_the_one_with_a_tool(self):
+    async def test_a_run_with_a_tool_succeeds(self):
         tools = Counted()
         dispatcher, players = cast_of(worker=asks_then_answers(a=12, b=7))
         response = await run(MUL, dispatcher=dispatcher, tool_registry=tools.registry)
@@ -99,7 +99,7 @@ class TestPaths:
         assert response.worker_output.result.value == 84
 
     @pytest.mark.rule("A-31", "A-18")
-    async def test_a_trace_has_its_keys_and_ids_of_its_own(self):
+    async def test_a_trace_has_the_documented_keys_and_unique_ids(self):
         dispatcher, _ = cast_of(planner=WRONG_ROUTE)
         response = await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry())
         keys = ["state", "agent_id", "call_id", "tool_name", "input", "output"]
@@ -124,7 +124,7 @@ class TestPaths:
         assert response.critic_decision.feedback.kind == "ROUTING_ERROR"
 
     @pytest.mark.rule("A-29", "A-11")
-    async def test_a_rejection_is_returned_and_nothing_goes_round_again(self):
+    async def test_a_rejection_ends_the_run(self):
         dispatcher, players = cast_of(planner=route("worker_mul"), worker=[value(85), value(84)])
         response = await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry())
         assert response.critic_decision.decision == "REJECT"
@@ -135,7 +135,7 @@ class TestPaths:
         assert players["worker"].given[1]["previous_result"] is None
 
     @pytest.mark.rule("A-30")
-    async def test_the_critic_is_given_the_request_the_last_result_and_the_route(self):
+    async def test_the_critic_gets_the_request_the_last_result_and_the_worker(self):
         dispatcher, players = cast_of(worker=asks_then_answers(a=2, b=2), critic=ACCEPT)
         await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry())
         assert players["critic"].given == [
@@ -143,7 +143,7 @@ class TestPaths:
         ]
 
     @pytest.mark.rule("A-42")
-    async def test_the_same_again_is_the_same_but_for_the_ids(self):
+    async def test_a_repeated_run_differs_only_in_its_ids(self):
         def without_ids(response):
             told = response.model_dump()
             for entry in told["trace"]:
@@ -158,7 +158,7 @@ class TestPaths:
         assert responses[0] != responses[1]
 
     @pytest.mark.rule("A-43")
-    async def test_running_is_wholly_the_controllers(self, monkeypatch):
+    async def test_run_only_calls_the_controller(self, monkeypatch):
         seen = []
 
         class Spy:
@@ -183,7 +183,7 @@ class Odd(Exception):
 
 class TestErrors:
     @pytest.mark.rule("A-22", "A-46")
-    async def test_a_second_wish_for_a_tool(self):
+    async def test_a_second_tool_request_is_an_error(self):
         tools = Counted()
         error, players, steps = await failing(
             RuntimeError, worker=wish("mul", a=1, b=2), critic=ACCEPT, registry=tools.registry
@@ -194,7 +194,7 @@ class TestErrors:
         assert steps == ["PLAN", "WORK", "TOOL", "WORK"]
 
     @pytest.mark.rule("A-23", "A-46")
-    async def test_an_unknown_tool(self):
+    async def test_an_unknown_tool_is_an_error(self):
         error, players, steps = await failing(UnknownTool, worker=wish("div", a=1, b=2), critic=ACCEPT)
         assert isinstance(error, RuntimeError)
         assert str(error) == "Unknown tool: div (there are: add, sub, mul)"
@@ -202,7 +202,7 @@ class TestErrors:
         assert steps == ["PLAN", "WORK"]
 
     @pytest.mark.rule("A-24")
-    async def test_arguments_of_another_type(self):
+    async def test_arguments_of_another_type_are_an_error(self):
         ran = []
         registry = ToolRegistry()
         registry.register("add", "takes those of another", ran.append, MulArgs)
@@ -212,7 +212,7 @@ class TestErrors:
 
     @pytest.mark.rule("A-25")
     @pytest.mark.parametrize("asynchronous", [False, True])
-    async def test_a_tool_that_raises_comes_out_as_itself_after_one_try(self, asynchronous):
+    async def test_an_exception_of_a_tool_is_raised_unchanged_after_one_call(self, asynchronous):
         odd = Odd("no")
 
         def fails(_):
@@ -230,7 +230,7 @@ class TestErrors:
         assert steps == ["PLAN", "WORK", "TOOL"]
 
     @pytest.mark.rule("A-26", "A-46")
-    async def test_a_planner_that_changes_the_task(self):
+    async def test_a_planner_that_changes_the_task_is_an_error(self):
         other = {"task": {"op": "MUL", "a": 12, "b": 8}, "worker_id": "worker_mul"}
         error, players, steps = await failing(RuntimeError, planner=other, worker=value(84))
         assert "did not match requested task" in str(error)
@@ -238,7 +238,7 @@ class TestErrors:
         assert steps == ["PLAN"]
 
     @pytest.mark.rule("A-27")
-    async def test_an_unknown_worker_of_a_domain_that_lets_its_planner_say_so(self):
+    async def test_an_unknown_worker_is_an_error_in_a_domain_whose_schema_allows_it(self):
         schemas = (PlannerInput[ArithmeticTask, int], PlannerOutput[ArithmeticTask])
         planner = Player("planner", {"task": MUL.model_dump(), "worker_id": "nobody"}, schemas=schemas)
         worker = Player("worker", value(84))
@@ -264,13 +264,13 @@ class TestErrors:
         assert any("its steps up to here are in the loom" in note for note in error.__notes__)
 
     @pytest.mark.rule("A-33")
-    async def test_an_agent_that_never_fits_its_schema(self):
+    async def test_an_agent_that_never_fits_its_schema_is_an_error(self):
         error, _, steps = await failing(AgentExhausted, critic={"decision": "REJECT"})
         assert "'critic' failed after 3" in str(error)
         assert steps == ["PLAN", "WORK"]
 
     @pytest.mark.rule("A-46")
-    async def test_subscribers_see_that_and_why_the_entity_failed(self):
+    async def test_subscribers_see_the_error_of_a_failed_run(self):
         dispatcher, players = cast_of(worker=Odd("no"))
         async with Runtime.open() as runtime:
             events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
@@ -281,19 +281,19 @@ class TestErrors:
         assert (ended.reason, ended.detail) == ("failed", "Odd: no")
         assert len(players["worker"].given) == 1  # it was not restarted
 
-    async def test_an_error_comes_out_also_where_the_runtime_is_its_own(self):
+    async def test_an_error_is_raised_when_run_opens_its_own_runtime(self):
         dispatcher, _ = cast_of(worker=Odd("no"))
         with pytest.raises(Odd):
             await run(MUL, dispatcher=dispatcher, tool_registry=make_tool_registry())
 
-    async def test_an_intent_that_is_no_task(self):
+    async def test_an_intent_that_is_not_a_task_is_an_error(self):
         async with Runtime.open() as runtime:
             controller = Controller(dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
             with pytest.raises(ControllerFailed, match="expected the task as JSON, got 'nonsense'") as error:
                 await runtime.cast(controller.cantrip(), "nonsense")
             assert isinstance(error.value.__cause__, InvalidIntent)
 
-    async def test_a_controller_whose_steps_were_folded_away_says_so(self):
+    async def test_a_controller_whose_steps_were_folded_raises_an_error_that_says_so(self):
         spell = make_controller().cantrip()
         folded = Cantrip(spell.crystal, spell.call, spell.circle, folding=Folding(trigger_after_turns=1))
         dispatcher, _ = cast_of(planner=WRONG_ROUTE)
@@ -305,7 +305,7 @@ class TestErrors:
 
 class TestRetries:
     @pytest.mark.rule("A-32", "A-36", "A-37")
-    async def test_failed_attempts_leave_nothing_anywhere(self):
+    async def test_failed_attempts_leave_no_trace_in_the_loom(self):
         dispatcher, players = cast_of(
             planner=["SECRET", "{}", route("worker_mul")],
             worker=["SECRET", {"SECRET": 1}, value(84)],
@@ -408,7 +408,7 @@ class TestBelowAParent:
             return episode, heard, [await steps_of(runtime, id) for id in children]
 
     @pytest.mark.rule("A-47")
-    async def test_a_response_is_the_answer_of_the_call(self):
+    async def test_a_response_is_the_result_of_call_agent(self):
         episode, (seen,), (steps,) = await self.under(make_controller(), {"intent": TASK})
         assert episode.result == "the parent lives"
         assert not seen.is_error
@@ -416,7 +416,7 @@ class TestBelowAParent:
         assert steps == DIRECT
 
     @pytest.mark.rule("A-47")
-    async def test_so_is_a_rejection(self):
+    async def test_a_rejection_is_the_result_of_call_agent(self):
         dispatcher, _ = cast_of(planner=WRONG_ROUTE)
         _, (seen,), (steps,) = await self.under(make_controller(dispatcher=dispatcher), {"intent": TASK})
         assert not seen.is_error
@@ -434,7 +434,7 @@ class TestBelowAParent:
         assert episode.terminated
 
     @pytest.mark.rule("A-46", "A-25")
-    async def test_so_is_a_tool_that_raises(self):
+    async def test_a_tool_that_raises_is_an_error_observation(self):
         def fails(_):
             raise Odd("no")
 
@@ -450,7 +450,7 @@ class TestBelowAParent:
         _, heard, _ = await self.under(make_controller(), *requests)
         assert [seen.result["worker_output"]["result"]["value"] for seen in heard] == [42, 1 - 10**30]
 
-    async def test_the_parents_own_conditioning_is_not_the_controllers(self):
+    async def test_a_controller_does_not_get_its_parents_call(self):
         controller = make_controller()
         spell = parent(controller, {"intent": TASK})
         insists = Cantrip(
@@ -544,7 +544,7 @@ class TestRecovery:
         assert tools.ran == [("mul", MulArgs(a=12, b=7))]
         assert len(calls) == 5
 
-    async def test_an_entity_that_lasts_takes_one_task_after_another(self):
+    async def test_a_long_lived_entity_takes_one_task_after_another(self):
         async with Runtime.open() as runtime:
             dispatcher, _ = cast_of(worker=[Odd("no"), value(84)])
             entity = await runtime.invoke(make_controller(dispatcher=dispatcher).cantrip(), "6 * 7")
@@ -557,7 +557,7 @@ class TestRecovery:
 
 
 class TestOtherDomains:
-    async def test_a_domain_of_plain_data_without_any_types_of_its_own(self):
+    async def test_a_domain_may_use_plain_data_without_types_of_its_own(self):
         def schemas(*pair):
             return pair
 

@@ -33,11 +33,11 @@ class TestWorkerOutput:
 
     @pytest.mark.rule("A-15")
     @pytest.mark.parametrize("branches", [{"result": RESULT}, {"tool_request": REQUEST}])
-    def test_either_will_do(self, branches):
+    def test_each_branch_of_a_worker_output_is_accepted(self, branches):
         assert ArithmeticWorkerOutput.model_validate_json(json.dumps(branches))
 
     @pytest.mark.rule("A-24", "A-34", "A-38")
-    def test_a_requests_arguments_become_those_of_its_tool_or_nothing_does(self):
+    def test_arguments_of_a_tool_request_are_validated_by_the_tools_schema(self):
         output = ArithmeticWorkerOutput.model_validate({"tool_request": REQUEST})
         assert output.tool_request.args == AddArgs(a=1, b=2)
         for args in ({"a": 1}, {"a": 1, "b": "2"}, {"a": 1, "b": 2, "c": 3}, None):
@@ -63,7 +63,7 @@ class TestDecision:
         assert Decision.model_validate({"decision": "REJECT", "feedback": FEEDBACK})
 
     @pytest.mark.rule("A-16")
-    def test_an_acceptance_needs_none_and_in_arithmetic_has_none(self):
+    def test_an_acceptance_needs_no_feedback_and_arithmetic_refuses_it(self):
         assert Decision(decision="ACCEPT").feedback is None
         assert Decision.model_validate({"decision": "ACCEPT", "feedback": FEEDBACK}).feedback
         with pytest.raises(ValidationError, match="no feedback"):
@@ -71,11 +71,11 @@ class TestDecision:
 
     @pytest.mark.rule("A-16")
     @pytest.mark.parametrize("feedback", [{"kind": "", "message": "x"}, {"kind": "x", "message": " "}, {"kind": "x"}])
-    def test_feedback_says_something(self, feedback):
+    def test_empty_feedback_is_refused(self, feedback):
         with pytest.raises(ValidationError):
             Feedback.model_validate(feedback)
 
-    def test_there_are_two_decisions(self):
+    def test_a_decision_is_accept_or_reject(self):
         with pytest.raises(ValidationError):
             Decision(decision="MAYBE")
 
@@ -89,7 +89,7 @@ class TestRequest:
 
     @pytest.mark.rule("A-17")
     @pytest.mark.parametrize("task", [{"a": 1}, "text", 0, AddArgs(a=1, b=2), object()])
-    def test_any_one_object_will_do(self, task):
+    def test_any_object_can_be_the_task(self, task):
         assert ControllerRequest(domain=ControllerDomainInput(task=task)).domain.task == task
 
     def test_the_controller_request_has_no_other_fields(self):
@@ -162,7 +162,7 @@ class TestResponse:
             lambda r: r.trace.__iadd__([1]),
         ],
     )
-    def test_no_way_leads_in(self, change):
+    def test_a_response_cannot_be_changed_in_any_way(self, change):
         response = self.response(worker_output={"a": {"b": 1}}, trace=[{}])
         with pytest.raises(TypeError, match="immutable"):
             change(response)

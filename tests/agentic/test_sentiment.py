@@ -42,14 +42,14 @@ async def test_the_sentiment_domain_runs_on_the_same_core(text, felt):
 
 
 @pytest.mark.rule("A-44")
-async def test_its_registry_is_empty_and_has_to_be():
+async def test_the_sentiment_domain_refuses_tools():
     assert len(make_tool_registry()) == 0
     with pytest.raises(ValueError, match="sentiment has no tools"):
         await run(LOVE, dispatcher=make_agent_dispatcher(), tool_registry=arithmetic_tools())
 
 
 @pytest.mark.rule("A-44", "A-34")
-async def test_a_wish_for_a_tool_fits_no_schema():
+async def test_a_tool_request_does_not_fit_the_schema():
     dispatcher, worker = with_worker(wish("add", a=1, b=2))
     with pytest.raises(AgentExhausted, match="this domain has no tools"):
         await run(LOVE, dispatcher=dispatcher)
@@ -92,7 +92,7 @@ async def test_a_crystal_plays_worker_and_critic():
     assert len(crystal.invocations) == 2
 
 
-async def test_a_controller_takes_a_text_as_the_task_only_where_it_is_one():
+async def test_a_text_is_parsed_as_json_unless_the_task_is_a_text():
     controller = Controller(dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
     async with Runtime.open() as runtime:
         episode = await runtime.cast(controller.cantrip(), '{"text": "I love it"}')

@@ -1,4 +1,4 @@
-"""The registry of tools, and the gates that entities have them as."""
+"""The registry of tools, and the gates made of tools."""
 
 import functools
 
@@ -41,7 +41,7 @@ class TestCalls:
         assert tools.ran == []
 
     @pytest.mark.rule("A-39")
-    def test_a_subclass_will_do(self):
+    def test_arguments_of_a_subclass_are_accepted(self):
         class Same(AddArgs):
             pass
 
@@ -67,15 +67,15 @@ class TestRegistering:
 
     @pytest.mark.rule("A-40")
     @pytest.mark.parametrize("name", ["done", "call_agent", "call_agent_batch"])
-    def test_the_runtimes_own_gates_are_no_tools(self, name):
+    def test_the_names_of_the_runtimes_gates_are_refused(self, name):
         with pytest.raises(ValueError, match="runtime's own"):
             ToolRegistry().register(name, "x", lambda args: args, AddArgs)
 
-    def test_a_name_is_one_that_a_gate_can_have(self):
+    def test_a_name_that_a_gate_cannot_have_is_refused(self):
         with pytest.raises(ValueError, match="gate name 'a b'"):
             ToolRegistry().register("a b", "x", lambda args: args, AddArgs)
 
-    def test_arguments_are_a_model(self):
+    def test_arguments_that_are_not_a_model_are_refused(self):
         with pytest.raises(TypeError, match="expected a pydantic model"):
             ToolRegistry().register("add", "x", lambda args: args, dict)
 
@@ -91,7 +91,7 @@ class TestRegistering:
 
 
 async def said_by(registry, *calls):
-    """What an entity hears of its calls of tools: each (name, args)."""
+    """Return the observations of an entity that calls these tools, each (name, args)."""
     script = [{"tool_calls": [{"gate": name, "args": args}]} for name, args in calls]
     end = {"tool_calls": [{"gate": "done", "args": {"answer": 1}}]}
     spell = Cantrip(scripted([*script, end]), circle=Circle(["done", *registry.gates()], [max_turns(20)]))
@@ -130,7 +130,7 @@ class TestGates:
         assert seen.args == {"a": 10**40, "b": 10**40}
         assert seen.content == f'{{"value": {10**80}}}'
 
-    async def test_text_is_answered_as_json_and_so_is_nothing(self):
+    async def test_text_and_none_are_returned_as_json(self):
         registry = ToolRegistry()
         registry.register("shout", "Shout.", lambda word: word.text.upper(), Word)
         registry.register("mute", "Say nothing.", lambda _: None, Word)

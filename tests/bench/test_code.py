@@ -1,4 +1,4 @@
-"""`python -m bench code` measures what it says, and names what it cannot."""
+"""`python -m bench code` measures the documented figures, and names missing peers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`python -m bench redact` measures what it says, and its exit code says whether a limit is not kept."""
+"""`python -m bench redact` measures the documented figures, and its exit code is 1 if a limit does not hold."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.rule("X-33")
-def test_redaction_is_measured_beside_another_commit():
+def test_redaction_is_measured_against_another_commit():
     command = [sys.executable, "-m", "bench", "redact", "--rounds", "1", "--beside", str(ROOT), "--json"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     told = orjson.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""`python -m bench requests` lets entities wait for people, counts what that takes, and decides."""
+"""`python -m bench requests` measures entities that wait for people."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""`python -m bench suspended` lets them wait, counts what that takes, and lets them end."""
+"""`python -m bench suspended` measures entities that wait in the middle of a program."""
 
 import orjson
 import pytest
@@ -20,7 +20,7 @@ def test_suspended_entities_wait_at_once_and_an_exceeded_limit_sets_the_exit_cod
     assert len(told["over"]) == 1
 
 
-def test_chains_deeper_than_there_are_entities_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chains_deeper_than_the_number_of_entities_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         suspended.main(["--entities", "5", "--depth", "20"])
     assert "expected at least as many entities as the chains are deep, got 5, 20" in capsys.readouterr().err

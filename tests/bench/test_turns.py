@@ -1,4 +1,4 @@
-"""`python -m bench turns` measures what it says: turns, bytes, ratios, and an exit code where a limit does not hold."""
+"""`python -m bench turns` measures turns, bytes and ratios, and its exit code is 1 if a limit does not hold."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def report(cpu_us: float = 100.0, ratio: float = 1.0, overhead: float = 500.0, b
 
 @pytest.mark.parametrize("store", ["memory", "jsonl"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_measurement_of_the_runtime(store, backend):
+def test_a_measurement_of_the_runtime_has_all_figures(store, backend):
     told = run_job(Job("runtime", store, 20, 2, backend))
     assert 10 < told["cpu_us"] < 100_000
     assert told["peak_mb"] > 10
@@ -49,7 +49,7 @@ def test_the_windows_lie_around_turn_100_and_turn_10000():
     assert LATE[1] <= LONG
 
 
-def test_the_payload_is_what_is_said_and_seen():
+def test_the_payload_consists_of_utterances_and_observations():
     assert answer(0, 2)["tool_calls"][0]["gate"] == "echo"
     assert answer(1, 2)["tool_calls"][0]["gate"] == "done"
     assert payload(2) == len('{"text":"hello 0"}') + len('"hello 0"') + len('{"answer":"ok"}') + len('"ok"')

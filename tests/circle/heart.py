@@ -1,4 +1,4 @@
-"""How late a program makes the event loop, beyond how late the machine makes everybody.
+"""Measure by how much a program delays the event loop, beyond the delay by the machine.
 
 One heart beats in the loop, another in a process of its own, which has no part in what the loop does: if both are late,
 the machine is busy, and the test is not at fault.

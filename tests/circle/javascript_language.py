@@ -1,4 +1,4 @@
-"""JavaScript, as the contract of the mediums wants to see it."""
+"""JavaScript snippets for the contract of the mediums."""
 
 from cantrip_actors.circle.medium import medium
 from tests.circle.medium_contract import Language

@@ -1,4 +1,4 @@
-"""What every medium has to do, whatever its language: tests to inherit, and a table of snippets to fill in.
+"""The contract of every medium: tests to inherit, and a table of snippets for the language.
 
     class TestPython(MediumContract):
         language = PYTHON

@@ -51,7 +51,7 @@ async def test_a_result_is_an_observation_in_the_canonical_shape():
 
 
 @pytest.mark.rule("CIRCLE-3")
-async def test_the_observation_comes_after_all_of_the_gates_work():
+async def test_the_observation_is_returned_after_the_gate_has_finished():
     done = []
 
     @gate
@@ -184,7 +184,7 @@ class TestFailures:
         observation = await call(gate_raising(ExceptionGroup("outer", [ValueError("a"), inner])))
         assert observation.result == "ValueError: a\nKeyError: 'b'"
 
-    async def test_an_exception_whose_text_raises_is_still_a_failure(self):
+    async def test_an_exception_whose_text_raises_is_an_error_observation(self):
         observation = await call(gate_raising(Stubborn()))
         assert observation.is_error
         assert observation.result == "Stubborn: (an error whose message cannot be shown)"
@@ -200,7 +200,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         "error", [StopIteration("x"), StopAsyncIteration("x"), MemoryError("x"), RecursionError("x")]
     )
-    async def test_errors_that_python_treats_specially(self, error):
+    async def test_errors_that_python_treats_specially_are_error_observations(self, error):
         @gate
         def in_a_thread() -> None:
             raise error
@@ -235,10 +235,10 @@ class TestFailures:
         observation.content.encode()
 
 
-class TestWhatPassesThrough:
+class TestCancellation:
     """Cancellation and the process's own end are no failures of a gate."""
 
-    async def test_cancellation(self):
+    async def test_cancellation_passes_through_a_gate(self):
         cleaned = []
 
         @gate
@@ -256,7 +256,7 @@ class TestWhatPassesThrough:
         assert cleaned
         assert not reached
 
-    async def test_cancellation_with_a_timeout_of_its_own(self):
+    async def test_cancellation_passes_through_a_gate_with_a_timeout(self):
         @gate(timeout=100)
         async def hanging() -> None:
             await anyio.sleep_forever()
@@ -280,7 +280,7 @@ class TestWhatPassesThrough:
             await anyio.sleep_forever()
         assert scope.cancel_called
 
-    async def test_a_hanging_thread_does_not_keep_a_cancelled_entity(self):
+    async def test_a_hanging_thread_does_not_delay_a_cancelled_entity(self):
         let_go = threading.Event()
 
         @gate
@@ -340,7 +340,7 @@ class TestTimeout:
     async def test_a_gates_own_timeout_error_is_described_as_an_exception(self):
         assert (await call(gate_raising(TimeoutError("the shop"), timeout=5))).result == "TimeoutError: the shop"
 
-    async def test_a_failure_while_the_timeout_cancels_is_no_crash(self):
+    async def test_a_failure_while_the_timeout_cancels_is_an_error_observation(self):
         @gate(timeout=1)
         async def failing_when_cancelled() -> None:
             async with anyio.create_task_group() as group:
@@ -354,7 +354,7 @@ class TestTimeout:
         assert observation.is_error
         assert "timed out" in observation.result or "on the way out" in observation.result
 
-    async def test_hanging_threads_do_not_use_up_those_of_the_runtime(self):
+    async def test_hanging_threads_do_not_use_up_the_threads_of_the_runtime(self):
         let_go = threading.Event()
 
         @gate(timeout=0.2)
@@ -430,7 +430,7 @@ async def test_the_boundary_costs_microseconds():
     assert best < 10e-6  # 1.3 µs on the machine where this was written
 
 
-def test_the_face_of_the_gates_has_gates_under_each_name() -> None:
+def test_every_exported_name_of_the_gates_is_a_gate() -> None:
     from cantrip_actors import gates
 
     assert [getattr(gates, name).name for name in ("echo", "fetch", "read", "write")] == [

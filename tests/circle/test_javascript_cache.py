@@ -1,4 +1,4 @@
-"""The compiled JavaScript engine is kept between processes, and not believed where others could have written it."""
+"""The compiled JavaScript engine is cached between processes, and ignored if other users could have written it."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_changes_before_an_exception_persist(box):
         ("for (;;) try { read('a') } catch {}", "3 gate calls in one program"),
     ],
 )
-def test_a_limit_undoes_the_turn_and_nothing_else(javascript, bomb, limit):
+def test_a_limit_undoes_only_its_turn(javascript, bomb, limit):
     seconds = 0.2 if "computing" in limit else 5.0  # a busy machine takes its time to fill a memory
     box = javascript.open(GATES, Limits(seconds=seconds, memory=16 * 2**20, gate_calls=3))
     value(box, "var x = {kept: [1]}")
@@ -594,7 +594,7 @@ def test_a_missing_engine_is_named_with_what_to_install(monkeypatch):
 
 
 @pytest.mark.real_time
-async def test_a_hundred_parents_with_a_hundred_children_at_once(javascript):
+async def test_a_hundred_parents_and_a_hundred_children_run_at_once(javascript):
     cores, results = anyio.CapacityLimiter(2), []
     before = threading.active_count()
 

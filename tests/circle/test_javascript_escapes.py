@@ -1,8 +1,8 @@
-"""Nothing that an entity writes gets out of its JavaScript, and nothing keeps its host busy: escapes/javascript.yaml.
+"""No JavaScript program escapes from its sandbox or keeps the host busy: escapes/javascript.yaml.
 
-Whatever a program does, the secrets of the host are in nothing that comes out of it, the host is as it was, and the
-sandbox goes on with the variables that it had. Each attempt also has the outcome that it has today: a new version of
-the engine that answers another way is looked at, and not just trusted.
+After any program its output has no secret of the host, the host is unchanged, and the sandbox continues with its
+variables. Each attempt also has its present outcome: a new version of the engine with another outcome has to be looked
+at first.
 """
 
 from __future__ import annotations

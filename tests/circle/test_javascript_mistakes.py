@@ -104,7 +104,7 @@ def test_the_cause_of_an_error_is_described(box, code, said):
 @pytest.mark.parametrize(
     "stack", ["", "at f (<input>:9999:1)", "at <eval> (<input>:1:99999)", "at <eval> (<input>:0:0)", "x" * 100_000]
 )
-def test_an_error_is_described_whatever_its_stack_is(stack):
+def test_an_error_with_any_stack_is_described(stack):
     assert describe("TypeError", "not a function", stack, "f()", ["search"]).startswith("TypeError: not a function")
 
 

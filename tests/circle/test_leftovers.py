@@ -123,7 +123,7 @@ def test_no_process_of_a_python_value_that_never_finishes_outlives_a_killed_host
     assert list(where.iterdir()) == []
 
 
-def test_the_next_process_ends_what_a_host_and_its_watcher_left(where: Path) -> None:
+def test_the_next_process_ends_shells_that_a_host_and_its_watcher_left(where: Path) -> None:
     confined_by("landlock")
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = host(SHELL, "landlock", watched=False)

@@ -1,4 +1,4 @@
-"""What gates return, as JSON values: nothing lost, nothing guessed."""
+"""Results of gates are converted to JSON values without loss."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Nothing that an entity writes gets out of its Python or keeps its host busy: escapes/python.yaml, beside this.
+"""No Python program escapes from its sandbox or keeps the host busy: escapes/python.yaml.
 
 Whatever a program does, the secrets of the host are in nothing that comes out of it, the host is as it was, and so are
 the entity's variables. Each attempt also has the outcome that it has today: a new version of the interpreter that

@@ -136,7 +136,7 @@ def test_a_gate_in_a_callback_is_refused_with_advice(where: str):
     assert "use a loop" in error(opened().begin(where))
 
 
-def test_gates_are_suspended_wherever_else_they_are_called():
+def test_gates_are_suspended_in_every_other_position():
     sandbox = opened()
     code = (
         "class Notes:\n    def __init__(self):\n        self.first = search('init')\n    def all(self):\n"
@@ -170,11 +170,11 @@ def test_gates_are_suspended_wherever_else_they_are_called():
         ("a = [1]\na.append(a)\na", [1, "[...]"]),
     ],
 )
-def test_values_are_shown_as_json_or_as_they_read(code: str, expected: Any):
+def test_values_are_rendered_as_json_or_as_their_text(code: str, expected: Any):
     assert value(opened().begin(code)) == expected
 
 
-def test_an_error_names_the_lines_of_the_program_and_nothing_else():
+def test_an_error_names_only_lines_of_the_program():
     sandbox = opened()
     sandbox.begin("def half(n):\n    return 1 / n")
     text = error(sandbox.begin("x = 1\n\ndef outer():\n    return half(0)\nouter()"))
@@ -285,7 +285,7 @@ def test_a_program_of_a_million_lines_ends_in_time():
     assert time.monotonic() - started < LIMITS.seconds + 1.5  # the code itself has to cross
 
 
-def test_limits_that_are_loaded_can_only_get_narrower():
+def test_a_loaded_sandbox_keeps_the_lower_limits():
     wide, narrow = opened(limits=Limits(seconds=30)), opened(limits=Limits(seconds=0.2))
     wide.begin("x = 1")
     narrow.load(wide.dump() or b"")
@@ -362,12 +362,12 @@ def test_a_wrong_call_is_reported_with_its_line_and_the_signature():
         "x: int = 'wrong, and none of our business'\nsearch('a')",
     ],
 )
-def test_a_right_call_and_the_mistakes_of_others_pass(right: str):
+def test_the_type_check_accepts_right_calls_and_other_mistakes(right: str):
     sandbox = opened(type_check=True)
     call(sandbox.begin(right, {"unknown_before": "a", "limit": 2, "parts": ["a", 1]}))
 
 
-def test_code_that_cannot_be_parsed_raises_with_the_check_too():
+def test_code_that_cannot_be_parsed_raises_with_the_type_check():
     text = error(opened(type_check=True).begin("x = 1\ny = ("))
     assert text.startswith("SyntaxError")
     assert "line 2" in text
@@ -380,7 +380,7 @@ def test_a_shadowed_gate_is_not_checked():
 # --------------------------------------------------------------------------------------------------------- signatures
 
 
-def test_the_signatures_of_the_standard_gates():
+def test_the_standard_gates_have_the_expected_signatures():
     (line, *_) = shown(CALL_AGENT.definition).splitlines()
     assert line.startswith("def call_agent(intent: str, context: Any = None, system_prompt: str | None = None, ")
     assert shown(search.definition) == "def search(query: str, limit: int = 5) -> any\n    Search the notes."

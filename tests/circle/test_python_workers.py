@@ -144,7 +144,7 @@ def test_a_thousand_programs_wait_at_a_gate_as_a_few_kilobytes_each():
         step = sandbox.begin(f"x = {number}\nr = call_agent('task ' + str(x))\n[r, more(x), notes]")
         assert isinstance(step, Suspended)
         waiting.append((sandbox, step))
-    assert threading.active_count() <= threads  # those that other tests left idle end by themselves
+    assert threading.active_count() <= threads  # idle workers of other tests end by themselves
     assert len(_children()) <= processes + python_workers._cores()
     assert all(len(step.image or b"") + len(sandbox.dump()) <= 8 * 1024 for sandbox, step in waiting)
     for number, (sandbox, step) in enumerate(waiting):
@@ -187,7 +187,7 @@ def test_a_worker_yields_to_its_host_and_is_bounded():
 
 @LINUX
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-def test_an_interpreter_lives_in_namespaces_of_its_own():
+def test_an_interpreter_runs_in_its_own_namespaces():
     opened().begin("1")
     (inside,) = _interpreters(_workers()[0])
     for kind in ("net", "mnt", "pid", "user"):
@@ -228,7 +228,7 @@ def test_workers_can_be_replaced_after_temporary_files_were_deleted():
 
 
 @LINUX
-def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_without_bubblewrap_has_no_jail(monkeypatch: pytest.MonkeyPatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else which(name))
     python_workers.close()
@@ -237,7 +237,7 @@ def test_without_bubblewrap_a_worker_is_plain(monkeypatch: pytest.MonkeyPatch):
 
 
 @LINUX
-def test_the_bare_interpreter_is_used_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
+def test_the_interpreter_is_run_directly_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(python_workers, "_works", lambda _: False)
     python_workers.close()
     assert opened().begin("1 + 1") == Finished(2)

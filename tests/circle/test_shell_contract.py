@@ -83,7 +83,7 @@ def calls(box, code, answers=()):
 
 
 @pytest.mark.rule("CIRCLE-9")
-def test_variables_functions_directory_and_files_live_on(box):
+def test_variables_functions_directory_and_files_persist(box):
     printed(box, "x=41; f() { echo $((x + 1)); }; declare -A m=([k]=v); mkdir d; cd d; echo hi > note; set -o pipefail")
     assert printed(box, "f; echo ${m[k]}; cat note; basename $PWD; set -o | grep pipefail").split() == [
         *("42", "v", "hi", "d", "pipefail", "on")
@@ -491,7 +491,7 @@ def test_only_the_names_of_commands_are_changed(code):
 
 @pytest.mark.real_time
 @pytest.mark.rule("COMP-2")
-async def test_twenty_levels_of_children_wait_for_one_another_on_two_threads(shell):
+async def test_twenty_levels_of_children_wait_on_two_threads(shell):
     cores = anyio.CapacityLimiter(2)
 
     async def cast(depth):

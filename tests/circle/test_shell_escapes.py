@@ -1,4 +1,4 @@
-"""Nothing that an entity writes gets out of its shell, and nothing keeps its host busy: escapes/shell.yaml.
+"""No shell program escapes from its jail or keeps the host busy: escapes/shell.yaml.
 
 Each attempt runs in bubblewrap and under Landlock, where the machine has them. Whatever it does, the secrets of the
 host are in nothing that comes out of it, the host's files, processes and limits are as they were, and the shell that
@@ -169,7 +169,7 @@ def test_no_program_escapes(code, jail, host):
 
 
 def left_behind(*command: str) -> list[str]:
-    """Those that go on running: other workers try the same things, and theirs end, too."""
+    """Return the processes that still run; those of other test workers end, too."""
     found = running(*command)
     ends = time.monotonic() + 5
     while found and time.monotonic() < ends:

@@ -1,4 +1,4 @@
-"""A shell's files are what they were before a program that exceeds a limit, and travel in its images."""
+"""A limit restores the files of a shell, and snapshots contain them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: S
 @pytest.mark.parametrize(
     "code", ["exec 9</dev/null", "exec {fd}<>f", "truncate -s 50M large", "head -c 9000000 /dev/urandom > large"]
 )
-def test_a_sandbox_that_a_snapshot_cannot_express_has_no_snapshot(shell: Shell, code: str) -> None:
+def test_a_shell_whose_state_text_cannot_express_has_no_snapshot(shell: Shell, code: str) -> None:
     box = shell.open([], LIMITS)
     assert box.dump() is not None
     printed(box, code)

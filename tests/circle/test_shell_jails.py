@@ -172,7 +172,7 @@ def taken(output: str) -> int:
 
 @pytest.mark.rule("X-03")
 @pytest.mark.parametrize("how", [how for how in HELD if not how.startswith("unlinked files")])
-def test_memory_outside_of_processes_is_refused_or_bounded(box: ShellSandbox, how: str) -> None:
+def test_memory_that_no_process_owns_is_refused_or_bounded(box: ShellSandbox, how: str) -> None:
     step = box.begin(f"python3 - <<'END'\n{HELD[how]}\nEND")
     assert taken(step.output) * MIB <= 1.5 * LIMITS.memory, step
     assert Finished(None, output="ok\n") in (box.begin("echo ok"), box.begin("echo ok"))

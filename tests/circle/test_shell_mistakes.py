@@ -69,7 +69,7 @@ def test_a_syntax_error_is_reported_with_line_and_text(box):
     assert error == "exit code 2"
 
 
-def test_a_program_may_return(box):
+def test_a_program_may_use_return(box):
     assert ran(box, "echo a\nreturn 4\necho b") == ("a\n", "exit code 4")
 
 
@@ -271,7 +271,7 @@ def test_a_mistaken_gate_call_is_an_error_with_advice(box, code, said):
 @pytest.mark.parametrize(
     "output", ["cat: search: No such file or directory", "line 1: frobnicate: command not found", "searhc", ""]
 )
-def test_other_failures_get_no_advice(output):
+def test_other_errors_get_no_advice(output):
     assert hint(output, GATES) == ""
 
 

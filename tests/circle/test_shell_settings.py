@@ -1,7 +1,7 @@
-"""What programs set, open, start and leave in a shell, and what the next one and its gate calls make of it: nothing.
+"""Settings, files and jobs that a program leaves in a shell do not affect the next program or its gate calls.
 
-Descriptors, locales, options, rights and jobs are the programs' own; between two programs, and between a gate and who
-called it, none of them may change what comes through.
+Descriptors, locales, options, rights and jobs belong to one program. They change neither the next program nor the
+arguments and results of a gate call.
 """
 
 import hashlib
@@ -183,7 +183,7 @@ def test_variables_that_cannot_be_saved_are_undone(box):
     assert ran(box, "echo $x ${#text}") == ("1 0\n", Finished)
 
 
-def test_apart_removes_only_large_variables_from_a_state():
+def test_apart_separates_only_large_variables_from_a_state():
     large = b"y" * LARGE
     state = (
         b'declare -a list=([0]="$(\ndeclare -- no=\\"%b\\"\n" [1]=$\'\\\'(\' [2]="z")\ndeclare -r fixed="%b"\n'

@@ -1,4 +1,4 @@
-"""Shells where the host is nobody in particular: the tests of shells again, by a process that is not root.
+"""Shells of a host that is not root: the tests of shells again, in such a process.
 
 What is different there: a shell runs as the same user as its host. Under Landlock nothing but rules keeps the two
 apart, so everything that one process may do to another of its user, or to that user's files, is tried on the host.
@@ -120,7 +120,7 @@ def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
 
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
-def test_the_medium_is_refused_where_landlock_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_medium_is_refused_without_landlock_and_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: -1)
     with pytest.raises(InvalidCantrip, match=r"bubblewrap: .*No permissions.*landlock: .*version 0 of Landlock, 6 is"):
         medium("shell")

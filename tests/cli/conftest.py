@@ -1,4 +1,4 @@
-"""The command line as tests use it: in this process where only its words matter, as a process where signals do."""
+"""The command line for tests: in this process, or as a process of its own for signals."""
 
 import json
 import os

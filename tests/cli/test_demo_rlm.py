@@ -1,4 +1,4 @@
-"""The demo of long documents: the answer is that of a plain count, and nobody was shown the document."""
+"""The demo of long documents: the answer equals a plain count, and no crystal saw the document."""
 
 import json
 
@@ -15,7 +15,7 @@ SENTENCE = "a needle that nobody would look for in this haystack"
 
 
 @pytest.mark.rule("COMP-2", "COMP-3", "COMP-4", "COMP-6")
-def test_two_levels_of_children_count_what_fits_no_prompt(cantrip, place):
+def test_two_levels_of_children_count_a_document_that_fits_no_prompt(cantrip, place):
     lines = [LINE] * 12_000
     lines[7_000] = f"here is {SENTENCE}\n"
     document = "".join(lines)
@@ -44,7 +44,7 @@ def test_the_demo_prints_its_figures_in_a_table(cantrip, place):
     ["x", "word " * 30_000, "x" * 250_000, "\n" * 150_000 + "x", "\r\nsep\x1cara\x85ted\u3000\n" * 9_000],
     ids=["a letter", "one line", "one word", "empty lines", "odd spaces"],
 )
-def test_hard_documents(cantrip, place, text):
+def test_the_demo_works_on_hard_documents(cantrip, place, text):
     (place / "hard.txt").write_bytes(text.encode())
     answer = cantrip("demo", "rlm", "hard.txt", "--find", "d w", "--json").json
     if text.startswith("xx"):  # a word cannot be cut and stay one: the check finds out
@@ -71,7 +71,7 @@ def test_a_missing_language_names_the_package_to_install(cantrip, place, monkeyp
     assert "python" in said.err
 
 
-def test_a_folder_that_is_called_like_a_demo(cantrip, place):
+def test_a_folder_with_the_name_of_a_demo_can_be_read(cantrip, place):
     (place / "rlm").mkdir()
     (place / "rlm" / "a.md").write_text("# x\n")
     assert "a.md" in cantrip("demo", "./rlm", "-q").out

@@ -18,7 +18,7 @@ def test_the_demo_misses_no_event_although_the_service_was_killed(process):
     assert lines[5:] == ["It counted to 6. The reader saw every event once."]
 
 
-def test_the_demo_refuses_a_loom_for_one_process(cantrip):
+def test_the_demo_refuses_a_loom_that_only_one_process_can_open(cantrip):
     said = cantrip("demo", "serve", "--loom", "memory:")
     assert said.code == 2
     assert "two processes use it" in said.err

@@ -108,7 +108,7 @@ class TestNew:
         assert cantrip("dispatch", "ls", "--dir", "nowhere").err == "no dispatches in nowhere\n"
 
 
-class TestLooking:
+class TestViews:
     def test_ls_shows_why_a_dispatch_waits(self, cantrip, dispatched):
         dispatched(**GATED)
         (row,) = cantrip("dispatch", "ls", "--json").json
@@ -168,9 +168,9 @@ class TestLooking:
         assert "line 1 is not to be trusted" in said.err
 
 
-class TestDeciding:
+class TestDecisions:
     @pytest.mark.rule("F-16")
-    def test_approving_lets_it_start_and_says_who_and_when(self, cantrip, dispatched):
+    def test_an_approved_dispatch_can_start_and_shows_who_approved_it_and_when(self, cantrip, dispatched):
         logs = dispatched(**GATED)
         assert cantrip("dispatch", "approve", "mend", "--by", "bob", "--note", "at night").code == 0
         entry = logs.read(ID).entries[-1]
@@ -179,7 +179,7 @@ class TestDeciding:
         assert begin(logs).status == "active"
 
     @pytest.mark.rule("F-16", "F-13")
-    def test_rejecting_is_the_end(self, cantrip, dispatched):
+    def test_a_rejected_dispatch_stays_rejected(self, cantrip, dispatched):
         logs = dispatched(**GATED)
         assert cantrip("dispatch", "reject", "mend", "--reason", "not now", "--by", "bob").out == f"{ID}: rejected\n"
         before = logs.path(ID).read_bytes()

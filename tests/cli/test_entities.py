@@ -1,4 +1,4 @@
-"""Entities that outlive a command: named ones that take further intents, and those that a SIGKILL cut short."""
+"""Entities that outlive a command: named ones with further intents, and entities that a SIGKILL interrupted."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def effects(place: Path) -> list[str]:
 
 class TestNamed:
     @pytest.mark.rule("D-001")
-    def test_remembers_from_command_to_command(self, cantrip, place):
+    def test_an_entity_remembers_from_command_to_command(self, cantrip, place):
         first = cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         assert (first.code, first.out) == (0, "milk\n")
         assert cantrip("send", "notes", "bread", "-q").out == "milk, bread\n"
@@ -73,11 +73,11 @@ class TestNamed:
         assert (said["result"], said["terminated"], said["entity_id"]) == ("milk, bread, eggs", True, row["id"])
         assert effects(place) == ["milk", "bread", "eggs"]
 
-    def test_under_trio(self, cantrip):
+    def test_long_lived_entities_work_on_trio(self, cantrip):
         assert cantrip("invoke", "notes.yaml", "milk", "--name", "notes").out == "milk\n"
         assert cantrip("send", "notes", "bread", "--backend", "trio").out == "milk, bread\n"
 
-    def test_a_name_is_taken_until_its_entity_is_stopped(self, cantrip):
+    def test_a_name_is_in_use_until_its_entity_is_stopped(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         again = cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         assert again.code == 2
@@ -209,7 +209,7 @@ class TestPost:
         assert "has ended" in said.err
 
 
-class TestElsewhere:
+class TestOtherProcesses:
     """Another runtime, as of a service, runs the entity."""
 
     @pytest.fixture
@@ -246,7 +246,7 @@ circle: {{gates: [done, {{python: "spells:effect"}}], wards: [{{max_turns: 5}}]}
 
 class TestWouldMove:
     @pytest.mark.rule("C-40")
-    def test_lists_the_entities_whose_recipe_has_changed(self, cantrip, place):
+    def test_would_move_lists_the_entities_whose_recipe_has_changed(self, cantrip, place):
         (place / "clerk.yaml").write_text(NAMED.format(prompt="one"))
         cantrip("invoke", "clerk.yaml", "milk", "--name", "x")
         assert cantrip("entities", "--would-move").err == "no entity would move\n"
@@ -258,7 +258,7 @@ class TestWouldMove:
         assert lines[1].split()[1:] == ["x", "clerk", row["from"], row["to"], "at", "its", "next", "intent"]
 
     @pytest.mark.rule("C-40")
-    def test_takes_recipes_and_cantrips_of_modules(self, cantrip, place):
+    def test_would_move_accepts_recipes_and_cantrips_of_modules(self, cantrip, place):
         (place / "clerk.yaml").write_text(NAMED.format(prompt="one"))
         cantrip("invoke", "clerk.yaml", "milk", "--name", "x")
         (place / "other.yaml").write_text(NAMED.format(prompt="two"))
@@ -271,7 +271,7 @@ class TestWouldMove:
             "expected a cantrip, got int" in cantrip("entities", "--would-move", "--recipe", "offered_here:nothing").err
         )
 
-    def test_needs_a_recipe(self, cantrip, place):
+    def test_would_move_without_a_recipe_is_an_error(self, cantrip, place):
         cantrip("invoke", "notes.yaml", "milk", "--name", "x")
         (place / ".cantrip" / "loom.db.recipes.json").unlink()
         assert "say which cantrips to offer" in cantrip("entities", "--would-move").err

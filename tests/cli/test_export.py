@@ -1,4 +1,4 @@
-"""Taking things out of a loom from the command line: forms, search, numbers, and no secrets among them."""
+"""Exports, search and statistics on the command line, without secrets."""
 
 import json
 
@@ -37,12 +37,12 @@ def lines(said):
     return [json.loads(line) for line in said.out.splitlines()]
 
 
-class TestForms:
-    def test_turns_of_a_thread_or_of_all(self, cantrip, told):
+class TestFormats:
+    def test_turns_of_a_thread_or_of_the_whole_loom_are_exported(self, cantrip, told):
         assert len(lines(cantrip("loom", "export", told[0]))) == 3
         assert len(lines(cantrip("loom", "export"))) == 5
 
-    def test_chat(self, cantrip, told):
+    def test_chat_lines_are_exported(self, cantrip, told):
         (line,) = lines(cantrip("loom", "export", told[1], "--format", "chat"))
         assert [message["role"] for message in line["messages"]] == [
             "user",
@@ -54,12 +54,12 @@ class TestForms:
         ]
         assert len(lines(cantrip("loom", "export", "--format", "chat"))) == 3
 
-    def test_pairs(self, cantrip, told):
+    def test_preference_pairs_are_exported(self, cantrip, told):
         (pair,) = lines(cantrip("loom", "export", "--format", "pairs"))
         assert (pair["chosen"][-1]["content"], pair["rejected"][-1]["content"]) == ("good", "bad")
         assert cantrip("loom", "export", told[0], "--format", "pairs").code == 2
 
-    def test_trajectories(self, cantrip, told):
+    def test_trajectories_are_exported(self, cantrip, told):
         found = lines(cantrip("loom", "export", "--format", "atif"))
         assert [Trajectory.model_validate(one).trajectory_id for one in found] == list(told)
         assert len(lines(cantrip("loom", "export", told[2], "-f", "atif"))) == 1

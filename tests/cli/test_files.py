@@ -1,4 +1,4 @@
-"""Files from the command line: given with an intent, shown as what they are."""
+"""Files on the command line: given with an intent, and described in lists."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def given():
         return [[one.url or one.data for one in record.images] for record in records if isinstance(record, IntentGiven)]
 
 
-def test_a_cast_takes_paths_and_addresses_beside_images(cantrip, report, place):
+def test_a_cast_accepts_paths_and_addresses_beside_images(cantrip, report, place):
     (place / "a.png").write_bytes(png())
     said = cantrip("cast", "recipe.yaml", "Sum it up.", "--file", report, "--file", URL, "--image", "a.png")
     assert (said.code, said.out) == (0, "five\n")
@@ -34,7 +34,7 @@ def test_a_cast_takes_paths_and_addresses_beside_images(cantrip, report, place):
     assert listed["intent"] == f"Sum it up. [image/png, {len(png())} B, 3×2] {LABEL} [file at {URL}]"
 
 
-def test_long_lived_entities_take_files(cantrip, report, place):
+def test_long_lived_entities_accept_files(cantrip, report, place):
     policy = "crystal: {scripted: [{content: one}, {content: two}]}\n"
     (place / "recipe.yaml").write_text(f"{policy}circle: {{gates: [done], wards: [{{max_turns: 9}}]}}\n")
     assert cantrip("invoke", "recipe.yaml", "read", "--name", "eyes", "--file", report).code == 0

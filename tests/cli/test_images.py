@@ -1,4 +1,4 @@
-"""Pictures from the command line: given with an intent, shown as what they are, taken out again."""
+"""Images on the command line: given with an intent, described in lists, and exported."""
 
 import base64
 
@@ -30,14 +30,14 @@ def intents():
         ]
 
 
-def test_a_cast_takes_files_and_addresses(cantrip, picture):
+def test_a_cast_accepts_files_and_addresses(cantrip, picture):
     said = cantrip("cast", "recipe.yaml", "What is on it?", "--image", picture, "--image", URL)
     assert (said.code, said.out) == (0, "five\n")
     assert f"begins: What is on it? {LABEL}" in said.err
     assert intents() == [("What is on it?", [png(640, 480), URL])]
 
 
-def test_long_lived_entities_take_images(cantrip, picture, place):
+def test_long_lived_entities_accept_images(cantrip, picture, place):
     policy = "crystal: {scripted: [{content: one}, {content: two}]}\n"
     (place / "recipe.yaml").write_text(f"{policy}circle: {{gates: [done], wards: [{{max_turns: 9}}]}}\n")
     assert cantrip("invoke", "recipe.yaml", "look", "--name", "eyes", "--image", picture).code == 0

@@ -1,4 +1,4 @@
-"""Looking at a loom: lists, trees, turns, threads, and finding what is meant by a part of an id."""
+"""Looking at a loom: lists, trees, turns, threads, and ids given in part."""
 
 import json
 import re
@@ -40,13 +40,13 @@ def told(place):
     return episode.entity_id, child, fork.entity_id
 
 
-class TestFinding:
+class TestIds:
     @pytest.fixture
     def finder(self, told):
         with open_loom(LOOM) as loom:
             yield Finder(loom)
 
-    def test_a_whole_id_its_end_and_its_beginning(self, finder, told):
+    def test_an_id_is_found_by_its_whole_its_end_or_its_beginning(self, finder, told):
         for entity in told:
             assert finder.find(entity).id == entity
             assert finder.find(entity[-8:]).id == entity
@@ -67,7 +67,7 @@ class TestFinding:
             finder.find(typed)
 
 
-class TestTheCommands:
+class TestCommands:
     def test_ls_shows_roots_and_forks_or_everything(self, cantrip, told):
         root, child, fork = (one[-8:] for one in told)
         assert [line.split()[0] for line in cantrip("loom", "ls").out.splitlines()[1:]] == [root, fork]
@@ -77,7 +77,7 @@ class TestTheCommands:
         assert rows[0]["intent"] == "what do I need?"
         assert rows[0]["state"] == "terminated"
 
-    def test_tree_hangs_children_and_forks_below_their_turns(self, cantrip, told):
+    def test_tree_shows_children_and_forks_below_their_turns(self, cantrip, told):
         said = cantrip("loom", "tree")
         shape = re.sub(r"\b[0-9a-f]{8}\b", "ID", said.out)
         assert shape == (
@@ -92,14 +92,14 @@ class TestTheCommands:
             "└─ 3 ID done terminated\n"
         )
 
-    def test_tree_of_one_entity_or_of_the_one_whose_turn_is_named(self, cantrip, told):
+    def test_tree_takes_the_id_of_an_entity_or_of_a_turn(self, cantrip, told):
         by_entity = cantrip("loom", "tree", told[1]).out
         assert by_entity.startswith(told[1][-8:])
         with open_loom(LOOM) as loom:
             turn = loom.turns(told[1])[0].id
         assert cantrip("loom", "tree", turn[-10:]).out == by_entity
 
-    def test_tree_in_json_nests(self, cantrip, told):
+    def test_tree_in_json_is_nested(self, cantrip, told):
         (root,) = cantrip("loom", "tree", "--json").json
         first = root["turns"][0]
         assert [one["id"] for one in first["children"]] == [told[1]]
@@ -122,7 +122,7 @@ class TestTheCommands:
         turns = cantrip("loom", "thread", told[1], "--json").json
         assert [turn["entity_id"] for turn in turns] == [told[0], told[1], told[1]]
 
-    def test_export_writes_a_turn_a_line(self, cantrip, told, place):
+    def test_export_writes_one_turn_per_line(self, cantrip, told, place):
         said = cantrip("loom", "export", told[0])
         turns = [json.loads(line) for line in said.out.splitlines()]
         assert [turn["sequence"] for turn in turns] == [1, 2, 3]
@@ -144,7 +144,7 @@ class TestTheCommands:
         found = cantrip("loom", "verify", "edited.jsonl", "--json").json
         assert (found["ok"], found["faults"][0]["record"]) == (False, 2)
 
-    def test_copy_makes_the_same_loom_elsewhere(self, cantrip, told):
+    def test_copy_writes_the_same_loom_to_another_store(self, cantrip, told):
         copied = cantrip("loom", "copy", LOOM, "sqlite:copy.db", "--json").json
         assert copied["fingerprint"] == cantrip("loom", "verify", LOOM, "--json").json["fingerprint"]
         for entity in told:
@@ -153,7 +153,7 @@ class TestTheCommands:
         assert again.code == 1
         assert "already: nothing was copied" in again.err
 
-    def test_verify_and_copy_need_a_loom(self, cantrip, place):
+    def test_verify_and_copy_without_a_loom_are_errors(self, cantrip, place):
         assert cantrip("loom", "verify", "jsonl:nowhere.jsonl").code == 1
         assert cantrip("loom", "copy", "jsonl:nowhere.jsonl", "copy.db").code == 1
         assert not (place / "nowhere.jsonl").exists()

@@ -95,7 +95,7 @@ def test_repair_says_what_it_left_out(cantrip, cast, place):
     assert cantrip("loom", "verify", LOOM).code == 0
 
 
-def test_an_option_is_added_to_any_url():
+def test_an_option_can_be_added_to_any_url():
     assert _with_option("loom.db", "a=b") == "sqlite:loom.db?a=b"
     assert _with_option("/x/loom.db", "a=b") == "sqlite:///x/loom.db?a=b"
     assert _with_option("postgresql://u@h/d?schema=s", "a=b") == "postgresql://u@h/d?schema=s&a=b"

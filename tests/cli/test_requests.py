@@ -167,7 +167,7 @@ def test_a_dispatch_that_waits_is_listed_and_allowed(cantrip, place):
     assert "approved by human anna" in cantrip("dispatch", "log", "mend").out
 
 
-class TestAtATerminal:
+class TestTerminal:
     @pytest.fixture(autouse=True)
     def _recipe(self, place: Path) -> None:
         (place / "ask.yaml").write_text(RECIPE)
@@ -201,7 +201,7 @@ class TestAtATerminal:
         assert seen.text.count("allow it?") == 2  # "why?" is no decision
         assert "not before June" in cantrip("loom", "thread", seen.text.split(" Send it")[0][-8:]).out
 
-    def test_a_decision_from_elsewhere_ends_the_question(self, terminal, cantrip):
+    def test_a_decision_of_another_process_ends_the_question(self, terminal, cantrip):
         def decide(_process: Any, _keyboard: int) -> None:
             assert cantrip("allow", "call_1_1").code == 0
             while cantrip("answer", "call_2_1", "7").code != 0:
@@ -231,7 +231,7 @@ def test_an_answer_is_text_unless_the_schema_wants_json(text, schema, answer):
     assert parse_answer(text, schema) == answer
 
 
-def test_a_person_reads_no_control_characters():
+def test_a_request_is_printed_without_control_characters():
     args = {"to": "anna\x1b[2J\u202egnp"}
     request = Request("a:b:c", "approval", "a", "b", "c", "pay", args, "over\r100", None, "", None)
     shown = "".join(request_lines(request, "shop\x07"))
@@ -239,7 +239,7 @@ def test_a_person_reads_no_control_characters():
 
 
 class TestRecipes:
-    def test_ask_first_takes_its_options(self, place):
+    def test_a_recipe_sets_the_options_of_ask_first(self, place):
         (place / "ask.yaml").write_text(RECIPE.replace("ask_first: true", "ask_first: {expires: 60, unattended: deny}"))
         circle: Circle = load_recipe(place / "ask.yaml").circle
         asks = next(gate.ask_first for gate in circle.gates if gate.name == "echo")

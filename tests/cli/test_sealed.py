@@ -30,7 +30,7 @@ def environment(key, monkeypatch):
 
 
 @pytest.mark.rule("X-21")
-def test_verify_says_whether_the_key_was_there(cantrip, key):
+def test_verify_says_whether_the_key_was_used(cantrip, key):
     assert "sealed, checked with its key" in cantrip("loom", "verify", LOOM, "--key", str(key)).out
     assert "sealed, and not checked: no key" in cantrip("loom", "verify", LOOM).out
     assert cantrip("loom", "verify", LOOM, "--json", "--key", str(key)).json["seal"] == "checked"

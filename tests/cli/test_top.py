@@ -134,7 +134,7 @@ def on_terminal(*arguments: str, columns: int = 80, rows: int = 24, code: str = 
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
-def test_a_screen_fits_keys_work_and_q_restores_the_terminal(loom: Path, columns: int, rows: int) -> None:
+def test_a_screen_fits_and_reacts_to_keys_and_q_restores_the_terminal(loom: Path, columns: int, rows: int) -> None:
     with on_terminal("top", "--loom", f"sqlite:{loom}", columns=columns, rows=rows) as shown:
         lines = shown.wait_for("worker 39")
         assert lines[0].startswith("cantrip top")
@@ -202,7 +202,7 @@ def test_no_line_is_longer_than_the_screen_and_nothing_moves_the_cursor(loom: Pa
 
 
 @pytest.mark.real_time
-async def test_a_loom_and_a_service_agree(tmp_path: Path) -> None:
+async def test_top_shows_the_same_for_a_loom_and_a_service(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     telemetry = Telemetry(otel=False)
     async with served([echo()], url, options={"telemetry": telemetry}, telemetry=telemetry) as on:
@@ -229,7 +229,7 @@ async def closing_source(url: str) -> AsyncIterator[ServiceSource]:
 
 
 @pytest.mark.real_time
-async def test_keys_act_on_a_service() -> None:
+async def test_keys_change_entities_of_a_service() -> None:
     async with served([echo()]) as on, closing_source(on.url) as source:
         begun = await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
         napping = await on.post("casts", {"cantrip": "echo", "intent": "nap 60"}, 201)

@@ -44,7 +44,7 @@ def rows() -> list[list[str]]:
 
 @pytest.mark.rule("N-87")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_page_says_what_a_fault_means_for_entities_mail_and_effects(fault: str) -> None:
+def test_the_page_describes_the_effect_of_each_fault_on_entities_mail_and_gates(fault: str) -> None:
     found = [row for row in rows() if re.search(rf"\b{re.escape(fault)}", row[0])]
     assert len(found) == 1
     _, entities, mail, effects, how_long = found[0]

@@ -88,7 +88,7 @@ def test_names_that_would_need_quotes_are_refused(wrong: Any) -> None:
 
 @pytest.mark.rule("N-80")
 @pytest.mark.real_time
-async def test_the_autoscalers_query_counts_what_the_cluster_counts(tmp_path: Path) -> None:
+async def test_the_autoscalers_query_counts_the_same_as_the_cluster(tmp_path: Path) -> None:
     path, url = tmp_path / "keeper.yaml", fresh()
     path.write_text(RECIPE)
     async with Runtime.open(url, cantrips=[load_recipe(path)]) as runtime:

@@ -1,4 +1,4 @@
-"""What the SPEC's suite leaves to other tests, because it is no matter of input and output (ENTITY-1, PROD-1)."""
+"""Rules that the SPEC's suite leaves to other tests, because they are not about input and output (ENTITY-1, PROD-1)."""
 
 import inspect
 
@@ -13,7 +13,7 @@ def hello() -> Cantrip:
 
 
 @pytest.mark.rule("ENTITY-1")
-async def test_an_entity_comes_of_a_cantrip_and_an_intent_and_of_nothing_else():
+async def test_an_entity_is_made_only_of_a_cantrip_and_an_intent():
     async with Runtime.open("memory:") as runtime:
         assert runtime.loom.entities() == []
         for make in (runtime.cast, runtime.start, runtime.invoke):
@@ -31,13 +31,13 @@ async def test_an_entity_comes_of_a_cantrip_and_an_intent_and_of_nothing_else():
 
 
 @pytest.mark.rule("ENTITY-1")
-def test_a_handle_is_not_made_by_hand():
+def test_a_handle_cannot_be_constructed():
     with pytest.raises(TypeError):
         Entity()
 
 
 @pytest.mark.rule("PROD-1")
-def test_the_blocking_face_and_the_async_one_come_to_the_same_turns():
+def test_a_blocking_and_an_async_runtime_record_the_same_turns():
     with Runtime.blocking("memory:") as blocking:
         episode = blocking.cast(hello(), "greet")
         told = [(t.utterance, t.observation, t.terminated, t.sequence) for t in episode.thread]

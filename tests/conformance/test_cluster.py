@@ -15,11 +15,11 @@ ENTITIES = 100 if EXHAUSTIVE else 10
 
 
 def account(recorded: list[str], delivered: dict[str, int] | None = None, unknown: str = "") -> Account:
-    """An account of one who posted a, b and c."""
+    """Return the account of a client that posted a, b and c."""
     return Account(["a", "b", "c"], recorded, delivered or dict.fromkeys("abc", 1), frozenset(unknown))
 
 
-def test_the_comparison_finds_nothing_where_each_intent_is_recorded_once_and_in_order() -> None:
+def test_the_comparison_finds_no_fault_in_a_correct_history() -> None:
     assert compare("e", account(["a", "b", "c"])) == []
     assert compare("e", account(["a", "b", "c"], {"a": 1, "c": 1}, unknown="b")) == []
 
@@ -35,13 +35,13 @@ def test_the_comparison_finds_nothing_where_each_intent_is_recorded_once_and_in_
         (account(["a", "b", "c"], {"a": 1, "c": 1}), "lost: b has no effect"),
     ],
 )
-def test_the_comparison_finds_what_was_lost_doubled_or_moved(broken: Account, found: str) -> None:
+def test_the_comparison_finds_lost_doubled_and_moved_intents(broken: Account, found: str) -> None:
     (line,) = compare("e", broken)
     assert found in line
 
 
 @pytest.mark.rule("N-10", "N-22", "N-23", "N-24", "N-26")
-def test_nodes_that_die_freeze_and_leave_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_nodes_that_die_freeze_and_leave_lose_and_repeat_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         done = await play(servers.fresh(), tmp_path / "ledger", 1, faults=FAULTS, entities=ENTITIES)
         assert done.wrong == []

@@ -1,4 +1,4 @@
-"""The torture bench finds nothing; and it would find what it is for: each check is shown a product with that fault."""
+"""The torture bench finds no fault in the product, and finds each fault that is planted."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def needs(store: str) -> None:
 
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
-def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothing_done_twice(store):
+def test_processes_killed_at_any_moment_lose_and_repeat_nothing(store):
     some = () if EXHAUSTIVE else ("--kills", "25", "--durability", "process", "--workload", "small")
     code, told = crash("--parts", "kills", "--store", store, *some)
     assert told["rows"][0]["wrong"] == []
@@ -52,7 +52,7 @@ def test_killed_at_every_border_and_at_random_moments_nothing_is_lost_and_nothin
 
 
 @pytest.mark.rule("C-40", "C-10")
-def test_an_entity_that_moves_between_two_versions_after_kills_repeats_and_loses_nothing():
+def test_an_entity_that_moves_between_versions_loses_and_repeats_nothing_after_kills():
     code, told = crash("--parts", "kills", "--store", "sqlite", "--kills", "15", "--workload", "moved")
     assert told["rows"][0]["wrong"] == []
     assert code == 0
@@ -68,7 +68,7 @@ def test_a_failing_disk_is_a_clear_error_and_work_resumes_after_repair():
 
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
-def test_of_two_processes_with_one_loom_one_runs_an_entity_also_after_a_thaw(store):
+def test_one_of_two_processes_runs_an_entity_even_after_a_freeze(store):
     needs(store)
     code, told = crash("--parts", "rivals", "--store", store)
     assert told["rows"][0]["wrong"] == []
@@ -77,7 +77,7 @@ def test_of_two_processes_with_one_loom_one_runs_an_entity_also_after_a_thaw(sto
 
 
 @pytest.mark.rule("LOOM-1", "D-011")
-def test_a_server_that_is_killed_loses_nothing_and_entities_go_on_when_it_is_back():
+def test_a_killed_server_loses_nothing_and_entities_continue_when_it_is_back():
     needs("postgres")
     code, told = crash("--parts", "outages", "--store", "postgres")
     assert told["rows"][0]["wrong"] == []
@@ -114,13 +114,13 @@ def test_timers_and_decisions_happen_once_under_kills(workload, store):
     assert code == 0
 
 
-def test_a_history_is_written_down_and_read_again():
+def test_a_history_is_parsed_as_it_was_printed():
     history = History("sqlite", "power", (Kill(37), Kill(seconds=0.0213)), "tiny")
     assert str(history) == "sqlite/power/tiny 37 ~0.0213"
     assert History.of(str(history)) == history
 
 
-def test_half_a_line_of_a_ledger_has_not_happened(tmp_path):
+def test_half_a_line_of_a_ledger_does_not_count(tmp_path):
     path = tmp_path / "ledger"
     Ledger(path, 0, Fate()).write("begin", "alpha/00")
     whole = path.read_bytes()
@@ -194,7 +194,7 @@ CircleActor._rebuild = empty
         3,
     ),
 )
-def test_the_campaign_detects_a_broken_product_in_which(fault, said, workload):
+def test_the_campaign_detects_a_broken_product(fault, said, workload):
     wanted = {
         "--parts": "kills",
         "--store": "jsonl",

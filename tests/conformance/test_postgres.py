@@ -1,4 +1,4 @@
-"""A server of one's own goes with the process that made it, and can be killed and started again meanwhile."""
+"""A Postgres server of the tests ends with its process, and can be killed and started again."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ def test_a_killed_server_has_the_committed_data_after_a_restart():
             assert connection.execute("select one from kept").fetchone() == (1,)
 
 
-def test_a_missing_program_is_named(monkeypatch):
+def test_a_missing_postgres_program_is_named(monkeypatch):
     monkeypatch.setattr(postgres, "programs", lambda: None)
     with pytest.raises(FileNotFoundError, match="no initdb on PATH"):
         postgres.Server()

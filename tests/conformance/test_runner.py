@@ -1,4 +1,4 @@
-"""The runner itself: whatever a case states wrongly is a failure, whatever the runner does not know is one too."""
+"""The runner: every wrong statement and every unknown key of a case is a failure."""
 
 import copy
 import subprocess
@@ -94,7 +94,7 @@ expect:
         turn_count: 2
 """)
 
-# Each of these is one statement made wrong: where it stands in `expect`, and what stands there instead.
+# Each of these makes one statement wrong: its position in `expect`, and the wrong value.
 WRONG = [
     ("result", "the End"),
     ("result", "end"),
@@ -277,7 +277,7 @@ def test_a_wrong_statement_is_a_failure_that_names_it(verdict, place, value):
 
 
 @pytest.mark.parametrize(("place", "value"), UNKNOWN)
-def test_an_unknown_key_is_a_failure_and_no_skip(verdict, place, value):
+def test_an_unknown_key_is_a_failure_and_not_a_skip(verdict, place, value):
     judged = verdict(planted(place, value))
     assert judged.status == "FAIL"
     assert "know" in "\n".join(judged.problems) or "expected" in "\n".join(judged.problems)
@@ -341,7 +341,7 @@ def test_passing_only_new_messages_to_a_stateless_crystal_is_a_failure(verdict):
     assert "stateless" in judged.problems[0]
 
 
-def test_two_entities_make_a_fact_of_one_ambiguous(verdict):
+def test_a_statement_about_one_entity_is_a_failure_when_there_are_two(verdict):
     case = copy.deepcopy(RIGHT)
     case["setup"]["crystal"]["responses"] *= 2
     case["action"] = [{"cast": {"intent": "one"}}, {"cast": {"intent": "two"}}]
@@ -361,7 +361,7 @@ def test_a_case_that_states_nothing_or_does_nothing_is_a_failure(verdict):
     assert verdict({key: value for key, value in RIGHT.items() if key != "action"}).status == "FAIL"
 
 
-def test_text_and_skipped_cases_are_neither(verdict):
+def test_text_and_skipped_cases_neither_pass_nor_fail(verdict):
     assert verdict({"rule": "TEST-3", "name": "only words"}).status == "text"
     assert verdict({"rule": "TEST-3", "name": "proven elsewhere", "skip": True}).status == "skip"
     assert verdict({**RIGHT, "skip": True}).status == "FAIL"
@@ -387,7 +387,7 @@ def test_an_unknown_medium_is_a_failure(verdict):
     assert "cobol" in judged.problems[0]
 
 
-def test_a_medium_is_asked_for_and_not_guessed(verdict, monkeypatch):
+def test_a_case_that_needs_a_missing_medium_is_not_yet(verdict, monkeypatch):
     from conformance import run
 
     case = copy.deepcopy(RIGHT)
@@ -426,13 +426,13 @@ def test_the_last_line_counts_and_the_exit_code_follows(tmp_path):
     assert "turns: expected 7, got 2" in bad.stdout
 
 
-def test_a_file_that_is_not_there_is_said_by_name(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     missing = command("suite", str(tmp_path / "none.yaml"))
     assert missing.returncode == 2
     assert "none.yaml: cannot be read" in missing.stderr
 
 
-def test_an_unknown_subcommand_lists_those_there_are():
+def test_an_unknown_subcommand_lists_the_known_ones():
     asked = command("siute")
     assert asked.returncode == 2
     assert "suite" in asked.stderr

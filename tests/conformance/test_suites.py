@@ -31,7 +31,7 @@ def shared_cases() -> list[object]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", cases(*OWN))
-def test_own(case: Case, backend: str):
+def test_every_case_of_the_projects_suites_passes(case: Case, backend: str):
     verdict = run_case(case, (backend,))
     assert verdict.problems == ()
     assert verdict.status == "ok"
@@ -39,7 +39,7 @@ def test_own(case: Case, backend: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", shared_cases())
-def test_the_specs(case: Case | None, backend: str):
+def test_every_case_of_the_specs_suite_passes(case: Case | None, backend: str):
     if case is None:
         if os.environ.get("CI"):
             pytest.fail("../shared/conformance/tests.yaml is missing: the SPEC's behavioural suite was not run")

@@ -61,7 +61,7 @@ def test_recordings_of_every_interface_pass(tmp_path, capsys):
         ("openai-chat/odd.chunks.txt", [{"choices": "x"}, {"choices": [7]}, {"error": "no"}], "1 passed"),
     ],
 )
-def test_problems_are_reported(tmp_path, capsys, name, values, problem):
+def test_problems_of_a_recording_are_reported(tmp_path, capsys, name, values, problem):
     folder, file = name.split("/")
     record(tmp_path / folder, file, *values)
     main([str(tmp_path)])
@@ -78,7 +78,7 @@ def test_an_event_that_is_not_json_is_reported(tmp_path, capsys):
     assert "no JSON object: event 2" in told
 
 
-def test_a_recording_may_have_its_framing(tmp_path, capsys):
+def test_a_recording_may_have_its_original_framing(tmp_path, capsys):
     file = tmp_path / "anthropic" / "framed.chunks.txt"
     file.parent.mkdir()
     file.write_bytes(framed("anthropic", SAID))

@@ -1,4 +1,4 @@
-"""What the tests of encoders share: contexts, and the requests that families make of them."""
+"""Shared by the tests of encoders: contexts, and the requests that families make of them."""
 
 import orjson
 

@@ -1,4 +1,4 @@
-"""The batch interfaces of providers, as their servers behave: what is handed in is answered when the test says so.
+"""Fake batch interfaces of providers: they answer a batch when the test says so.
 
 `Provider.handle` answers one request; `transport` and `script` give it to an httpx client or to a `FaultyServer`.
 What a real server refuses is refused here: an id that is taken or has the wrong form, a stream, results before the end.

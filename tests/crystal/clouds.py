@@ -1,7 +1,6 @@
-"""Clouds that check who asks: what the tests of `bedrock`, `vertex` and `azure` ask.
+"""Fake clouds that check the credentials of a request, for the tests of `bedrock`, `vertex` and `azure`.
 
-Signatures are checked with botocore, and assertions with google-auth, as a server has them: each signs, or verifies,
-what came, with what it knows itself.
+Signatures are checked with botocore, and assertions with google-auth, with keys of the fake server.
 """
 
 import json

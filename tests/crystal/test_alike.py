@@ -1,4 +1,4 @@
-"""The same cantrip against all families: the same loom but for the words."""
+"""The same cantrip with every family leads to the same loom, except for the texts."""
 
 import anyio
 import pytest
@@ -35,7 +35,7 @@ def spell(crystal):
 
 @pytest.mark.rule("CRYSTAL-6", "CRYSTAL-1", "D-006", "PROD-2", "PROD-3")
 @pytest.mark.parametrize("family", WIRE)
-async def test_the_loom_is_the_same_for_every_family(family):
+async def test_every_family_leads_to_the_same_loom(family):
     whole = [Reply(framed(WIRE[family], said), drip=64) for said in TURNS]
     # each turn has its mishap, and none of them is a turn
     script = [

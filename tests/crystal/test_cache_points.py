@@ -60,13 +60,13 @@ class TestAnthropic:
             (CachePoints(tools=False, system=False, messages=4), ["one", "two", "three"]),
         ],
     )
-    def test_tools_system_and_the_newest_messages(self, cache: Any, places: list[str]) -> None:
+    def test_cache_points_mark_tools_system_and_the_newest_messages(self, cache: Any, places: list[str]) -> None:
         assert asked(cache) == places
 
-    def test_tools_are_marked_where_no_system_prompt_covers_them(self) -> None:
+    def test_tools_are_marked_without_a_system_prompt(self) -> None:
         assert asked("5m", TALK[1:]) == ["tool done", "three"]
 
-    def test_an_hour_is_said_at_each_mark(self) -> None:
+    def test_each_mark_names_its_ttl(self) -> None:
         body = request(anthropic("claude-x", api_key="k", cache="1h"), TALK)
         assert body["system"][0]["cache_control"] == body["messages"][-1]["content"][-1]["cache_control"] == HOUR
 
@@ -93,7 +93,7 @@ class TestAnthropic:
 class TestOpenRouter:
     """Claude behind OpenRouter is marked by itself, and other models are not."""
 
-    def test_claude(self) -> None:
+    def test_claude_models_get_marks(self) -> None:
         body = request(openrouter("anthropic/claude-sonnet-4.5", api_key="k"), TALK)
         assert marked(body) == ["system", "three"]
         assert body["messages"][0]["content"] == [{"type": "text", "text": "Be terse.", "cache_control": MARK}]
@@ -107,7 +107,7 @@ class TestOpenRouter:
         assert marked(request(crystal, [*talk[:-1], result("c1", "")])) == ["system"]
 
     @pytest.mark.parametrize(("model", "cache"), [("meta/llama", "auto"), ("anthropic/claude-x", None)])
-    def test_no_marks(self, model: str, cache: Any) -> None:
+    def test_other_models_and_cache_none_get_no_marks(self, model: str, cache: Any) -> None:
         body = request(openrouter(model, api_key="k", cache=cache), TALK)
         assert marked(body) == []
         assert body["messages"][0]["content"] == "Be terse."
@@ -124,7 +124,7 @@ class TestOpenRouter:
         lambda: CachePoints(tools=True, messages=3),
     ],
 )
-def test_marks_that_cannot_be_are_refused(make: Any) -> None:
+def test_an_invalid_cache_point_is_refused(make: Any) -> None:
     with pytest.raises(InvalidCantrip, match="cache: "):
         make()
 
@@ -147,7 +147,7 @@ async def test_cache_reads_and_writes_are_counted_and_priced() -> None:
 
 
 @pytest.mark.real_time
-async def test_openrouter_counts_what_claude_wrote() -> None:
+async def test_openrouter_reports_the_tokens_that_claude_wrote_to_the_cache() -> None:
     details = {"cached_tokens": 1000, "cache_write_tokens": 500}
     usage = {"prompt_tokens": 1600, "completion_tokens": 10, "cost": 0.25, "prompt_tokens_details": details}
     chunk = {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}

@@ -1,4 +1,4 @@
-"""`cantrip crystals check`: its probes pass at a provider that does what it should, and say what does not."""
+"""`cantrip crystals check`: its probes pass at a correct provider, and report faults."""
 
 import json
 
@@ -31,7 +31,7 @@ WORDS = {
 
 
 def simulated(family: str, faults=()):
-    """A provider that understands the probes, but for those that are to go wrong."""
+    """Simulate a provider that answers the probes, except the ones that should fail."""
 
     def reply(asked) -> Reply:
         body = asked.body.decode()
@@ -62,7 +62,7 @@ def simulated(family: str, faults=()):
 
 
 @pytest.mark.parametrize("family", MAKERS)
-async def test_a_provider_that_does_what_it_should_passes(family) -> None:
+async def test_a_correct_provider_passes_the_check(family) -> None:
     async with FaultyServer(simulated(family)) as server:
         crystal = MAKERS[family]("model-x", base_url=server.url, api_key="k")
         found = {one.probe: one for one in await check(crystal)}

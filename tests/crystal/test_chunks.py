@@ -1,4 +1,4 @@
-"""Chunks that have nothing but more text are read on a short way, and to the same end as on the long one (R-32)."""
+"""Chunks with only more text take a fast path, with the same result as the full path (R-32)."""
 
 import subprocess
 import sys
@@ -104,7 +104,7 @@ def decoded(kind: type[Decoder], values, *, short: bool):
 @pytest.mark.parametrize(
     ("kind", "chunk"), [(ChatDecoder, chat), (GoogleDecoder, google), (ResponsesDecoder, responses)]
 )
-def test_a_stream_comes_to_the_same_on_the_short_way(kind, chunk):
+def test_the_fast_path_decodes_a_stream_to_the_same_answer(kind, chunk):
     @given(st.lists(chunk, min_size=2, max_size=12))
     def holds(values):
         assert decoded(kind, values, short=True) == decoded(kind, values, short=False)
@@ -113,7 +113,7 @@ def test_a_stream_comes_to_the_same_on_the_short_way(kind, chunk):
 
 
 @pytest.mark.parametrize("kind", [ChatDecoder, GoogleDecoder])
-def test_most_chunks_of_a_text_go_the_short_way(kind, monkeypatch):
+def test_most_chunks_of_a_text_take_the_fast_path(kind, monkeypatch):
     chunks = {
         ChatDecoder: {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "word "}}]},
         GoogleDecoder: {"candidates": [{"content": {"parts": [{"text": "word "}]}, "index": 0}], "modelVersion": "g"},
@@ -125,7 +125,7 @@ def test_most_chunks_of_a_text_go_the_short_way(kind, monkeypatch):
         assert len(decoder.feed(Event(orjson.dumps(chunks[kind])))) == 1
 
 
-def test_crystals_are_measured_beside_another_commit():
+def test_crystals_are_measured_against_another_commit():
     command = [sys.executable, "-m", "bench", "crystals", "--rounds", "1", "--turns", "150", "--json"]
     ran = subprocess.run(
         [*command, "--beside", str(ROOT)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False

@@ -58,12 +58,12 @@ def query(emit=None):
 
 
 @pytest.mark.rule("CRYSTAL-6")
-class TestAnswering:
+class TestAnswers:
     """The way it should be."""
 
     @each_family
     @pytest.mark.parametrize("drip", [None, 1])
-    async def test_the_same_answer_from_every_family(self, family, drip):
+    async def test_every_family_returns_the_same_answer(self, family, drip):
         seen = []
         async with FaultyServer([Reply(body(family), drip=drip)]) as server:
             response = await put(made(family, server.url), emit=seen.append)
@@ -87,7 +87,7 @@ class TestAnswering:
             over = time.monotonic()
         assert over - arrived[0] > 0.1
 
-    async def test_a_connection_for_each_query_or_one_for_all(self):
+    async def test_connections_are_reused_inside_async_with(self):
         async with FaultyServer([Reply(body("openai"))]) as server:
             crystal = made("openai", server.url)
             for _ in range(3):
@@ -100,7 +100,7 @@ class TestAnswering:
             await put(crystal)
             assert server.connections == 5
 
-    async def test_a_client_of_ones_own_is_used_and_stays_open(self):
+    async def test_a_client_of_the_user_is_used_and_stays_open(self):
         async with FaultyServer([Reply(body("google"))]) as server, httpx.AsyncClient() as client:
             crystal = made("google", server.url, client=client, headers={"x-mine": "1"})
             await put(crystal)
@@ -109,7 +109,7 @@ class TestAnswering:
             assert server.connections == 1
             assert server.requests[0].headers["x-mine"] == "1"
 
-    async def test_many_queries_at_once_through_one_crystal(self):
+    async def test_one_crystal_answers_many_queries_at_once(self):
         async with FaultyServer([Reply(body("anthropic"), drip=100)]) as server:
             crystal = made("anthropic", server.url)
             answers = []
@@ -122,7 +122,7 @@ class TestAnswering:
                     tasks.start_soon(one)
         assert answers == ["Let me look."] * 50
 
-    async def test_a_server_that_does_not_end_its_stream_is_not_waited_for(self):
+    async def test_an_answer_is_returned_although_the_server_does_not_end_its_stream(self):
         whole = body("anthropic")
         async with FaultyServer([Reply(whole, stall=len(whole))]) as server:
             started = time.monotonic()
@@ -145,12 +145,12 @@ class TestAnswering:
                 await put(made(family, server.url))
 
 
-class TestFailing:
+class TestFailures:
     """What goes wrong is an error, at once or in time, and never another answer."""
 
     @each_family
     @pytest.mark.parametrize("is_framed", [True, False])
-    async def test_a_connection_that_drops_in_the_middle(self, family, is_framed):
+    async def test_a_connection_that_drops_in_the_middle_is_an_error_without_a_status(self, family, is_framed):
         whole = body(family)
         async with FaultyServer([Reply(whole, cut=len(whole) // 2, framed=is_framed)]) as server:
             with pytest.raises(ProviderError) as caught:
@@ -159,14 +159,14 @@ class TestFailing:
 
     @each_family
     @pytest.mark.parametrize("after", [0, 0.5])
-    async def test_a_server_that_stalls(self, family, after):
+    async def test_a_server_that_stalls_is_an_error_after_the_timeout(self, family, after):
         whole = body(family)
         async with FaultyServer([Reply(whole, stall=int(len(whole) * after))]) as server:
             with pytest.raises(ProviderError, match=r"0\.3 s"):
                 await put(made(family, server.url, timeouts=HASTY))
 
     @pytest.mark.parametrize("family", ["openai", "anthropic"])
-    async def test_a_tool_of_the_providers_at_work_is_progress(self, family):
+    async def test_a_running_tool_of_the_provider_counts_as_progress(self, family):
         if family == "openai":
             working = {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1"}
         else:
@@ -197,7 +197,7 @@ class TestFailing:
         async with FaultyServer([Reply(text, drip=len(text) // 8, pause=0.1)]) as server:
             assert (await put(made("google", server.url))).content == "abcdefgh"
 
-    async def test_keep_alives_are_no_tokens(self):
+    async def test_keep_alives_do_not_count_as_tokens(self):
         alive = [b": PROCESSING\n\n", events({"type": "ping"})]
         start = events(*STREAMS["anthropic"](SAID)[:3])
         for sent in (b"".join(alive) * 500, start + b"".join(alive) * 500):
@@ -208,13 +208,13 @@ class TestFailing:
                 assert time.monotonic() - started < 2
 
     @each_family
-    async def test_garbage(self, family):
+    async def test_garbage_in_a_stream_is_an_error(self, family):
         async with FaultyServer([garbage()]) as server:
             with pytest.raises(ProviderError):
                 await put(made(family, server.url))
 
     @each_family
-    async def test_half_an_event(self, family):
+    async def test_half_an_event_is_an_error(self, family):
         whole = body(family)
         text = whole[: len(whole) // 3] + b"\n\n" + whole[len(whole) // 2 :]
         async with FaultyServer([Reply(text)]) as server:
@@ -222,20 +222,20 @@ class TestFailing:
                 await put(made(family, server.url))
 
     @each_family
-    async def test_a_page_with_status_200(self, family):
+    async def test_a_page_with_status_200_is_an_error(self, family):
         async with FaultyServer([Reply(b"<html>proxy</html>", content_type="text/html")]) as server:
             with pytest.raises(ProviderError, match="a page"):
                 await put(made(family, server.url))
 
     @each_family
-    async def test_a_page_with_an_error(self, family):
+    async def test_a_page_with_an_error_status_is_an_error(self, family):
         async with FaultyServer([failing(502, "<html>bad gateway</html>")]) as server:
             with pytest.raises(ProviderError, match="a page with status 502") as caught:
                 await put(made(family, server.url))
         assert (caught.value.status, caught.value.retryable) == (502, True)
 
     @each_family
-    async def test_an_error_inside_a_stream(self, family):
+    async def test_an_error_inside_a_stream_is_raised(self, family):
         error = {"type": "error", "error": {"type": "server_error", "message": "boom", "code": "server_error"}}
         async with FaultyServer([Reply(events(error, names=WIRE[family] in ("anthropic", "openai")))]) as server:
             with pytest.raises(ProviderError, match="boom") as caught:
@@ -299,7 +299,7 @@ class TestFailing:
         assert KEY not in repr(crystal._client)
         assert dict(crystal.secrets) == {"Authorization": KEY}
 
-    async def test_a_key_may_change_and_is_asked_for_each_time(self):
+    async def test_a_key_function_is_called_for_each_query(self):
         keys = iter(["first-key", "second-key"])
         current = [""]
 
@@ -317,19 +317,19 @@ class TestFailing:
                 "Bearer second-key",
             ]
 
-    async def test_a_key_with_a_line_end_is_refused_without_being_told(self):
+    async def test_a_key_with_a_line_end_is_refused_and_not_shown(self):
         crystal = openai("gpt-test", base_url="http://127.0.0.1:1", api_key="sk-1234\n")
         with pytest.raises(CrystalError, match="characters that no key has") as caught:
             await put(crystal)
         assert "1234" not in str(caught.value)
 
-    async def test_without_a_key_it_says_which_variable(self, monkeypatch):
+    async def test_a_missing_key_is_an_error_that_names_the_variable(self, monkeypatch):
         monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
         with pytest.raises(CrystalError, match="set ANTHROPIC_API_KEY, or pass api_key"):
             await put(anthropic("claude-x"))
 
 
-class TestLeaving:
+class TestCancellation:
     """Cancellation closes the connection at once."""
 
     @each_family
@@ -356,11 +356,11 @@ class TestLeaving:
 
 
 @pytest.mark.rule("D-006", "PROD-2")
-class TestRetrying:
+class TestRetries:
     """One query is one answer, whatever it takes."""
 
     @each_family
-    async def test_a_storm_of_rate_limits(self, family):
+    async def test_a_query_succeeds_after_a_storm_of_rate_limits(self, family):
         script = [rate_limited(retry_after=0)] * 4 + [Reply(body(family))]
         async with FaultyServer(script) as server:
             response = await ask(made(family, server.url), query(), retry=FAST)
@@ -409,7 +409,7 @@ class TestRetrying:
 
 
 class TestRecording:
-    """What came is written down and can be heard again."""
+    """Answers are recorded and can be replayed."""
 
     @each_family
     async def test_a_recording_answers_as_the_provider_did(self, family, tmp_path):

@@ -50,32 +50,32 @@ def ran(stdout: str, stderr: str, **outcome: Any) -> list[dict[str, Any]]:
         ('{"output": [{"stdout": "a", "timed_out": true}]}', False, ran("a", "", type="timeout")),
     ],
 )
-def test_a_shell_says_what_it_printed_and_how_it_ended(content: str, is_error: bool, output: Any) -> None:
+def test_the_result_of_a_shell_has_its_output_and_its_exit_code(content: str, is_error: bool, output: Any) -> None:
     item = answered("shell", SHELL, content, is_error=is_error)
     assert item == {"type": "shell_call_output", "call_id": "c1", "output": output, "max_output_length": 900}
 
 
-def test_a_patch_was_applied_or_failed() -> None:
+def test_the_result_of_a_patch_says_whether_it_was_applied() -> None:
     applied = {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed", "output": "done"}
     assert answered("apply_patch", PATCH, "done") == applied
     failed = {**applied, "status": "failed", "output": "no such file"}
     assert answered("apply_patch", PATCH, "no such file", is_error=True) == failed
 
 
-def test_a_search_for_tools_gives_definitions() -> None:
+def test_the_result_of_a_tool_search_is_a_list_of_definitions() -> None:
     found = answered("tool_search", SEARCH, '[{"name": "list_files", "description": "List."}]')
     assert (found["type"], found["execution"], found["status"]) == ("tool_search_output", "client", "completed")
     assert [(tool["type"], tool["name"]) for tool in found["tools"]] == [("function", "list_files")]
     assert answered("tool_search", SEARCH, "failed", is_error=True)["tools"] == []
 
 
-def test_a_search_that_the_server_made_is_none_of_ours() -> None:
+def test_a_tool_search_of_the_server_is_not_a_gate_call() -> None:
     call = {"type": "tool_search_call", "call_id": "c1", "execution": "server", "arguments": {}}
     text = {"type": "message", "content": [{"type": "output_text", "text": "ok"}]}
     assert fed("openai", {"object": "response", "status": "completed", "output": [call, text]}).tool_calls == ()
 
 
-def test_a_local_shell_and_a_screen() -> None:
+def test_results_of_local_shell_and_computer_have_the_published_shape() -> None:
     local = answered("local_shell", {"action": {"type": "exec", "command": ["ls"], "env": {}}}, "a b")
     assert local == {"type": "local_shell_call_output", "id": "c1", "output": '"a b"'}
     image = Image(png(4, 4))
@@ -85,7 +85,7 @@ def test_a_local_shell_and_a_screen() -> None:
 
 
 @pytest.mark.real_time
-async def test_a_gate_answers_the_models_shell() -> None:
+async def test_a_gate_answers_a_shell_call_of_the_model() -> None:
     @gate
     async def shell(action: dict[str, Any]) -> dict[str, Any]:
         """Run commands."""

@@ -1,4 +1,4 @@
-"""Contexts encoded, for all families: what every provider is promised, and what it costs."""
+"""Encoded contexts of all families: their guarantees and their cost."""
 
 import orjson
 import pytest
@@ -58,7 +58,7 @@ def told(family, body):
 @pytest.mark.rule("CRYSTAL-2")
 @each_family
 @given(context=contexts)
-def test_every_call_has_its_result_right_after_it_whatever_the_context_holds(family, context):
+def test_every_call_has_its_result_right_after_it_in_any_context(family, context):
     found = told(family, request(CRYSTALS[family], context))
     open_calls = []
     for kind, id_ in found:
@@ -141,7 +141,7 @@ def test_a_result_without_its_call_is_sent_as_text(family):
 
 
 @each_family
-def test_a_call_without_a_result_gets_one_that_says_so(family):
+def test_a_call_without_a_result_gets_a_result_that_says_so(family):
     assert UNANSWERED in orjson.dumps(request(CRYSTALS[family], CONTEXT)).decode()
 
 

@@ -87,7 +87,7 @@ def test_trap_4_6_errors_inside_an_answer_have_the_status_of_their_name(body, st
 
 
 @pytest.mark.parametrize("told", ["true", "false"])
-def test_trap_4_6_a_server_that_says_whether_is_believed(told):
+def test_trap_4_6_the_retry_header_of_a_server_decides(told):
     assert failure("p", 400, {}, {"x-should-retry": told}).retryable is (told == "true")
 
 
@@ -121,12 +121,12 @@ def test_trap_4_6_a_server_that_says_whether_is_believed(told):
         ({}, None),
     ],
 )
-def test_trap_4_6_the_wait_that_is_asked_for(headers, seconds):
+def test_trap_4_6_the_wait_is_read_from_headers(headers, seconds):
     found = retry_after(headers, NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_trap_4_6_the_wait_that_stands_in_a_body():
+def test_trap_4_6_the_wait_is_read_from_a_body():
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"}
     assert failure("google", 429, google("RESOURCE_EXHAUSTED", info)).retry_after == 34.4
     passed_on = {"error": {"code": 429, "message": "sorry", "metadata": {"headers": {"Retry-After": "7"}}}}
@@ -143,7 +143,7 @@ def test_trap_4_6_the_wait_that_stands_in_a_body():
         ("Please try again later.", None),
     ],
 )
-def test_trap_4_6_the_wait_that_is_asked_for_in_words(words, seconds):
+def test_trap_4_6_the_wait_is_read_from_a_message(words, seconds):
     told = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": words}}}
     with pytest.raises(ProviderError) as caught:
         fed("openai", told)
@@ -159,7 +159,7 @@ def test_errors_include_the_message_of_the_provider_behind_a_router():
     assert "Provider returned error boom" in str(failure("openrouter", 502, body))
 
 
-class TestAsking:
+class TestQueries:
     """What the contract makes of it."""
 
     @pytest.mark.rule("D-006")
@@ -187,12 +187,12 @@ class TestAsking:
         ("openai", {"type": "response.failed", "response": {"error": {"code": "vector_store_timeout"}}}, 504, True),
     ],
 )
-def test_trap_4_6_errors_in_odd_places(family, event, status, retryable):
+def test_trap_4_6_errors_in_unusual_positions_are_found(family, event, status, retryable):
     with pytest.raises(ProviderError) as caught:
         fed(family, event)
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
-def test_trap_4_6_an_event_that_is_called_an_error_is_one():
+def test_trap_4_6_an_event_named_error_is_an_error():
     with pytest.raises(ProviderError, match="out of memory"):
         decode("openai-chat", [b'event: error\ndata: {"message": "out of memory"}\n\n'])

@@ -1,4 +1,4 @@
-"""Files in requests: as each provider wants them, in its published shape, and what stands there where it wants none."""
+"""Files in requests: each provider gets them in its published shape, or a note in their place."""
 
 import pytest
 from hypothesis import given
@@ -132,7 +132,7 @@ def name(value):
     return value if isinstance(value, str) else getattr(value, "name", "")
 
 
-class TestWhatEachFamilyIsSent:
+class TestRequests:
     @pytest.mark.parametrize(("what", "crystal", "shape"), TAKEN, ids=name)
     def test_an_accepted_file_is_sent(self, what, crystal, shape) -> None:
         file = SHAPES[what][0]
@@ -151,7 +151,7 @@ class TestWhatEachFamilyIsSent:
         assert put.left_out == ("files",)
 
     @pytest.mark.parametrize("crystal", [one for one in ALL if one is not CLAUDE], ids=name)
-    def test_a_text_is_told_as_text_where_it_has_no_other_place(self, crystal) -> None:
+    def test_a_text_file_is_sent_as_text_to_families_without_a_file_part(self, crystal) -> None:
         told = sent(crystal, [user("Read this:\nand answer.", NOTES.placed(10))])
         text = told if isinstance(told, str) else told[0]["text"]
         assert text == f"Read this:\n{TEXT}\nand answer."
@@ -179,20 +179,20 @@ class TestWhatEachFamilyIsSent:
         assert told[0]["text"].endswith("not shown: its bytes are not in the loom]")
 
 
-class TestWhatAGateGives:
-    def test_anthropic_has_it_in_the_result(self) -> None:
+class TestFilesOfGates:
+    def test_anthropic_gets_a_gates_file_in_the_result(self) -> None:
         ((result),) = sent(CLAUDE, shot(REPORT.handle, REPORT))
         assert [part["type"] for part in result["content"]] == ["text", "document"]
 
-    def test_openai_responses_has_it_in_the_output(self) -> None:
+    def test_openai_responses_gets_a_gates_file_in_the_output(self) -> None:
         assert [part["type"] for part in sent(GPT, shot(REPORT.handle, REPORT))] == ["input_text", "input_file"]
 
-    def test_chat_completions_has_it_in_a_users_message(self) -> None:
+    def test_chat_completions_gets_a_gates_file_in_a_users_message(self) -> None:
         told = sent(CHAT, shot(REPORT.handle, REPORT))
         assert told[0] == {"type": "text", "text": "[from the result of shoot, call one]"}
         assert told[1]["type"] == "file"
 
-    def test_gemini_has_documents_in_the_response_and_recordings_beside_it(self) -> None:
+    def test_gemini_gets_documents_in_the_response_and_recordings_beside_it(self) -> None:
         inside, whose, beside = sent(GEMINI, shot("x", REPORT, SOUND))
         (kept,) = inside["functionResponse"]["parts"]
         assert (kept["inlineData"]["mimeType"], beside["inlineData"]["mimeType"]) == ("application/pdf", "audio/mpeg")
@@ -200,14 +200,14 @@ class TestWhatAGateGives:
         _, _, beside = sent(OLD_GEMINI, shot("x", REPORT))
         assert beside["inlineData"]["mimeType"] == "application/pdf"
 
-    def test_a_text_is_in_the_result(self) -> None:
+    def test_a_gates_text_file_is_in_the_result(self) -> None:
         assert sent(LLAMA, shot(NOTES.handle, NOTES)) == f"{NOTES.handle}\n{TEXT}"
 
 
 @pytest.mark.rule("R-08", "R-30")
 @each_crystal
 @given(some=st.lists(files | images, max_size=3), given_by_a_gate=st.lists(files | images, max_size=3))
-def test_whatever_is_given_the_request_has_the_published_shape(crystal, some, given_by_a_gate) -> None:
+def test_a_request_with_any_files_has_the_published_shape(crystal, some, given_by_a_gate) -> None:
     messages = [user("Read it.", *some), *shot("x", *given_by_a_gate)[1:]]
     put = crystal.family.request(Asked(messages, TOOLS, None, Settings.of({"max_tokens": 100})))
     assert fault(crystal.family.provider, put.path, put.body) is None
@@ -225,7 +225,7 @@ def test_cached_encodings_equal_fresh_ones(crystal) -> None:
         shared = shared.append(Message("tool", "x", (), f"c{n}", "shoot", images=(SOUND, REPORT)))
 
 
-class TestWhatACrystalSays:
+class TestAcceptedFiles:
     def test_accepted_media_types_of_a_local_model_can_be_configured(self) -> None:
         ears = local("http://localhost:1/v1", "qwen-omni", files=["audio/*"])
         assert refused_file(ears, [SOUND]) is None

@@ -1,4 +1,4 @@
-"""What one family's model said is told to every other family's, in a shape that its provider takes."""
+"""The answers of one family's model are sent to every other family in the shape that its provider accepts."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ histories = st.lists(st.tuples(st.sampled_from(FAMILIES), answers, st.lists(imag
 @pytest.mark.rule("R-08", "R-30")
 @pytest.mark.parametrize("reader", CRYSTALS)
 @given(history=histories, shown=st.lists(images, max_size=2))
-def test_the_history_of_any_family_is_told_to_this_one_in_its_published_shape(reader, history, shown) -> None:
+def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(reader, history, shown) -> None:
     messages = [Message("system", "Be terse."), Message("user", "go", images=tuple(shown))]
     for family, what, pictures in history:
         messages += [*turn_of(family, what, pictures), Message("user", "and then?")]
@@ -68,7 +68,7 @@ def test_the_history_of_any_family_is_told_to_this_one_in_its_published_shape(re
 
 
 @pytest.mark.rule("R-30")
-def test_a_request_of_another_shape_is_found() -> None:
+def test_a_request_with_an_invalid_shape_is_found() -> None:
     asked = Asked([Message("user", "go")], (), None, Settings.of({"max_tokens": 100, "made_up": 1}))
     for reader, crystal in CRYSTALS.items():
         request = crystal.family.request(asked)
@@ -77,7 +77,7 @@ def test_a_request_of_another_shape_is_found() -> None:
 
 
 @pytest.mark.rule("R-08", "R-12")
-def test_models_that_want_their_reasoning_back_get_an_empty_one_for_what_another_model_said() -> None:
+def test_models_that_need_their_reasoning_get_an_empty_one_for_answers_of_another_model() -> None:
     crystal = CRYSTALS["local"]
     field = {"provider": "local", "model": "deepseek-v3.2", "content": {"reasoning_content": ""}}
     messages = [
@@ -96,7 +96,7 @@ def test_models_that_want_their_reasoning_back_get_an_empty_one_for_what_another
 
 @pytest.mark.real_time
 @pytest.mark.rule("R-08")
-async def test_a_server_that_misses_the_reasoning_gets_it_from_then_on() -> None:
+async def test_a_server_that_asks_for_the_reasoning_gets_it_from_then_on() -> None:
     refusal = "Missing `reasoning_content` field in the assistant message at message index 1"
     replies = [failing(400, {"error": {"message": refusal}}), *[Reply(framed("openai-chat", Said("", "ok")))] * 2]
     messages = [Message("user", "go"), said("by another model"), Message("user", "more")]

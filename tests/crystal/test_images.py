@@ -1,4 +1,4 @@
-"""Images in requests: as each provider wants them, where they were put, and what stands there where it wants none."""
+"""Images in requests: each provider gets them in its shape and at their position, or a note in their place."""
 
 import orjson
 import pytest
@@ -55,7 +55,7 @@ def sent(crystal, messages, name):
 
 
 @pytest.mark.rule("CRYSTAL-6")
-class TestWhatAUserShows:
+class TestImagesOfUsers:
     def test_anthropic(self):
         (message,) = sent(CLAUDE, ASKED, "messages")
         assert message == {
@@ -113,7 +113,7 @@ class TestWhatAUserShows:
             }
         ]
 
-    def test_an_address_is_passed_on(self):
+    def test_the_address_of_an_image_is_sent(self):
         asked = [user("Look.", AT)]
         url = "https://example.org/a.png"
         assert sent(CLAUDE, asked, "messages")[0]["content"][1]["source"] == {"type": "url", "url": url}
@@ -122,14 +122,14 @@ class TestWhatAUserShows:
         told = {"fileData": {"mimeType": "image/png", "fileUri": url}}
         assert sent(GEMINI, asked, "contents")[0]["parts"][1] == told
 
-    def test_a_text_without_images_is_written_as_it_always_was(self):
+    def test_a_text_without_images_is_sent_as_a_plain_text(self):
         assert sent(GPT, [user("Hi.")], "input") == [{"role": "user", "content": "Hi."}]
         assert sent(CHAT, [user("Hi.")], "messages") == [{"role": "user", "content": "Hi."}]
 
 
 @pytest.mark.rule("CRYSTAL-6", "CIRCLE-4")
-class TestWhatAGateGives:
-    def test_anthropic_has_it_in_the_result(self):
+class TestImagesOfGates:
+    def test_anthropic_gets_a_gates_image_in_the_result(self):
         assert sent(CLAUDE, SHOT, "messages")[-1] == {
             "role": "user",
             "content": [
@@ -150,7 +150,7 @@ class TestWhatAGateGives:
             ],
         }
 
-    def test_openai_responses_has_a_list_as_the_output(self):
+    def test_openai_responses_gets_a_gates_image_in_a_list_as_output(self):
         assert sent(GPT, SHOT, "input")[-2:] == [
             {
                 "type": "function_call_output",
@@ -164,7 +164,7 @@ class TestWhatAGateGives:
         ]
 
     @pytest.mark.parametrize("crystal", [CHAT, ROUTER, LLAMA], ids=lambda one: one.name)
-    def test_chat_completions_has_it_in_a_users_message_that_names_the_call(self, crystal):
+    def test_chat_completions_gets_a_gates_image_in_a_users_message_that_names_the_call(self, crystal):
         assert sent(crystal, SHOT, "messages")[-3:] == [
             {"role": "tool", "tool_call_id": "one", "content": A.handle},
             {"role": "tool", "tool_call_id": "two", "content": '{"n":1}'},
@@ -177,7 +177,7 @@ class TestWhatAGateGives:
             },
         ]
 
-    def test_gemini_has_it_in_the_response(self):
+    def test_gemini_gets_a_gates_image_in_the_response(self):
         assert sent(GEMINI, SHOT, "contents")[-1]["parts"] == [
             {
                 "functionResponse": {
@@ -189,7 +189,7 @@ class TestWhatAGateGives:
             {"functionResponse": {"name": "shoot", "response": {"output": '{"n":1}'}}},
         ]
 
-    def test_gemini_2_has_it_beside_the_responses(self):
+    def test_gemini_2_gets_a_gates_image_beside_the_responses(self):
         assert sent(OLD_GEMINI, SHOT, "contents")[-1]["parts"] == [
             {"functionResponse": {"name": "shoot", "response": {"output": A.handle}}},
             {"functionResponse": {"name": "shoot", "response": {"output": '{"n":1}'}}},
@@ -197,14 +197,14 @@ class TestWhatAGateGives:
             {"inlineData": {"mimeType": "image/png", "data": A64}},
         ]
 
-    def test_an_address_stands_beside_the_responses_of_gemini(self):
+    def test_gemini_gets_the_address_of_a_gates_image_beside_the_responses(self):
         asked = [user("Look."), said(None, ("one", "shoot", {})), shot("one", AT.handle, AT)]
         assert sent(GEMINI, asked, "contents")[-1]["parts"][1:] == [
             {"text": "[from the result of shoot]"},
             {"fileData": {"mimeType": "image/png", "fileUri": "https://example.org/a.png"}},
         ]
 
-    def test_where_tools_are_not_known_it_stands_in_the_text(self):
+    def test_a_gates_image_is_in_the_text_when_the_model_does_not_support_tools(self):
         plain = local("http://localhost:1/v1", "llava", tools="schema")
         (message,) = sent(plain, SHOT, "messages")[-2:-1]
         assert message == {
@@ -216,7 +216,7 @@ class TestWhatAGateGives:
         }
 
 
-class TestWhatIsNotTaken:
+class TestUnsupportedImages:
     @pytest.mark.parametrize(
         ("crystal", "image", "why"),
         [
@@ -228,7 +228,7 @@ class TestWhatIsNotTaken:
         ],
         ids=["bytes", "pixels", "format", "lost", "none"],
     )
-    def test_a_text_stands_in_its_place(self, crystal, image, why):
+    def test_an_unsupported_image_is_replaced_by_a_note(self, crystal, image, why):
         given_by_a_gate = [user("Look."), said(None, ("one", "shoot", {})), shot("one", "x", image)]
         for messages in ([user("Look:\nand?", image.placed(5))], given_by_a_gate):
             body = orjson.dumps(request(crystal, messages, tools=())).decode()
@@ -261,7 +261,7 @@ class TestWhatIsNotTaken:
             (400, "messages[0].content must be a string"),
         ],
     )
-    def test_a_server_that_takes_none_says_so(self, status, text):
+    def test_images_are_left_out_when_the_server_refuses_them(self, status, text):
         assert refuses_images(ProviderError(text, status=status))
         assert not refuses_images(ProviderError(text, status=429))
 
@@ -278,7 +278,7 @@ class TestWhatIsNotTaken:
     def test_an_error_about_one_image_does_not_turn_images_off(self, text):
         assert not refuses_images(ProviderError(text, status=400))
 
-    def test_images_are_left_out_after_the_server_refused_them(self):
+    def test_later_queries_leave_images_out_after_a_refusal(self):
         crystal = local("http://localhost:1/v1", "llama")
         family = crystal.family
         put = family.request(Asked(ASKED, (), None, Settings.of({})))
@@ -290,7 +290,7 @@ class TestWhatIsNotTaken:
         again = family.request(Asked(ASKED, (), None, Settings.of({})))
         assert family.learn(refused, again) is None
 
-    def test_a_request_without_images_learns_nothing_of_them(self):
+    def test_an_error_of_a_request_without_images_does_not_turn_images_off(self):
         family = local("http://localhost:1/v1", "llama").family
         put = family.request(Asked([user("Hi.")], (), None, Settings.of({})))
         assert family.learn(ProviderError("image input is not supported", status=500), put) is None
@@ -298,7 +298,7 @@ class TestWhatIsNotTaken:
 
 class TestParts:
     @given(st.text(max_size=30), st.lists(images, max_size=4))
-    def test_every_image_is_there_once_and_in_order(self, text, some):
+    def test_every_image_is_sent_once_and_in_order(self, text, some):
         some = sorted(some, key=lambda one: 99 if one.after is None else one.after)
         parts = parts_of(text, some, Takes())
         assert [one for one in parts if isinstance(one, Image)] == some
@@ -329,7 +329,7 @@ class TestCosts:
             assert request(crystal, view) == request(crystal, list(view))
 
     @pytest.mark.parametrize("crystal", ALL, ids=lambda one: one.name)
-    def test_base64_is_made_once_an_image(self, crystal, monkeypatch):
+    def test_base64_is_computed_once_for_each_image(self, crystal, monkeypatch):
         made = []
         whole = Image.base64
 
@@ -359,7 +359,7 @@ class TestCosts:
             (ROUTER, A, 410),
         ],
     )
-    def test_tokens_by_each_familys_formula(self, crystal, image, tokens):
+    def test_image_tokens_follow_each_familys_formula(self, crystal, image, tokens):
         assert crystal.image_tokens(image) == tokens
 
     def test_an_estimate_counts_images_and_learns_how_far_the_formula_is_off(self):
@@ -373,11 +373,11 @@ class TestCosts:
         assert estimator.per_character == Estimator().per_character
         assert Estimator().tokens(query.invocation, {}) == pytest.approx(500 + 410)
 
-    def test_an_estimate_of_a_growing_context_is_that_of_all_of_it(self):
+    def test_the_estimate_of_a_growing_context_equals_that_of_the_whole_context(self):
         one = Estimator(openai_tokens)
         for view in contexts():
             fresh = Estimator(openai_tokens)
             assert one.tokens(Invocation(view), {}) == fresh.tokens(Invocation(list(view)), {})
 
-    def test_pixels(self):
+    def test_the_tokens_of_an_image_follow_from_its_pixels(self):
         assert pixel_tokens(Image(png(750, 1))) == 1

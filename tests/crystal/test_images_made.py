@@ -1,4 +1,4 @@
-"""Images that models make: in the response, in the stream, and told to the model again in its family's shape."""
+"""Images that models make: in the response, in the stream, and in the next query in the shape of the family."""
 
 import base64
 import json
@@ -94,7 +94,7 @@ each_answer = pytest.mark.parametrize("family", ANSWERS)
 
 
 @each_answer
-def test_an_answer_of_an_image_alone_is_an_answer(family) -> None:
+def test_an_answer_with_only_an_image_is_valid(family) -> None:
     _, decoder, alone, _ = ANSWERS[family]
     response, payloads = decoded(decoder(), alone)
     assert (response.content, response.images) == (None, (CAT,))
@@ -104,7 +104,7 @@ def test_an_answer_of_an_image_alone_is_an_answer(family) -> None:
 
 
 @each_answer
-def test_text_and_image_are_both_there_and_the_bytes_are_in_no_block(family) -> None:
+def test_an_answer_has_text_and_image_and_no_bytes_in_its_blocks(family) -> None:
     _, decoder, _, both = ANSWERS[family]
     response, payloads = decoded(decoder(), both)
     assert (response.content, response.images) == ("Here.", (CAT,))
@@ -131,7 +131,7 @@ def sent(crystal, response):
 @each_answer
 @pytest.mark.parametrize("reader", ALL, ids=lambda one: one.name)
 @pytest.mark.rule("R-08")
-def test_every_family_is_shown_what_any_family_made(family, reader) -> None:
+def test_every_family_accepts_images_that_another_family_made(family, reader) -> None:
     _, decoder, *both = ANSWERS[family]
     for events in both:
         response, _ = decoded(decoder(), events)
@@ -140,18 +140,18 @@ def test_every_family_is_shown_what_any_family_made(family, reader) -> None:
         assert "sha256:" not in told
 
 
-class TestTheOwnShape:
-    def test_of_google_is_the_part_with_its_signature(self) -> None:
+class TestEncoding:
+    def test_google_gets_its_own_image_as_the_part_with_its_signature(self) -> None:
         response, _ = decoded(GoogleDecoder("gemini-3-pro-image"), of_google(drawn(thoughtSignature="c2ln")))
         assert response.blocks[0]["content"][0]["inlineData"]["data"] == MARK
         assert sent(GEMINI, response)[1] == {"role": "model", "parts": [drawn(thoughtSignature="c2ln")]}
 
-    def test_of_openai_is_the_call_with_its_id(self) -> None:
+    def test_openai_gets_its_own_image_as_the_call_with_its_id(self) -> None:
         response, _ = decoded(ResponsesDecoder("gpt-5"), of_openai(CALL, SAYING))
         wanted = {name: CALL[name] for name in ("type", "id", "status", "result")}
         assert sent(GPT, response)[1] == wanted
 
-    def test_of_openrouter_is_a_field_of_the_message(self) -> None:
+    def test_openrouter_gets_its_own_image_in_a_field_of_the_message(self) -> None:
         response, _ = decoded(*[make() if callable(make) else make for make in ANSWERS["openrouter"][1::2]])
         url = f"data:image/png;base64,{CAT.base64()}"
         assert sent(ROUTER, response)[1] == {
@@ -160,21 +160,21 @@ class TestTheOwnShape:
             "images": [{"type": "image_url", "image_url": {"url": url}}],
         }
 
-    def test_elsewhere_it_is_shown_right_after_what_was_said(self) -> None:
+    def test_another_family_gets_the_image_right_after_the_text(self) -> None:
         response, _ = decoded(ChatDecoder("gpt-4o"), of_chat({"content": "Here."}))
         _, said, shown, asked = sent(CHAT, response)
         assert said == {"role": "assistant", "content": f"Here.\n{CAT.handle}"}
         assert [part.get("text") for part in shown["content"]] == ["[what you have made]", None]
         assert asked == {"role": "user", "content": "Blacker."}
 
-    def test_an_image_whose_bytes_are_lost_is_told_of_and_no_block_goes_back(self) -> None:
+    def test_an_image_whose_bytes_are_lost_is_replaced_by_a_note(self) -> None:
         response, _ = decoded(GoogleDecoder("gemini-3-pro-image"), of_google({"text": "Here."}, drawn()))
         said = Message("assistant", "Here.", blocks=response.blocks, images=(CAT.bare(),))
         put = GEMINI.family.request(Asked([Message("user", "x"), said], (), None, Settings.of({})))
         assert "sha256:" not in put.body.decode()
         assert "its bytes are not in the loom" in put.body.decode()
 
-    def test_blocks_of_an_earlier_version_go_back_as_they_are(self) -> None:
+    def test_blocks_of_an_earlier_version_go_back_unchanged(self) -> None:
         content = [{"text": "Here."}, drawn()]
         block = {"provider": "google", "model": "gemini-3-pro-image", "content": content}
         put = GEMINI.family.request(Asked([Message("assistant", "Here.", blocks=(block,))], (), None, Settings.of({})))
@@ -182,17 +182,17 @@ class TestTheOwnShape:
 
 
 class TestDecoding:
-    def test_an_image_that_comes_twice_is_one(self) -> None:
+    def test_an_image_that_arrives_twice_counts_once(self) -> None:
         twice = of_chat({"content": "x"}, *of_chat({"content": ""})[:1])
         assert decoded(ChatDecoder("m"), twice)[0].images == (CAT,)
 
-    def test_images_among_parts_of_a_content(self) -> None:
+    def test_images_among_the_parts_of_a_content_are_decoded(self) -> None:
         part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{CAT.base64()}"}}
         body = {"choices": [{"index": 0, "message": {"content": [{"type": "text", "text": "Here."}, part]}}]}
         response, _ = decoded(ChatDecoder("m"), [body])
         assert (response.content, response.images) == ("Here.", (CAT,))
 
-    def test_an_address_is_an_image_at_an_address(self) -> None:
+    def test_the_address_of_an_image_is_decoded(self) -> None:
         part = {"image_url": {"url": "https://example.org/cat.png"}}
         body = {"choices": [{"index": 0, "message": {"content": None, "images": [part]}}]}
         assert decoded(ChatDecoder("m"), [body])[0].images == (Image.at("https://example.org/cat.png"),)
@@ -219,7 +219,7 @@ class TestDecoding:
 
 
 @pytest.mark.real_time
-async def test_an_image_alone_is_paid_once() -> None:
+async def test_an_answer_with_only_an_image_is_counted_once() -> None:
     reply = Reply("".join(f"data: {json.dumps(one)}\n\n" for one in of_google(drawn())).encode())
     async with FaultyServer([reply] * 2) as server:
         crystal = google("gemini-3-pro-image", base_url=server.url, api_key="k")
@@ -228,7 +228,7 @@ async def test_an_image_alone_is_paid_once() -> None:
 
 
 class TestAnyCrystal:
-    def test_a_crystal_of_ones_own_may_give_images(self) -> None:
+    def test_a_crystal_of_the_user_may_return_images(self) -> None:
         assert Response.of({"images": [CAT]}).images == (CAT,)
         assert Response.of(Response(images=(CAT,))).images == (CAT,)
 

@@ -1,4 +1,4 @@
-"""Turns that the provider itself interrupts are one answer: what it says in parts, and what goes back of it."""
+"""An answer that the provider interrupts is one answer: its parts are joined, and all of it goes back."""
 
 import pytest
 
@@ -37,7 +37,7 @@ class TestGemini:
     """`CONTINUATION`: the same is asked again, with the token that came."""
 
     @pytest.mark.rule("CRYSTAL-1", "CRYSTAL-6")
-    async def test_trap_4_4_continuation_it_is_asked_the_same_with_the_token(self):
+    async def test_trap_4_4_continuation_repeats_the_query_with_the_token(self):
         seen = []
         async with FaultyServer(SCRIPT) as server:
             crystal = google("gemini-3-pro-preview", base_url=server.url, api_key="k")
@@ -52,7 +52,7 @@ class TestGemini:
         begun = [payload.item_id for payload in seen if payload.type == "item_start"]
         assert begun == ["0", "1", "2", "3", "4"]
 
-    async def test_all_of_it_goes_back_in_the_next_turn(self):
+    async def test_all_parts_of_an_interrupted_answer_go_back_in_the_next_turn(self):
         async with FaultyServer(SCRIPT) as server:
             crystal = google("gemini-3-pro-preview", base_url=server.url, api_key="k")
             response = await crystal.invoke(GO, TOOLS)
@@ -60,7 +60,7 @@ class TestGemini:
         contents = request(crystal, [*GO, said])["contents"]
         assert contents[1]["parts"] == [THOUGHT, *REST, *LAST]
 
-    async def test_the_last_part_may_be_plain(self):
+    async def test_the_last_part_may_be_plain_text(self):
         signed = {"text": "One, ", "thoughtSignature": "c2ln"}
         plain = {"text": "two."}
         script = [Reply(events(hop(signed))), Reply(events(hop(plain, reason="STOP", token=None)))]
@@ -70,7 +70,7 @@ class TestGemini:
         assert response.content == "One, two."
         assert response.blocks[0]["content"] == [signed, plain]
 
-    async def test_a_part_may_say_nothing(self):
+    async def test_a_part_may_be_empty(self):
         script = [Reply(events(hop())), Reply(framed("google", Said("", "Done.")))]
         async with FaultyServer(script) as server:
             response = await google("gemini-3-pro-preview", base_url=server.url, api_key="k").invoke(GO)
@@ -81,7 +81,7 @@ class TestGemini:
         with pytest.raises(ProviderError, match="CONTINUATION"):
             fed("google", hop(token=None))
 
-    async def test_a_token_of_an_answer_that_is_over_is_no_interruption(self):
+    async def test_a_token_of_a_finished_answer_is_ignored(self):
         async with FaultyServer([Reply(events(hop({"text": "all"}, reason="STOP")))]) as server:
             response = await google("gemini-3-pro-preview", base_url=server.url, api_key="k").invoke(GO)
             assert len(server.requests) == 1
@@ -125,7 +125,7 @@ class TestReplay:
 
 
 @pytest.mark.rule("CRYSTAL-1")
-async def test_trap_4_1_10_what_came_before_and_after_a_pause_goes_back_whole():
+async def test_trap_4_1_10_the_parts_before_and_after_a_pause_go_back_whole():
     tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
     paused = [
         {"type": "message_start", "message": {"model": "claude-x", "usage": {"input_tokens": 5}}},

@@ -1,4 +1,4 @@
-"""What a refusal teaches, and how far: values, levels and parameters, for an hour; and what teaches nothing."""
+"""What a crystal learns from a refusal, for an hour: values, levels and parameters; and refusals that it ignores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server_of(family: str, refuses: Callable[[dict[str, Any]], str | None], says
 @pytest.mark.real_time
 @pytest.mark.rule("R-01")
 class TestLessons:
-    async def test_a_level_that_is_refused_becomes_the_nearest_that_the_refusal_names(self) -> None:
+    async def test_a_refused_level_is_replaced_by_the_nearest_one_that_the_refusal_names(self) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             effort = body.get("output_config", {}).get("effort")
             return (
@@ -78,7 +78,9 @@ class TestLessons:
             ("google", "Budget 0 is invalid. This model only works in thinking mode.", "minimal"),
         ],
     )
-    async def test_none_where_a_model_always_thinks(self, family: str, message: str, sent: str) -> None:
+    async def test_effort_none_is_replaced_for_a_model_that_always_thinks(
+        self, family: str, message: str, sent: str
+    ) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             if family == "openai":
                 return message if body.get("reasoning", {}).get("effort") == "none" else None
@@ -101,7 +103,7 @@ class TestLessons:
             (google, "gemini-2.5-pro", "max", "high"),
         ],
     )
-    async def test_a_level_that_a_family_does_not_have_is_said_to_be_adjusted(
+    async def test_a_level_that_a_family_does_not_have_is_reported_as_adjusted(
         self, make: Any, model: str, asked: str, sent: str
     ) -> None:
         family = "anthropic" if make is anthropic else "google"
@@ -154,7 +156,7 @@ class TestLessons:
             assert "left_out" not in response.metadata
             assert server.requests[-1].json["temperature"] == 0.5
 
-    async def test_a_tool_that_is_wrong_does_not_cost_the_schema_of_the_answer(self) -> None:
+    async def test_an_error_about_a_tool_does_not_turn_off_the_answer_schema(self) -> None:
         def refuses(body: dict[str, Any]) -> str | None:
             return "tools.0.custom.input_schema: JSON schema is invalid" if "tools" in body else None
 
@@ -181,7 +183,7 @@ class TestLessons:
                 assert "left_out" not in (await crystal.invoke(GO, options=options)).metadata
                 assert server.requests[-1].json["temperature"] == options["temperature"]
 
-    async def test_thinking_takes_no_temperature_and_the_response_says_so(self) -> None:
+    async def test_the_temperature_is_left_out_while_thinking_and_the_response_says_so(self) -> None:
         async with FaultyServer(server_of("anthropic", lambda _: None)) as server:
             crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
             response = await crystal.invoke(GO, options={"effort": "low", "temperature": 0.2})
@@ -189,7 +191,7 @@ class TestLessons:
             assert "temperature" not in server.requests[0].json
             assert "left_out" not in (await crystal.invoke(GO, options={"temperature": 0.2})).metadata
 
-    async def test_a_turn_and_its_export_say_what_was_left_out_and_adjusted(self) -> None:
+    async def test_a_turn_and_its_export_report_left_out_and_adjusted_settings(self) -> None:
         async with FaultyServer(server_of("anthropic", lambda _: None)) as server, Runtime.open("memory:") as runtime:
             crystal = anthropic("claude-opus-4-6", base_url=server.url, api_key="k")
             call = Call(temperature=0.2, seed=7, options={"effort": "minimal"})
@@ -199,7 +201,7 @@ class TestLessons:
         assert set(turn.left_out) == {"temperature", "seed"} == set(line["left_out"])
         assert turn.adjusted == {"effort": {"asked": "minimal", "sent": "low"}} == line["adjusted"]
 
-    async def test_after_an_hour_it_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_refused_setting_is_tried_again_after_an_hour(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with FaultyServer(
             [refused("Unsupported parameter: 'temperature'"), *[Reply(framed("openai-chat", Said("", "ok")))] * 3]
         ) as server:
@@ -225,7 +227,7 @@ def test_the_nearest_level_is_one_that_is_supported(refused_level: str, left: se
 
 
 @pytest.mark.rule("R-01")
-def test_two_levels_that_refuse_each_other_end() -> None:
+def test_two_levels_whose_refusals_name_each_other_lead_to_the_next_lower_level() -> None:
     lessons = Lessons(lambda: 0.0)
     assert lessons.note_level("high", "supported levels: low, medium") == "medium"
     assert lessons.note_level("medium", "supported levels: high, low") == "low"
@@ -237,7 +239,7 @@ def test_two_levels_that_refuse_each_other_end() -> None:
 @pytest.mark.rule("R-03")
 @pytest.mark.parametrize("effort", ["minimal", "low", "medium", "high", "xhigh", "max"])
 @pytest.mark.parametrize("most", [None, 500, 2000, 4096, 32_000, 64_000])
-async def test_an_answer_keeps_its_length_beside_the_thinking(effort: str, most: int | None) -> None:
+async def test_the_thinking_budget_does_not_shorten_the_answer(effort: str, most: int | None) -> None:
     async with FaultyServer(server_of("anthropic", lambda _: None)) as server:
         crystal = anthropic("claude-sonnet-4-5", base_url=server.url, api_key="k")
         options = {"effort": effort} | ({} if most is None else {"max_tokens": most})
@@ -289,7 +291,7 @@ def test_a_second_message_within_the_first_is_a_broken_stream() -> None:
 
 @pytest.mark.rule("R-04")
 @pytest.mark.parametrize("events", [[*message("msg_1"), *message("msg_1")[:2], *END], [*message("msg_1"), *END]])
-def test_the_same_message_told_twice_is_one(events: list[dict[str, Any]]) -> None:
+def test_a_message_that_is_sent_twice_counts_once(events: list[dict[str, Any]]) -> None:
     response = decoded(AnthropicDecoder("m"), events)
     assert [(call.gate, call.args) for call in response.tool_calls] == [("delete", {"path": "/"})]
 
@@ -297,7 +299,7 @@ def test_the_same_message_told_twice_is_one(events: list[dict[str, Any]]) -> Non
 @pytest.mark.real_time
 @pytest.mark.rule("R-05")
 @pytest.mark.parametrize("wants", ["max_tokens", "max_completion_tokens"])
-async def test_the_longest_answer_is_renamed_and_never_dropped(wants: str) -> None:
+async def test_max_tokens_is_renamed_and_never_left_out(wants: str) -> None:
     other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[wants]
 
     def refuses(body: dict[str, Any]) -> str | None:
@@ -314,7 +316,7 @@ async def test_the_longest_answer_is_renamed_and_never_dropped(wants: str) -> No
 
 
 @pytest.mark.rule("R-06")
-def test_calls_of_the_providers_own_tools_are_none_of_ours() -> None:
+def test_calls_of_the_providers_own_tools_are_not_gate_calls() -> None:
     phantom = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "", "name": "web_search", "input": "news"}
     also = {"type": "function_call", "id": "fc_1", "call_id": "", "name": "browse", "arguments": "{}"}
     ours = {"type": "function_call", "id": "fc_2", "call_id": "call_2", "name": "done", "arguments": "{}"}
@@ -341,7 +343,7 @@ def test_calls_of_the_providers_own_tools_are_none_of_ours() -> None:
         ({"message": "Invalid API key", "code": "invalid_api_key"}, False),
     ],
 )
-async def test_a_fluke_of_sampling_is_tried_again_and_a_mistake_is_not(error: dict[str, str], retryable: bool) -> None:
+async def test_an_error_of_sampling_is_retryable_and_a_mistake_is_not(error: dict[str, str], retryable: bool) -> None:
     async with FaultyServer([failing(400, {"error": error}), Reply(framed("openai-chat", Said("", "ok")))]) as server:
         crystal = openai("m", chat=True, base_url=server.url, api_key="k")
         with pytest.raises(ProviderError) as failed:
@@ -357,9 +359,7 @@ async def test_a_fluke_of_sampling_is_tried_again_and_a_mistake_is_not(error: di
     ("code", "tools", "told"),
     [("tool_use_failed", TOOLS, "could not be read as a tool call"), ("json_validate_failed", [], "not valid JSON")],
 )
-async def test_the_next_attempt_is_told_what_the_provider_could_not_read(
-    code: str, tools: list[ToolDefinition], told: str
-) -> None:
+async def test_the_next_attempt_quotes_the_unreadable_output(code: str, tools: list[ToolDefinition], told: str) -> None:
     said = '<function=done{"answer": 1'
     error = {"message": "See 'failed_generation'.", "type": "invalid_request_error", "code": code}
     script = [
@@ -400,7 +400,7 @@ async def test_unreadable_output_is_quoted_up_to_a_limit_and_other_errors_are_no
 @pytest.mark.parametrize(
     "empty", [{"function_call": {"name": ""}}, {"function_call": {"name": "", "arguments": ""}}, {}]
 )
-def test_fields_without_a_value_are_no_calls(empty: dict[str, Any]) -> None:
+def test_null_fields_are_not_calls(empty: dict[str, Any]) -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "done", "arguments": ""}, "custom": {"name": "", "input": ""}}
     rest = {"index": 0, "function": {"arguments": '{"answer": 1}'}, "custom": {"name": ""}}
     chunks = [

@@ -1,4 +1,4 @@
-"""What models cost: by the dataset of `genai-prices`, and by tables of one's own."""
+"""Prices of models: from the dataset of `genai-prices`, and from tables of the user."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ BY_TOKEN = frozenset(_COLUMNS.values())
 
 
 @given(sold=st.sampled_from(SOLD), data=st.data())
-def test_costs_are_those_of_the_dataset(sold, data):
+def test_costs_follow_the_dataset(sold, data):
     seller, name = sold
     info = get_snapshot().find_provider_model(name, None, seller, None)[1]
     assume(set(vars(info.get_prices(datetime.now(UTC)))) >= {"input_mtok", "output_mtok"})
@@ -50,7 +50,7 @@ def test_costs_are_those_of_the_dataset(sold, data):
     assert Prices().model(name, seller=seller).cost(counts) == pytest.approx(float(theirs), abs=1e-9)
 
 
-def test_nothing_asks_the_network_and_importing_the_crystals_reads_no_dataset():
+def test_no_network_is_used_and_importing_the_crystals_reads_no_dataset():
     program = """
 import socket, sys
 def refuse(*_):
@@ -65,37 +65,37 @@ assert crystal.has_prices and crystal.known_as("claude-sonnet-4-5").cost(Counts(
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-class TestWhoSells:
-    """A price depends on who sells the model: the address says it, else the family."""
+class TestSellers:
+    """A price depends on the seller of the model: the address names it, else the family."""
 
-    def test_a_server_of_ones_own_sells_nothing(self):
+    def test_a_server_of_the_user_has_no_prices(self):
         assert not local("http://localhost:11434/v1", "llama-3.3-70b-versatile").has_prices
         assert not local("http://localhost:11434/v1", "gpt-4o").has_prices
 
-    def test_an_address_that_the_dataset_knows_has_its_prices(self):
+    def test_the_prices_of_a_known_address_are_used(self):
         groq = local("https://api.groq.com/openai/v1", "llama-3.3-70b-versatile")
         assert groq.has_prices
         assert groq.known_as("llama-3.3-70b-versatile").input == 0.59
 
-    def test_a_gateway_that_it_does_not_know_has_the_prices_of_the_family(self):
+    def test_an_unknown_gateway_has_the_prices_of_the_family(self):
         proxied = openai("gpt-4o", base_url="https://gateway.example/v1", api_key="k")
         assert proxied.known_as("gpt-4o") == Prices().model("gpt-4o")
 
-    def test_the_clouds_names_of_a_model_say_what_it_takes(self):
+    def test_the_names_of_a_model_in_a_cloud_are_known(self):
         for name in ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "anthropic.claude-sonnet-4-5-20250929-v1:0"):
             found = Prices().model(name, seller="aws")
             assert (found.max_output, found.adaptive) == (64_000, False)
             assert found.input > 0
 
 
-class TestRowsOfOnesOwn:
+class TestPricesOfTheUser:
     """A user's own rows go before the dataset."""
 
-    def test_they_replace_a_model_of_the_dataset(self):
+    def test_a_price_of_the_user_replaces_that_of_the_dataset(self):
         mine = Prices({"gpt-4o": {"input": 1, "output": 2}})
         assert (mine.model("gpt-4o-2024-11-20").input, mine.model("gpt-4.1").input) == (1, 2)
 
-    def test_alone_they_are_all_there_is(self):
+    def test_with_alone_only_prices_of_the_user_are_used(self):
         mine = Prices({"gpt-4o": {"input": 1, "output": 2}}, alone=True)
         assert mine.model("gpt-4.1") == Model()
 
@@ -111,7 +111,7 @@ class TestTime:
         yield
         set_custom_snapshot(None)
 
-    def test_a_snapshot_that_the_program_fetched_counts_at_once(self):
+    def test_a_dataset_that_the_program_fetched_is_used_at_once(self):
         today = datetime.now(UTC).date()
         prices = [
             ConditionalPrice(prices=ModelPrice(input_mtok=Decimal(1), output_mtok=Decimal(1))),
@@ -142,7 +142,7 @@ class TestBatches:
         full, half = Prices().model(name).cost(counts), Prices().model(name, batch=True).cost(counts)
         assert half == pytest.approx(full / 2, rel=0.02)
 
-    def test_a_row_of_ones_own_is_halved_with_its_steps(self):
+    def test_a_price_of_the_user_is_halved_for_batches(self):
         row = {"input": 4, "output": 8, "cached": 2, "above": {"tokens": 10, "input": 6}}
         found = Prices({"mine": row}).model("mine", batch=True)
         assert (found.input, found.output, found.cached, found.written) == (2, 4, 1, None)

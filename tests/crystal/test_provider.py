@@ -1,4 +1,4 @@
-"""One answer, whatever it takes: what a model refuses, what it cannot be made to do, and what it costs."""
+"""One answer from several requests: refused parameters, forced calls, and costs."""
 
 import json
 
@@ -30,7 +30,7 @@ def refusing(parameter, message, family="openai-chat"):
 
 
 @pytest.mark.real_time
-class TestLearning:
+class TestRefusedParameters:
     """What a model refuses is left out, and the crystal remembers it."""
 
     @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ class TestLearning:
             ("reasoning_effort", "reasoning_effort: unknown", {"effort": "high"}),
         ],
     )
-    async def test_a_parameter_that_is_refused(self, parameter, message, options):
+    async def test_a_refused_parameter_is_left_out(self, parameter, message, options):
         async with FaultyServer(refusing(parameter, message)) as server:
             crystal = openai("m", chat=True, base_url=server.url, api_key="k")
             response = await crystal.invoke(GO, options=options)
@@ -59,7 +59,7 @@ class TestLearning:
                 assert len(response.metadata["left_out"]) == 1
                 assert again.metadata["left_out"] == response.metadata["left_out"]
 
-    async def test_several_one_after_the_other(self):
+    async def test_several_refused_parameters_are_left_out_one_after_the_other(self):
         async def answer(crystal):
             return await crystal.invoke(GO, options={"temperature": 0.1, "top_p": 0.2})
 
@@ -73,7 +73,7 @@ class TestLearning:
             response = await answer(openai("m", chat=True, base_url=server.url, api_key="k"))
         assert response.metadata["left_out"] == ("temperature", "top_p")
 
-    async def test_trap_4_3_7_a_server_that_wants_text_with_every_call(self):
+    async def test_trap_4_3_7_a_text_is_sent_with_every_call_after_the_server_asked_for_one(self):
         message = "messages.2.content: none is not an allowed value"
         async with FaultyServer(refusing('"content":null', message)) as server:
             crystal = openai("m", chat=True, base_url=server.url, api_key="k")
@@ -103,7 +103,7 @@ class TestForcing:
 
     CALL = '{"tool": "done", "arguments": {"answer": 42}}'
 
-    async def test_trap_4_5_a_server_that_does_nothing_about_tool_choice(self):
+    async def test_trap_4_5_a_required_call_is_asked_for_by_schema_when_the_server_ignores_tool_choice(self):
         seen = []
         script = [Reply(framed("openai-chat", Said("", "I talk."))), Reply(framed("openai-chat", Said("", self.CALL)))]
         async with FaultyServer(script) as server:
@@ -123,7 +123,7 @@ class TestForcing:
         assert ("item_error", "0") in kinds
         assert ("item_start", "1") in kinds
 
-    async def test_a_server_that_refuses_the_word(self):
+    async def test_a_required_call_is_asked_for_by_schema_when_the_server_refuses_tool_choice(self):
         def reply(asked):
             if "tool_choice" in asked.json and asked.json["tool_choice"] == "required":
                 return failing(400, {"error": {"message": "tool_choice 'required' is not supported"}})
@@ -134,7 +134,7 @@ class TestForcing:
             response = await local(server.url, "m").invoke(GO, TOOLS, "required")
         assert response.tool_calls[0].gate == "done"
 
-    async def test_a_model_that_knows_nothing_of_tools(self):
+    async def test_a_model_without_tool_support_is_asked_by_schema(self):
         async with FaultyServer([Reply(framed("openai-chat", Said("", self.CALL)))]) as server:
             crystal = local(server.url, "m", tools="schema")
             response = await crystal.invoke(CONTEXT, TOOLS)
@@ -163,7 +163,7 @@ class TestForcing:
         assert (response.content, [call.gate for call in response.tool_calls]) == (content, gates)
         assert [payload.type for payload in seen][:1] == ["item_start"]
 
-    async def test_where_there_is_no_schema_either_it_is_asked_in_words(self):
+    async def test_a_required_call_is_asked_for_in_words_when_schemas_are_not_supported(self):
         def reply(asked):
             if "response_format" in asked.json:
                 return failing(400, {"error": {"message": "response_format is not supported"}})
@@ -175,7 +175,7 @@ class TestForcing:
             response = await ask(local(server.url, "m"), query, retry=Retry())
         assert response.tool_calls[0].gate == "done"
 
-    async def test_trap_4_5_openrouter_keeps_its_reasoning_where_a_call_is_wanted(self):
+    async def test_trap_4_5_openrouter_sends_no_forced_call_together_with_reasoning(self):
         async with FaultyServer([Reply(framed("openai-chat", Said("", "", (("done", {}),))))]) as server:
             crystal = openrouter("x/y", base_url=server.url, api_key="k")
             await crystal.invoke(GO, TOOLS, "required", {"effort": "high"})
@@ -196,7 +196,7 @@ class TestServers:
     def router(url):
         return openrouter("x/y", base_url=url, api_key="k")
 
-    async def test_trap_4_5_the_cost_is_told(self):
+    async def test_trap_4_5_the_reported_cost_is_used(self):
         sent = STREAMS["openai-chat"](Said("", "hi"))
         sent[-1]["usage"]["cost"] = 0.25
         assert (await self.heard(self.router, *sent)).usage.cost == 0.25
@@ -221,7 +221,7 @@ class TestServers:
             details = server.requests[0].json["messages"][1]["reasoning_details"]
         assert details == response.blocks[0]["content"]["reasoning_details"]
 
-    async def test_trap_4_5_an_error_in_an_answer_with_status_200(self):
+    async def test_trap_4_5_an_error_in_an_answer_with_status_200_is_raised(self):
         error = {"error": {"code": 402, "message": "no credits"}}
         for body in (json.dumps(error).encode(), events(error)):
             async with FaultyServer([Reply(body)]) as server:
@@ -229,19 +229,19 @@ class TestServers:
                     await self.router(server.url).invoke(GO)
             assert (caught.value.status, caught.value.retryable) == (402, False)
 
-    async def test_trap_4_5_a_completion_one_level_down(self):
+    async def test_trap_4_5_a_nested_completion_is_read(self):
         inner = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "model": "m"}
         body = json.dumps({"choices": None, "provider": inner}).encode()
         async with FaultyServer([Reply(body, content_type="application/json")]) as server:
             assert (await self.router(server.url).invoke(GO)).content == "hi"
 
-    async def test_trap_4_5_a_model_that_is_still_loading(self):
+    async def test_trap_4_5_a_model_that_is_still_loading_is_a_retryable_error(self):
         async with FaultyServer([failing(503, {"error": {"message": "Loading model"}})]) as server:
             with pytest.raises(ProviderError, match="Loading model") as caught:
                 await local(server.url, "m").invoke(GO)
         assert caught.value.retryable is True
 
-    async def test_trap_4_5_a_server_of_ones_own_needs_no_key(self, monkeypatch):
+    async def test_trap_4_5_a_local_server_needs_no_key(self, monkeypatch):
         monkeypatch.delenv("LOCAL_API_KEY", raising=False)
         async with FaultyServer([Reply(framed("openai-chat", Said("", "hi")))]) as server:
             await local(server.url, "m").invoke(GO)
@@ -249,7 +249,7 @@ class TestServers:
 
 
 @pytest.mark.real_time
-async def test_trap_4_1_10_an_interrupted_turn_goes_on_where_it_was():
+async def test_trap_4_1_10_an_interrupted_turn_is_continued():
     tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
     start = {"type": "message_start", "message": {"model": "claude-x", "usage": {"input_tokens": 5}}}
     first = [
@@ -305,7 +305,7 @@ class TestCosts:
         assert model.cost(Counts(prompt=300_000)) == pytest.approx(1.8)
 
     @pytest.mark.real_time
-    async def test_prices_of_ones_own(self, tmp_path):
+    async def test_prices_of_the_user_take_precedence(self, tmp_path):
         table = tmp_path / "my.toml"
         table.write_text('"gpt-test" = { input = 1000000, output = 0, window = 7 }\n')
         async with FaultyServer([Reply(framed("openai", Said("", "hi")))]) as server:
@@ -324,7 +324,7 @@ class TestCosts:
             ({"m": {"above": {"input": 1}}}, "tokens"),
         ],
     )
-    def test_a_table_that_cannot_be_read(self, table, problem):
+    def test_an_unreadable_price_table_is_refused(self, table, problem):
         with pytest.raises(InvalidCantrip, match=problem):
             Prices(table)
 
@@ -344,11 +344,11 @@ class TestNames:
             ("local:qwen3:4b@http://localhost:8080/v1", "local:qwen3:4b"),
         ],
     )
-    def test_names_are_resolved(self, name, called):
+    def test_a_crystal_resolved_from_a_name_has_that_name(self, name, called):
         assert resolve(name).name == called
         assert repr(resolve(name)) == f"<crystal {called}>"
 
-    def test_a_local_address(self):
+    def test_a_name_can_have_a_local_address(self):
         assert resolve("local:m@http://localhost:8080/v1")._client.base_url == "http://localhost:8080/v1"
         assert resolve("local:m")._client.base_url == "http://localhost:11434/v1"
         with pytest.raises(InvalidCantrip, match="expected"):
@@ -363,7 +363,7 @@ class TestNames:
             (lambda: google("m", tools="none"), "tools"),
         ],
     )
-    def test_settings_that_cannot_be(self, make, problem):
+    def test_invalid_settings_are_refused(self, make, problem):
         with pytest.raises(InvalidCantrip, match=problem):
             make()
 
@@ -376,7 +376,7 @@ class TestNames:
 
 
 @pytest.mark.real_time
-async def test_a_schema_for_an_answer_is_passed_on_by_every_family():
+async def test_every_family_sends_the_schema_of_an_answer():
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     for make, family in (
         (anthropic, "anthropic"),
@@ -394,7 +394,7 @@ async def test_a_schema_for_an_answer_is_passed_on_by_every_family():
 
 
 @pytest.mark.real_time
-async def test_a_model_that_refuses_every_parameter_is_given_up():
+async def test_a_query_fails_when_the_model_refuses_every_parameter():
     async with FaultyServer([failing(400, {"error": {"message": "temperature top_p max_tokens"}})]) as server:
         crystal = openai("m", chat=True, base_url=server.url, api_key="k")
         with pytest.raises(CrystalError):

@@ -55,7 +55,7 @@ class TestCalling:
         assert seen == [(["a"], ["done"], None), (["a", "b"], ["done"], "auto")]
 
     @pytest.mark.rule("CRYSTAL-2")
-    async def test_a_context_may_be_as_long_as_it_gets_and_is_not_copied(self):
+    async def test_a_long_context_is_not_copied(self):
         context = View(Shared(Message("user", str(n)) for n in range(100_000)))
         got = []
 
@@ -70,7 +70,7 @@ class TestCalling:
     @pytest.mark.parametrize(
         "kind", ["by name", "only keywords", "other names", "positional only", "star", "kwargs", "one"]
     )
-    async def test_whatever_its_parameters_are_called(self, kind):
+    async def test_parameters_get_their_values_by_name_or_position(self, kind):
         async def by_name(tool_choice, messages, tools):
             return [messages, tools, tool_choice]
 
@@ -106,7 +106,7 @@ class TestCalling:
         await answer(invoke, asked)
         assert got == [[asked.invocation.messages, TOOLS, "required"]]
 
-    async def test_a_method_gets_its_self(self):
+    async def test_a_method_can_be_a_crystal(self):
         class Mine:
             name = "mine"
 
@@ -125,7 +125,7 @@ class TestCalling:
 
         assert [(await ask(Mine(word), query(), retry=NO_RETRY)).content for word in "ab"] == ["a", "b"]
 
-    async def test_options_for_those_that_take_them(self):
+    async def test_options_are_passed_only_to_crystals_that_take_them(self):
         async def with_options(messages, tools, tool_choice, options):
             return f"{options['temperature']}"
 
@@ -153,7 +153,7 @@ class TestCalling:
 
         assert (await answer(lambda messages: later())).content == "x"
 
-    async def test_a_callable_object(self):
+    async def test_a_callable_object_can_be_a_crystal(self):
         class Invoke:
             async def __call__(self, messages, tools, tool_choice):
                 return "x"
@@ -165,7 +165,7 @@ class TestAnswers:
     """CRYSTAL-3, CRYSTAL-4: what a crystal may answer, and what it may not."""
 
     @pytest.mark.parametrize("given_", ["text", {"content": "text"}, Response(content="text")])
-    async def test_text_in_its_three_shapes(self, given_):
+    async def test_a_response_may_be_a_text_a_mapping_or_a_response(self, given_):
         async def invoke(messages):
             return given_
 
@@ -174,7 +174,7 @@ class TestAnswers:
 
     @pytest.mark.rule("CRYSTAL-3")
     @pytest.mark.parametrize("given_", [{"content": None, "tool_calls": None}, {}, {"content": ""}, "", Response()])
-    async def test_nothing_said(self, given_):
+    async def test_an_empty_response_breaks_the_contract(self, given_):
         async def invoke(messages):
             return given_
 
@@ -182,7 +182,7 @@ class TestAnswers:
             await answer(invoke)
 
     @pytest.mark.rule("CRYSTAL-4")
-    async def test_two_calls_with_one_id(self):
+    async def test_two_calls_with_one_id_break_the_contract(self):
         async def invoke(messages):
             return {
                 "tool_calls": [{"id": "call_1", "gate": "a", "args": {}}, {"id": "call_1", "gate": "b", "args": {}}]
@@ -225,7 +225,7 @@ class TestAnswers:
         assert told in str(caught.value)
 
     @pytest.mark.rule("D-002")
-    async def test_the_old_names_of_delegation_are_taken_for_the_new_ones(self):
+    async def test_the_old_names_of_the_delegation_gates_become_the_new_ones(self):
         async def invoke(messages):
             return {"tool_calls": [{"gate": "call_entity", "args": {}}, {"gate": "call_entity_batch", "args": {}}]}
 
@@ -246,7 +246,7 @@ class TestAnswers:
 class TestRaising:
     """What a crystal raises becomes the cast's error, with its cause."""
 
-    async def test_anything_at_all(self):
+    async def test_any_exception_of_a_crystal_is_a_crystal_error(self):
         async def invoke(messages):
             raise RuntimeError("no good")
 
@@ -254,7 +254,7 @@ class TestRaising:
             await answer(invoke)
         assert isinstance(caught.value.__cause__, RuntimeError)
 
-    async def test_a_crystal_error_passes_as_it_is(self):
+    async def test_a_crystal_error_is_raised_unchanged(self):
         mine = CrystalError("mine")
 
         async def invoke(messages):
@@ -267,7 +267,7 @@ class TestRaising:
     @pytest.mark.parametrize(
         "error", [httpx.ConnectError("x"), httpx.ReadTimeout("x"), ConnectionResetError("x"), TimeoutError("x")]
     )
-    async def test_no_answer_is_a_failure_of_the_provider_without_a_status(self, error):
+    async def test_a_connection_error_is_a_provider_error_without_a_status(self, error):
         async def invoke(messages):
             raise ExceptionGroup("from a task group", [error])
 
@@ -275,7 +275,7 @@ class TestRaising:
             await answer(invoke)
         assert caught.value.status is None
 
-    async def test_an_http_status_is_one_with_it(self):
+    async def test_an_http_error_is_a_provider_error_with_its_status(self):
         async def invoke(messages):
             request = httpx.Request("POST", "https://provider.example/")
             httpx.Response(429, headers={"retry-after": "7"}, request=request).raise_for_status()
@@ -284,7 +284,7 @@ class TestRaising:
             await answer(invoke)
         assert (caught.value.status, caught.value.retry_after) == (429, 7.0)
 
-    async def test_cancellation_passes(self):
+    async def test_cancellation_is_raised_unchanged(self):
         async def invoke(messages):
             await anyio.sleep_forever()
 
@@ -308,17 +308,17 @@ class TestRaising:
 class TestAtOnce:
     """`attempt_now`: crystals that never wait need no task."""
 
-    def test_a_scripted_answer(self):
+    def test_a_scripted_crystal_answers_at_once(self):
         assert attempt_now(scripted(["hi"]), query()) == Response(content="hi")
 
-    def test_none_where_the_crystal_has_to_be_awaited(self):
+    def test_a_crystal_that_must_be_awaited_does_not_answer_at_once(self):
         async def invoke(messages):
             return "x"
 
         assert attempt_now(crystal_of(invoke), query()) is None
 
     @pytest.mark.rule("D-006")
-    async def test_a_failure_is_carried_on_by_ask(self):
+    async def test_ask_retries_after_a_failure_of_the_attempt_at_once(self):
         slept = []
 
         async def sleep(seconds):
@@ -345,13 +345,13 @@ class TestRequired:
     CALL = {"tool_calls": [{"gate": "done", "args": {}}], "usage": {"prompt_tokens": 20, "completion_tokens": 2}}  # noqa: RUF012
 
     @pytest.mark.rule("CRYSTAL-5")
-    async def test_the_tool_choice_arrives(self):
+    async def test_a_crystal_gets_the_tool_choice(self):
         crystal = scripted([self.CALL])
         await ask(crystal, query(tool_choice="required"), retry=NO_RETRY)
         assert crystal.invocations[0].tool_choice == "required"
 
     @pytest.mark.rule("CRYSTAL-5", "PROD-2")
-    async def test_asked_again_until_a_call_comes(self):
+    async def test_a_crystal_is_asked_again_until_it_calls(self):
         asked = query("do it", tool_choice="required")
         crystal = scripted(
             [{"content": "I would rather talk", "usage": {"prompt_tokens": 10, "completion_tokens": 1}}, self.CALL]
@@ -380,22 +380,22 @@ class TestRequired:
         assert len(crystal.invocations) == 4
 
     @pytest.mark.rule("CRYSTAL-5")
-    async def test_an_answer_at_once_is_insisted_on_later(self):
+    async def test_a_required_call_is_asked_for_again_after_an_answer_at_once(self):
         crystal = scripted(["hm", self.CALL])
         with pytest.raises(ProviderError) as caught:
             attempt_now(crystal, query(tool_choice="required"))
         response = await ask(crystal, query(tool_choice="required"), retry=NO_RETRY, failed=caught.value)
         assert response.tool_calls
 
-    async def test_code_is_an_act_too(self):
+    async def test_code_counts_as_a_required_call(self):
         response = await ask(scripted([{"code": "done(1)"}]), query(tool_choice="required"), retry=NO_RETRY)
         assert response.code == "done(1)"
 
     @pytest.mark.parametrize("choice", [None, "auto", "none"])
-    async def test_otherwise_text_will_do(self, choice):
+    async def test_text_is_accepted_when_no_call_is_required(self, choice):
         assert (await ask(scripted(["hm"]), query(tool_choice=choice), retry=NO_RETRY)).content == "hm"
 
-    async def test_a_failure_in_between_is_retried_and_the_insistence_goes_on(self):
+    async def test_a_failure_between_two_requests_for_a_call_is_retried(self):
         script = ["hm", {"error": {"status": 503}}, self.CALL]
         crystal = scripted(script)
         response = await ask(crystal, query(tool_choice="required"), retry=Retry())
@@ -404,7 +404,7 @@ class TestRequired:
 
 
 @pytest.mark.rule("U-59")
-def test_an_attempt_that_was_discarded_emits_no_more() -> None:
+def test_a_discarded_attempt_emits_no_more_events() -> None:
     seen = []
     watch = Watch(seen.append)
     first = watch.attempt()

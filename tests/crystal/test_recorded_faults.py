@@ -20,7 +20,7 @@ def chunk(*parts, finish=None, **usage):
     }
 
 
-def test_the_last_count_of_geminis_prompt_counts() -> None:
+def test_the_last_prompt_count_of_gemini_is_used() -> None:
     sent = [
         chunk({"text": "a"}, promptTokenCount=90),
         chunk(finish="STOP", promptTokenCount=12, candidatesTokenCount=1),
@@ -53,7 +53,7 @@ def test_an_argument_of_gemini_that_never_ends_is_a_broken_stream() -> None:
         fed("google", *half_call("STOP"))
 
 
-def test_an_argument_that_the_limit_cut_off_is_refused_by_its_gate() -> None:
+def test_arguments_that_max_tokens_cut_off_are_refused_by_the_gate() -> None:
     (call,) = fed("google", *half_call("MAX_TOKENS")).tool_calls
     assert call.args is None
 
@@ -61,7 +61,7 @@ def test_an_argument_that_the_limit_cut_off_is_refused_by_its_gate() -> None:
 @pytest.mark.real_time
 @pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize(("make", "family"), [(anthropic, "anthropic"), (openai, "openai"), (google, "google")])
-async def test_a_query_is_sent_on_within_its_host(make, family, status) -> None:
+async def test_a_redirect_within_the_host_is_followed(make, family, status) -> None:
     moved = failing(status, {}, {"location": "/moved/here?x=1"})
     async with FaultyServer([moved, Reply(framed(family, Said("", "ok")))]) as server:
         response = await make("m", base_url=server.url, api_key="k-secret").invoke(GO)
@@ -73,7 +73,7 @@ async def test_a_query_is_sent_on_within_its_host(make, family, status) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("where", ["https://elsewhere.example/v1", "http://localhost:1/v1", "//elsewhere.example"])
-async def test_a_query_is_never_sent_on_to_another_host(where) -> None:
+async def test_a_redirect_to_another_host_is_not_followed(where) -> None:
     async with FaultyServer([failing(307, {}, {"location": where})]) as server:
         with pytest.raises(ProviderError, match="sends us to"):
             await openai("m", base_url=server.url, api_key="k").invoke(GO)
@@ -81,7 +81,7 @@ async def test_a_query_is_never_sent_on_to_another_host(where) -> None:
 
 
 @pytest.mark.real_time
-async def test_a_server_that_sends_on_for_ever_is_left() -> None:
+async def test_endless_redirects_are_an_error() -> None:
     async with FaultyServer(lambda asked: failing(308, {}, {"location": f"{asked.path}/on"})) as server:
         with pytest.raises(ProviderError, match="on and on"):
             await openai("m", base_url=server.url, api_key="k").invoke(GO)

@@ -14,19 +14,19 @@ def said(crystal):
     return attempt_now(crystal, Query(Invocation([Message("user", "hi")]))).content
 
 
-def test_an_object_is_a_crystal_already():
+def test_an_object_with_invoke_resolves_to_itself():
     crystal = scripted([])
     assert resolve(crystal) is crystal
 
 
 class TestScriptedFiles:
-    def test_a_list_in_yaml(self, tmp_path):
+    def test_a_scripted_file_may_be_a_yaml_list(self, tmp_path):
         (tmp_path / "script.yaml").write_text("- content: hello\n- tool_calls: [{gate: done, args: {answer: 1}}]\n")
         crystal = resolve(f"scripted:{tmp_path / 'script.yaml'}")
         assert said(crystal) == "hello"
         assert crystal.name == "scripted:script.yaml"
 
-    def test_a_mapping_in_json(self, tmp_path):
+    def test_a_scripted_file_may_be_a_json_mapping(self, tmp_path):
         given = {"responses": ["hello"], "usage": {"prompt_tokens": 3}, "name": "mine", "context_window": 100}
         (tmp_path / "script.json").write_text(json.dumps(given))
         crystal = resolve(f"scripted:{tmp_path / 'script.json'}")
@@ -45,13 +45,13 @@ class TestScriptedFiles:
             ("- !!python/object/apply:os.getcwd []", "neither YAML nor JSON"),
         ],
     )
-    def test_a_file_with_something_else(self, tmp_path, text, told):
+    def test_a_scripted_file_with_other_content_is_refused(self, tmp_path, text, told):
         (tmp_path / "script.yaml").write_text(text)
         with pytest.raises(InvalidCantrip) as caught:
             resolve(f"scripted:{tmp_path / 'script.yaml'}")
         assert told in str(caught.value)
 
-    def test_no_file(self, tmp_path):
+    def test_a_missing_scripted_file_is_refused(self, tmp_path):
         with pytest.raises(InvalidCantrip, match="cannot read the file: No such file"):
             resolve(f"scripted:{tmp_path / 'gone.yaml'}")
         with pytest.raises(InvalidCantrip, match="cannot read the file"):
@@ -77,7 +77,7 @@ class TestPython:
         yield
         sys.modules.pop("my_crystals", None)
 
-    def test_an_object_a_class_and_a_function(self):
+    def test_a_python_name_may_be_an_object_a_class_or_a_function(self):
         import my_crystals
 
         assert resolve("python:my_crystals:instance") is my_crystals.instance
@@ -113,7 +113,7 @@ class TestPython:
         ("", 'no crystal family ""'),
     ],
 )
-def test_a_family_that_does_not_exist(name, told):
+def test_an_unknown_family_is_refused(name, told):
     with pytest.raises(InvalidCantrip) as caught:
         resolve(name)
     assert told in str(caught.value)

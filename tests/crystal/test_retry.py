@@ -26,7 +26,7 @@ async def test_a_retried_query_is_one_response():
 
 
 @pytest.mark.rule("D-006")
-async def test_failed_attempts_leave_nothing_in_what_the_crystal_sees():
+async def test_failed_attempts_leave_nothing_in_the_context():
     crystal = scripted([failing(429), failing(500), "ok"])
     await ask(crystal, QUERY, retry=Retry())
     assert [list(one) for one in crystal.invocations] == [[Message("user", "hi")]] * 3
@@ -66,7 +66,7 @@ async def test_a_broken_contract_is_not_retried():
     assert len(crystal.invocations) == 1
 
 
-async def test_delays_double_up_to_the_most():
+async def test_delays_double_up_to_the_maximum():
     slept = []
 
     async def sleep(seconds):
@@ -77,19 +77,19 @@ async def test_delays_double_up_to_the_most():
     assert slept == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_the_wait_takes_as_long_as_it_says():
+async def test_a_retry_waits_for_its_delay():
     began = anyio.current_time()
     await ask(scripted([failing(500), failing(500), "ok"]), QUERY, retry=Retry(), chance=lambda: 0.0)
     assert anyio.current_time() - began == pytest.approx(0.5 + 1)
 
 
-async def test_the_wait_that_the_provider_asks_for_goes_first():
+async def test_the_wait_that_the_provider_asks_for_takes_precedence():
     began = anyio.current_time()
     await ask(scripted([failing(429, retry_after=42), "ok"]), QUERY, retry=Retry(), chance=lambda: 0.0)
     assert anyio.current_time() - began == pytest.approx(42)
 
 
-async def test_cancelled_while_it_waits():
+async def test_a_query_can_be_cancelled_while_it_waits_for_a_retry():
     crystal = scripted([failing(429, retry_after=42), "ok"])
     with anyio.move_on_after(1) as scope:
         await ask(crystal, QUERY, retry=Retry())
@@ -109,7 +109,7 @@ async def test_cancelled_while_it_waits():
         (529, ["add 529 to Retry(retryable_status_codes"]),
     ],
 )
-async def test_giving_up_says_what_happened_and_what_to_do(status, told):
+async def test_the_last_error_says_what_happened_and_what_to_do(status, told):
     with pytest.raises(ProviderError) as caught:
         await ask(scripted([failing(status, "said the provider")] * 9), QUERY, retry=Retry())
     for part in ["said the provider", *told]:
@@ -122,7 +122,7 @@ chances = st.floats(0, 1)
 
 
 @given(attempts, st.none() | st.floats(0, 1e9), chances, st.floats(0, 100), st.floats(0, 1000))
-def test_no_delay_is_negative_or_longer_than_the_most(attempt, wanted, chance, base, more):
+def test_no_delay_is_negative_or_longer_than_the_maximum(attempt, wanted, chance, base, more):
     retry = Retry(max_retries=10_000, base_delay=base, max_delay=base + more)
     delay = retry.delay(attempt, 429, wanted, chance)
     assert delay is not None
@@ -140,7 +140,7 @@ def test_the_jitter_is_at_most_half(attempt, chance):
 
 
 @given(attempts, st.integers(100, 599), chances)
-def test_gives_up_after_the_last_retry_and_for_other_statuses(attempt, status, chance):
+def test_no_retry_follows_the_last_one_or_a_status_that_is_not_retryable(attempt, status, chance):
     delay = Retry().delay(attempt, status, None, chance)
     assert (delay is None) == (attempt > 5 or status not in {429, 500, 502, 503, 504})
 
@@ -161,7 +161,7 @@ def test_gives_up_after_the_last_retry_and_for_other_statuses(attempt, status, c
         {"retryable_status_codes": [404]},
     ],
 )
-def test_settings_that_cannot_be(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(InvalidCantrip, match="retry: "):
         Retry(**wrong)
 
@@ -185,11 +185,11 @@ NOW = 1_767_225_600.0  # Thu, 01 Jan 2026 00:00:00 GMT
         ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
     ],
 )
-def test_the_wait_in_a_providers_headers(headers, seconds):
+def test_the_wait_is_read_from_a_providers_headers(headers, seconds):
     assert retry_after(headers, NOW) == seconds
 
 
 @given(st.text())
-def test_no_header_makes_it_fail(value):
+def test_any_header_can_be_read(value):
     wait = retry_after({"retry-after": value, "retry-after-ms": value}, NOW)
     assert wait is None or wait >= 0

@@ -170,7 +170,7 @@ GEMINI = words(
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_openai_is_sent_what_its_strict_mode_takes_or_told_that_it_is_not_strict(name: str) -> None:
+def test_openai_gets_a_strict_schema_or_one_marked_as_not_strict(name: str) -> None:
     schema, value = SCHEMAS[name]
     fitted = for_openai(schema)
     assert fitted.schema is not None
@@ -194,7 +194,7 @@ def test_openai_is_sent_what_its_strict_mode_takes_or_told_that_it_is_not_strict
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_anthropic_is_sent_closed_objects_or_told_in_words(name: str) -> None:
+def test_anthropic_gets_closed_objects_or_a_description_in_words(name: str) -> None:
     schema, value = SCHEMAS[name]
     fitted = for_anthropic(schema)
     if fitted.schema is None:
@@ -210,7 +210,7 @@ def test_anthropic_is_sent_closed_objects_or_told_in_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize("maps", [True, False])
-def test_gemini_is_sent_only_words_that_it_knows(name: str, maps: bool) -> None:
+def test_gemini_gets_only_supported_keywords(name: str, maps: bool) -> None:
     schema, value = SCHEMAS[name]
     fitted = for_gemini(schema, maps=maps)
     if fitted.schema is None:
@@ -240,7 +240,7 @@ def fill_in(value: Any, schema: Any, root: Any) -> Any:
     return value
 
 
-def test_how_many_schemas_can_be_followed_strictly() -> None:
+def test_most_schemas_of_the_corpus_can_be_expressed_by_each_family() -> None:
     assert len(SCHEMAS) >= 60
     assert sum(for_openai(schema).strict for schema, _ in SCHEMAS.values()) >= 45
     assert sum(for_anthropic(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 48
@@ -264,7 +264,7 @@ def test_exclusive_bounds_of_whole_numbers_are_bounds_for_gemini() -> None:
     required=st.sets(st.sampled_from("abcd")),
     given_=st.sets(st.sampled_from("abcd")),
 )
-def test_nulls_for_what_is_left_out_are_taken_out_and_others_stay(names, required, given_) -> None:
+def test_nulls_of_omitted_properties_are_removed_and_others_stay(names, required, given_) -> None:
     schema = obj([name for name in names if name in required], **dict.fromkeys(names, TEXT))
     value = {name: "x" for name in names if name in given_ or name in required}
     sent = for_openai(schema)
@@ -277,7 +277,7 @@ def test_nulls_for_what_is_left_out_are_taken_out_and_others_stay(names, require
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(("make", "family"), [(anthropic, "anthropic"), (openai, "openai"), (google, "google")])
-async def test_an_answer_that_misses_the_schema_is_asked_for_again(make, family) -> None:
+async def test_a_crystal_is_asked_again_when_its_answer_misses_the_schema(make, family) -> None:
     replies = [
         Reply(framed(family, Said("", text))) for text in ('{"a": "x"}', "nothing", '```json\n{"a": "xxxx"}\n```')
     ]

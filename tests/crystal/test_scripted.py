@@ -27,18 +27,18 @@ def test_a_scripted_crystal_satisfies_the_protocol():
 
 
 class TestList:
-    def test_one_response_a_query(self):
+    def test_a_script_gives_one_response_for_each_query(self):
         crystal = scripted(["a", {"content": "b"}, Response(content="c")])
         assert [said(crystal) for _ in range(3)] == ["a", "b", "c"]
 
     @pytest.mark.rule("COMP-8")
-    def test_when_it_runs_out_it_raises(self):
+    def test_an_exhausted_script_raises(self):
         crystal = scripted(["a"])
         said(crystal)
         with pytest.raises(CrystalError, match="scripted crystal has no response left: it was given 1"):
             said(crystal)
 
-    def test_calls_code_and_usage(self):
+    def test_a_response_may_have_calls_code_and_usage(self):
         crystal = scripted(
             [
                 {"tool_calls": [{"id": "c", "gate": "echo", "args": {"text": "x"}}]},
@@ -48,12 +48,12 @@ class TestList:
         assert attempt_now(crystal, query()) == Response(tool_calls=(ToolCall("c", "echo", {"text": "x"}),))
         assert attempt_now(crystal, query()) == Response(code="done(1)", usage=Usage(3, 4))
 
-    def test_usage_for_all_that_have_none_of_their_own(self):
+    def test_the_default_usage_is_used_for_responses_without_usage(self):
         crystal = scripted(["a", {"content": "b", "usage": {"prompt_tokens": 9}}], usage={"prompt_tokens": 1})
         assert [attempt_now(crystal, query()).usage.prompt_tokens for _ in range(2)] == [1, 9]
 
     @pytest.mark.rule("D-006")
-    def test_an_error_is_the_providers(self):
+    def test_an_error_response_is_a_provider_error(self):
         crystal = scripted([{"error": {"status": 429, "message": "rate limited", "retry_after": 3}}])
         with pytest.raises(ProviderError, match="rate limited") as caught:
             said(crystal)
@@ -72,7 +72,7 @@ class TestList:
         with pytest.raises(CrystalError, match=told):
             said(crystal)
 
-    async def test_a_delay_takes_its_time(self):
+    async def test_a_delay_is_waited_for(self):
         crystal = scripted(["a", {"content": "b", "delay": 30}, {"error": {"status": 500}, "delay": 5}])
         assert crystal.respond is None
         began = anyio.current_time()
@@ -85,15 +85,15 @@ class TestList:
 
 
 class TestFunction:
-    def test_of_the_context(self):
+    def test_a_function_gets_the_context(self):
         crystal = scripted(lambda context: f"{len(context)} {context[-1].content} {context[-1]['role']}")
         assert said(crystal, "hello") == "1 hello user"
 
-    def test_of_the_tools_too(self):
+    def test_a_function_can_read_the_tool_choice(self):
         crystal = scripted(lambda context: context.tool_choice)
         assert attempt_now(crystal, query(tool_choice="auto")).content == "auto"
 
-    async def test_an_async_one_may_wait(self):
+    async def test_an_async_function_may_wait(self):
         async def policy(context):
             await anyio.sleep(7)
             return {"content": "slow", "delay": 3}
@@ -104,7 +104,7 @@ class TestFunction:
         assert (await ask(crystal, query(), retry=Retry())).content == "slow"
         assert anyio.current_time() - began == pytest.approx(10)
 
-    async def test_an_object_with_an_async_call(self):
+    async def test_an_object_with_an_async_call_can_be_the_function(self):
         class Policy:
             async def __call__(self, context):
                 return "x"
@@ -152,14 +152,14 @@ class TestBind:
         first, second = crystal.bind(), crystal.bind()
         assert [said(first), said(first), said(second), said(second)] == ["a", "c", "b", "d"]
 
-    def test_more_entities_than_responses(self):
+    def test_more_entities_than_responses_is_an_error_of_the_later_ones(self):
         crystal = scripted(["a"])
         first, second = crystal.bind(), crystal.bind()
         with pytest.raises(CrystalError, match="no response left"):
             said(second)
         assert said(first) == "a"
 
-    def test_the_invocations_are_in_one_place(self):
+    def test_bound_crystals_share_the_list_of_invocations(self):
         crystal = scripted(["a", "b"], name="mine", context_window=1000)
         bound = crystal.bind()
         said(bound)
@@ -170,7 +170,7 @@ class TestBind:
 
     @pytest.mark.rule("COMP-3")
     @given(st.permutations(range(6)), st.lists(st.integers(0, 5), max_size=6))
-    def test_in_any_order_of_running_each_gets_its_own(self, order, later):
+    def test_each_bound_crystal_gets_its_own_responses_in_any_order(self, order, later):
         crystal = scripted([str(n) for n in range(12)])
         bound = [crystal.bind() for _ in range(6)]
         assert {n: said(bound[n]) for n in order} == {n: str(n) for n in range(6)}
@@ -187,7 +187,7 @@ class TestInvocations:
         assert crystal.invocations[1].tool_choice == "auto"
         assert crystal.invocations[1]["tools"] is tools
 
-    def test_they_share_the_context(self):
+    def test_invocations_do_not_copy_the_context(self):
         view = View(Shared([Message("user", "x")]))
         crystal = scripted(["a"])
         attempt_now(crystal, Query(Invocation(view)))
@@ -199,13 +199,13 @@ class TestInvocations:
             said(crystal)
         assert len(crystal.invocations) == 1
 
-    def test_not_where_nobody_wants_them(self):
+    def test_invocations_are_not_recorded_with_record_false(self):
         crystal = scripted(["a", "b"], record=False)
         said(crystal.bind())
         said(crystal)
         assert crystal.invocations == []
 
-    async def test_invoked_by_hand(self):
+    async def test_a_scripted_crystal_can_be_invoked_directly(self):
         crystal = scripted(["a", {"content": "b", "delay": 1}])
         assert (await crystal.invoke([Message("user", "x")])).content == "a"
         quick = scripted(["a"])

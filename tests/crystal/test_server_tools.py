@@ -81,7 +81,7 @@ class TestRequests:
             for tool in body["tools"]:
                 strict(openai_types.ToolParam, tool)
 
-    def test_openai_bounds_a_tool_that_is_alone(self) -> None:
+    def test_openai_accepts_max_uses_for_a_single_tool_only(self) -> None:
         assert sent(openai("gpt-4o", api_key="k"), SEARCH)["max_tool_calls"] == 3
 
     def test_google(self) -> None:
@@ -108,12 +108,12 @@ class TestRequests:
         assert len(body["tools"]) == 3
 
     @pytest.mark.parametrize("make", [openai, anthropic, google, openrouter])
-    def test_tools_among_the_options_are_added_to_the_gates(self, make: Any) -> None:
+    def test_tools_in_the_options_are_added_to_the_gates(self, make: Any) -> None:
         body = with_options(make("m", api_key="k"), tools=[{"type": "something"}])
         assert len(body["tools"]) > 1
         assert body["tools"][-1] == {"type": "something"}
 
-    def test_tools_among_the_options_that_are_no_list_are_refused(self) -> None:
+    def test_tools_in_the_options_that_are_not_a_list_are_refused(self) -> None:
         with pytest.raises(CrystalError, match="options: tools: expected a list"):
             with_options(openai("gpt-5", api_key="k"), tools="web_search")
 
@@ -149,12 +149,12 @@ class TestConstruction:
         with pytest.raises(InvalidCantrip, match=message):
             Cantrip(crystal, Call(server_tools=[tool]), Circle(gates=["done"], wards=[max_turns(2)]))
 
-    def test_the_crystals_of_children_are_checked_too(self) -> None:
+    def test_the_crystals_of_children_are_checked(self) -> None:
         circle = Circle(gates=["done"], wards=[max_turns(2)])
         with pytest.raises(InvalidCantrip, match="local:small has no web_search"):
             Cantrip("anthropic:claude-x", Call(server_tools=[web_search()]), circle, child_crystal="local:small")
 
-    def test_a_crystal_of_the_users_own_is_given_them_as_data(self) -> None:
+    def test_a_crystal_of_the_user_gets_server_tools_as_data(self) -> None:
         call = Call(server_tools=[SEARCH])
         Cantrip(scripted(["hello"]), call, Circle(gates=["done"], wards=[max_turns(2)]))
         told = {"type": "web_search", "max_uses": 3, "allowed_domains": ["example.org"]}
@@ -288,7 +288,7 @@ class TestAnswers:
     """What the provider did is in the turn, the stream and the bill, and goes back in the provider's own shape."""
 
     @pytest.mark.parametrize("family", ANSWERS)
-    async def test_a_search_is_in_the_turn_and_is_no_call_of_ours(self, family: str) -> None:
+    async def test_a_search_is_in_the_turn_and_is_not_a_gate_call(self, family: str) -> None:
         make, answer, cost = ANSWERS[family]
         seen: list[Any] = []
         async with FaultyServer([Reply(events(*answer(), done=family == "openrouter"))]) as server:
@@ -331,7 +331,7 @@ class TestAnswers:
         }
         assert all(one in again for one in own[family])
 
-    async def test_a_turn_that_is_interrupted_between_a_call_and_its_result_is_one(self) -> None:
+    async def test_a_turn_that_pauses_between_a_call_and_its_result_is_one_turn(self) -> None:
         first = [
             *claude()[:4],
             {"type": "message_delta", "delta": {"stop_reason": "pause_turn"}},
@@ -356,7 +356,7 @@ class TestAnswers:
         assert "a-secret-token" not in str(Call(server_tools=[tool]).as_json())
 
 
-def test_code_that_ran_there_and_an_error_of_a_tool() -> None:
+def test_code_execution_and_errors_of_server_tools_are_in_the_turn() -> None:
     ran = [
         {"executableCode": {"code": "1/0", "language": "PYTHON"}},
         {"codeExecutionResult": {"outcome": "OUTCOME_FAILED", "output": "ZeroDivisionError"}},
@@ -392,7 +392,7 @@ def test_a_search_by_x_is_not_a_gate_call() -> None:
     assert response.metadata["server_calls"][0]["args"] == {"q": 1}
 
 
-def test_a_recipe_offers_them_in_the_same_words(tmp_path: Path) -> None:
+def test_a_recipe_offers_server_tools(tmp_path: Path) -> None:
     file = tmp_path / "news.yaml"
     file.write_text(
         "crystal: anthropic:claude-x\n"

@@ -83,16 +83,16 @@ class Crystal:
         ("mixed", "mtceo"),
     ],
 )
-def test_each_parameter_receives_what_it_is_for(name, received):
+def test_each_parameter_receives_its_value(name, received):
     assert call(getattr(Crystal(), name)) == tuple(received)
 
 
-def test_a_parameter_with_a_default_of_its_own_keeps_it():
+def test_a_parameter_with_a_default_keeps_it():
     assert call(Crystal().own_default) == ("m", 0.5, "t")
     assert call(Crystal().own_default_before_the_rest) == ("m", False)
 
 
-def test_a_wrapped_function_is_called_as_what_it_wraps():
+def test_a_wrapped_function_is_called_like_the_function_that_it_wraps():
     @functools.wraps(Crystal.keyword_only)
     def wrapped(*args, **kwargs):
         return Crystal.keyword_only(*args, **kwargs)
@@ -117,7 +117,7 @@ def signatures(draw):
 
 
 @given(signatures())
-def test_no_argument_is_missing_twice_or_too_many(parameters):
+def test_any_signature_is_called_with_matching_arguments(parameters):
     space: dict[str, object] = {}
     exec(f"def invoke({parameters}): return locals()", space)
     required = [name for name in NAMES[5:] if name in parameters.replace("*", " ").split(", ")]
@@ -136,7 +136,7 @@ def test_no_argument_is_missing_twice_or_too_many(parameters):
         lambda history, gates, choice: f"{len(history)} 2",
     ],
 )
-async def test_a_cast_gets_through_to_it(invoke):
+async def test_a_cast_calls_a_crystal_with_an_unusual_signature(invoke):
     class Mine:
         def __init__(self):
             self.invoke = invoke

@@ -1,4 +1,4 @@
-"""C-62, C-63: the tokens of attempts that came to nothing, and those that a crystal does not report."""
+"""C-62, C-63: the tokens of failed attempts, and tokens that a crystal does not report."""
 
 import pytest
 
@@ -52,7 +52,7 @@ CRYSTALS = [Answers, lambda *answers: scripted(list(answers))]
 class TestBrokenContract:
     """The error has the tokens of all attempts; a later success includes them."""
 
-    def test_an_error_that_cost_nothing_has_no_usage(self):
+    def test_an_error_without_usage_costs_nothing(self):
         assert CrystalError("x").usage is NO_USAGE
         assert ProviderError("x").usage is NO_USAGE
 
@@ -60,17 +60,17 @@ class TestBrokenContract:
     @pytest.mark.parametrize(
         "broken", [{}, {"content": ""}, {"content": "", "metadata": {"stop_reason": "length"}}, TWICE]
     )
-    async def test_an_answer_that_breaks_the_contract_was_paid_for(self, crystal, broken):
+    async def test_the_usage_of_an_answer_that_breaks_the_contract_counts(self, crystal, broken):
         with pytest.raises(CrystalError) as caught:
             await ask(crystal({**broken, "usage": PAID}), query(), retry=NO_RETRY)
         assert caught.value.usage == paid(1)
 
-    async def test_an_answer_with_wrong_fields_was_paid_for(self):
+    async def test_the_usage_of_an_answer_with_wrong_fields_counts(self):
         with pytest.raises(CrystalError, match="unknown field") as caught:
             await ask(Answers({"text": "x", "usage": PAID}), query(), retry=NO_RETRY)
         assert caught.value.usage == paid(1)
 
-    def test_an_answer_at_once_has_its_usage_too(self):
+    def test_the_usage_of_an_answer_at_once_counts(self):
         with pytest.raises(CrystalError) as caught:
             attempt_now(scripted([{"content": "", "usage": PAID}]), query())
         assert caught.value.usage == paid(1)
@@ -82,35 +82,35 @@ class TestBrokenContract:
         assert caught.value.usage == paid(4)
 
     @pytest.mark.parametrize("crystal", CRYSTALS)
-    async def test_a_contract_that_is_broken_later_costs_what_came_before_it_too(self, crystal):
+    async def test_a_later_broken_contract_includes_the_usage_of_earlier_answers(self, crystal):
         with pytest.raises(CrystalError, match="neither content") as caught:
             await ask(crystal({"content": "no", "usage": PAID}, {"usage": PAID}), query("required"), retry=NO_RETRY)
         assert caught.value.usage == paid(2)
 
-    async def test_a_later_success_includes_what_failed_attempts_cost(self):
+    async def test_a_later_success_includes_the_usage_of_failed_attempts(self):
         failed = ProviderError("cut off", usage=paid(1))
         response = await ask(Answers(failed, {**DONE, "usage": PAID}), query(), retry=Retry(base_delay=0, max_delay=0))
         assert response.usage == paid(2)
 
-    async def test_a_provider_that_is_given_up_costs_all_its_attempts(self):
+    async def test_the_error_of_a_provider_has_the_usage_of_all_attempts(self):
         failures = [ProviderError("cut off", usage=paid(1)) for _ in range(3)]
         with pytest.raises(ProviderError, match="gave up after 3 attempts") as caught:
             await ask(Answers(*failures), query(), retry=Retry(max_retries=2, base_delay=0, max_delay=0))
         assert caught.value.usage == paid(3)
 
-    async def test_falling_back_costs_what_those_before_cost(self):
+    async def test_a_fallback_includes_the_usage_of_the_crystals_before(self):
         first = Answers(ProviderError("down", usage=paid(2)))
         crystal = fallback(first, Answers({**DONE, "usage": PAID}), when=lambda _: True)
         assert (await ask(crystal, query(), retry=NO_RETRY)).usage.prompt_tokens >= 300
 
-    async def test_crystals_that_all_fail_cost_what_each_cost(self):
+    async def test_the_error_of_all_crystals_has_the_usage_of_each(self):
         crystal = fallback(*[Answers(CrystalError("no", usage=paid(1))) for _ in range(2)], when=lambda _: True)
         with pytest.raises(CrystalError) as caught:
             await ask(crystal, query(), retry=NO_RETRY)
         assert caught.value.usage == paid(2)
 
     @pytest.mark.real_time
-    async def test_a_provider_that_stops_at_the_length_without_a_word_was_paid_for(self):
+    async def test_the_usage_of_an_empty_answer_that_reached_max_tokens_counts(self):
         said = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
         counted = {"choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 7}}
         async with FaultyServer([Reply(events(said, counted, done=True))] * 2) as server:
@@ -131,7 +131,7 @@ class TestEstimates:
         assert 20 < usage.completion_tokens < 50
         assert usage.estimated_tokens == usage.total_tokens
 
-    async def test_an_answer_that_breaks_the_contract_is_estimated_too(self):
+    async def test_the_usage_of_an_answer_that_breaks_the_contract_is_estimated(self):
         with pytest.raises(CrystalError) as caught:
             await ask(Answers({"content": ""}), query(text="y" * 1000), retry=NO_RETRY)
         assert caught.value.usage.prompt_tokens > 250
@@ -145,7 +145,7 @@ class TestEstimates:
         assert response is not None
         assert response.usage is NO_USAGE
 
-    def test_a_sum_says_how_much_of_it_is_a_guess(self):
+    def test_a_sum_of_usage_counts_its_estimated_tokens(self):
         assert Usage(10, 5) + Usage(3, 2, estimated_tokens=5) == Usage(13, 7, estimated_tokens=5)
 
     @pytest.mark.real_time
@@ -221,7 +221,7 @@ class TestBudgets:
             ([], Usage(), None),
         ],
     )
-    def test_an_answer_that_counts_for_no_ward_says_why(self, wards, usage, problem):
+    def test_unmeasured_names_the_ward_that_an_answer_without_usage_escapes(self, wards, usage, problem):
         found = Wards.of(wards).unmeasured(usage)
         assert found is None if problem is None else problem in found
 
@@ -229,7 +229,7 @@ class TestBudgets:
 @pytest.mark.rule("C-64")
 @pytest.mark.parametrize("count", [1.5, "5", -1, True, float("nan"), float("inf")])
 @pytest.mark.parametrize("shape", [lambda n: {"prompt_tokens": n}, Usage, lambda n: Usage(0, n)])
-async def test_a_token_count_that_is_no_whole_number_is_refused(shape, count):
+async def test_a_token_count_that_is_not_a_whole_number_is_refused(shape, count):
     for answer in ({"content": "x", "usage": shape(count)}, Response("x", usage=shape(count))):
         async with Runtime.open("memory:") as runtime:
             with pytest.raises(CrystalError, match="crystal reported usage"):
@@ -238,7 +238,7 @@ async def test_a_token_count_that_is_no_whole_number_is_refused(shape, count):
 
 @pytest.mark.rule("C-64")
 @pytest.mark.parametrize("crystal", CRYSTALS)
-class TestNoCallIsWanted:
+class TestToolChoiceNone:
     """`tool_choice="none"`: a call that comes all the same is not carried out, and the crystal is asked for words."""
 
     async def cast(self, crystal):
@@ -258,11 +258,11 @@ class TestNoCallIsWanted:
 
     PAY = {"tool_calls": [{"gate": "pay", "args": {}}], "usage": PAID}  # noqa: RUF012
 
-    async def test_no_gate_runs_and_words_end_the_entity(self, crystal):
+    async def test_no_gate_runs_under_tool_choice_none_and_a_text_ends_the_entity(self, crystal):
         episode = await self.cast(crystal(self.PAY, {"content": "on", "usage": PAID}))
         assert (episode.result, episode.usage) == ("on", paid(2))
 
-    async def test_a_crystal_that_calls_and_calls_breaks_the_contract(self, crystal):
+    async def test_a_crystal_that_keeps_calling_under_tool_choice_none_breaks_the_contract(self, crystal):
         with pytest.raises(CrystalError, match=r"a tool call \(pay\) although tool_choice is none") as caught:
             await self.cast(crystal(*[self.PAY] * 4))
         assert caught.value.usage == paid(4)

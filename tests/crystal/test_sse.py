@@ -32,11 +32,11 @@ class TestEvents:
     """Server-sent events."""
 
     @pytest.mark.parametrize("ends", [b"\n", b"\r\n", b"\r"])
-    def test_every_kind_of_line_end(self, ends):
+    def test_every_kind_of_line_end_is_accepted(self, ends):
         assert parsed(STREAM.replace(b"\n", ends)) == EVENTS
 
     @given(st.lists(st.integers(0, 500), max_size=20), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-    def test_any_cut_gives_the_same(self, places, ends):
+    def test_any_chunks_give_the_same_events(self, places, ends):
         text = STREAM.replace(b"\n", ends)
         assert parsed(*cut(text, places)) == EVENTS
         assert parsed(*(text[at : at + 1] for at in range(len(text)))) == EVENTS
@@ -45,7 +45,7 @@ class TestEvents:
         for end in (b"", b"\n"):
             assert parsed(b"data: {}" + end) == [Event(b"{}")]
 
-    def test_mixed_line_ends(self):
+    def test_mixed_line_ends_are_accepted(self):
         assert parsed(b"data: 1\r\n\ndata: 2\r\r\ndata: 3\n\r\n") == [Event(b"1"), Event(b"2"), Event(b"3")]
 
     @given(st.lists(st.tuples(st.sampled_from(["", "delta", "x"]), st.text(min_size=1, max_size=40)), max_size=10))
@@ -84,16 +84,16 @@ class TestFraming:
             (b" \n ", []),
         ],
     )
-    def test_is_found_out(self, text, events, size):
+    def test_the_framing_of_a_stream_is_detected(self, text, events, size):
         chunks = [text[at : at + size] for at in range(0, len(text), size)]
         assert [event.data for event in parsed(*chunks, parser=Framing)] == events
 
-    def test_a_page_is_no_answer(self):
+    def test_a_page_instead_of_a_stream_is_an_error(self):
         with pytest.raises(ProviderError, match="a page instead of a stream"):
             parsed(b"<html>the proxy's</html>", parser=Framing)
 
     @given(st.binary(max_size=200), st.integers(1, 50))
-    def test_anything_else_gives_events_or_an_error(self, data, size):
+    def test_any_other_text_gives_events_or_an_error(self, data, size):
         chunks = [data[at : at + size] for at in range(0, len(data), size)]
         try:
             found = parsed(*chunks, parser=Framing)

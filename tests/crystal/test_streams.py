@@ -33,7 +33,7 @@ def test_every_family_decodes_its_own_stream(family, said):
 
 @each_family
 @given(said=answers, places=st.lists(st.integers(0, 10_000), max_size=30))
-def test_any_cut_of_the_bytes_gives_the_same(family, said, places):
+def test_any_chunks_of_the_bytes_give_the_same_answer(family, said, places):
     text = framed(family, said)
     ends = sorted(place % (len(text) + 1) for place in places)
     chunks = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -55,7 +55,7 @@ def test_a_stream_that_is_cut_off_is_an_error_or_whole(family, said, place):
 
 
 @each_family
-def test_a_stream_that_is_cut_off_at_any_byte(family):
+def test_a_stream_that_is_cut_off_at_any_byte_is_an_error_or_whole(family):
     text = framed(family, FULL)
     whole = decode(family, [text])[0]
     for place in range(len(text)):
@@ -101,7 +101,7 @@ def test_anthropic_blocks_may_interleave(said):
 
 @each_family
 @given(said=answers, place=st.integers(0, 1000), garbled=st.binary(min_size=1, max_size=20))
-def test_garbage_in_the_middle_is_an_error_or_nothing(family, said, place, garbled):
+def test_garbage_in_the_middle_is_an_error_or_ignored(family, said, place, garbled):
     parts = [events(value) for value in STREAMS[family](said)]
     parts.insert(place % len(parts), b"\n\ndata: {" + garbled.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n")
     found = outcome(family, [b"".join(parts)])
@@ -140,7 +140,7 @@ def test_events_of_any_shape_never_break_a_decoder(family, said, data):
     assert faults(payloads) == []
 
 
-def test_characters_cut_in_half_by_json_escapes_are_whole_again():
+def test_characters_split_by_json_escapes_are_joined():
     halves = [rb'{"choices":[{"delta":{"content":"hm \ud83d"}}]}', rb'{"choices":[{"delta":{"content":"\ude00!"}}]}']
     lone = rb'{"choices":[{"delta":{"content":"\ud83d"}, "finish_reason": "stop"}]}'
     response, payloads = decode("openai-chat", [events(*halves, lone)])
@@ -149,7 +149,7 @@ def test_characters_cut_in_half_by_json_escapes_are_whole_again():
 
 
 @each_family
-def test_calls_without_ids_get_those_of_the_loop(family):
+def test_calls_without_ids_get_ids_of_the_loop(family):
     sent = orjson.loads(orjson.dumps(STREAMS[family](Said(calls=(("read", {}), ("done", {}))))))
     text = orjson.dumps(sent).replace(b'"toolu_0"', b'""').replace(b'"toolu_1"', b"null")
     text = text.replace(b'"call_id":"call_0"', b'"call_id":""').replace(b'"call_id":"call_1"', b'"call_id":null')
@@ -162,7 +162,7 @@ def test_calls_without_ids_get_those_of_the_loop(family):
 
 @pytest.mark.rule("CRYSTAL-3")
 @each_family
-def test_an_answer_without_anything_is_an_error_with_its_reason(family):
+def test_an_empty_answer_is_an_error_with_its_reason(family):
     with pytest.raises(CrystalError, match=r"neither content nor tool_calls"):
         decode(family, [framed(family, Said())])
 
@@ -204,13 +204,13 @@ def cut_off(family, arguments):
 
 @pytest.mark.parametrize("arguments", ["", '{"answer": "he'])
 @pytest.mark.parametrize("family", ["anthropic", "openai", "openai-chat"])
-def test_a_call_in_which_the_answer_was_cut_off_is_not_one_without_arguments(family, arguments):
+def test_a_call_in_which_the_answer_was_cut_off_does_not_count_as_a_call_without_arguments(family, arguments):
     read, done = decode(family, [events(*cut_off(family, arguments))])[0].tool_calls
     assert (read.gate, read.args) == ("read", {"path": "a"})
     assert (done.gate, done.args) == ("done", None)
 
 
-def test_a_call_in_which_a_model_declined_is_not_one_without_arguments():
+def test_a_call_in_which_a_model_declined_does_not_count_as_a_call_without_arguments():
     *sent, reason, stop = STREAMS["anthropic"](Said("", "", (("done", {}),)))
     sent = [value for value in sent if value["type"] != "content_block_delta"]
     went = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}, "trigger": {"type": "refusal"}}

@@ -113,7 +113,7 @@ class TestRequests:
         assert hidden["generationConfig"]["thinkingConfig"]["includeThoughts"] is False
 
     @pytest.mark.parametrize("family", MAKE)
-    def test_nothing_that_goes_with_tools_is_sent_without_them(self, family: str) -> None:
+    def test_no_tool_setting_is_sent_without_tools(self, family: str) -> None:
         body, _ = asked(family, tools=(), parallel_tool_calls=False)
         assert not {"tool_choice", "parallel_tool_calls"} & body.keys()
 
@@ -137,7 +137,7 @@ class TestRequests:
         assert (body["toolConfig"] if family == "bedrock" else body).items() >= sent.items()
         assert "tool_choice" not in left_out
 
-    def test_bedrock_offers_no_tools_where_none_may_be_called(self) -> None:
+    def test_bedrock_offers_no_tools_under_tool_choice_none(self) -> None:
         body, _ = asked("bedrock", choice="none", service_tier="flex")
         assert "toolConfig" not in body
         assert body["serviceTier"] == {"type": "flex"}
@@ -152,7 +152,7 @@ class TestRequests:
         ],
         ids=lambda crystal: crystal.family.provider,
     )
-    def test_a_call_that_thinking_keeps_from_being_forced_is_said_to_be_left_out(
+    def test_a_call_that_cannot_be_forced_while_thinking_is_reported_as_left_out(
         self, crystal: Any, choice: str
     ) -> None:
         for effort, left_out in (("high", {"tool_choice"}), (None, set())):
@@ -177,12 +177,12 @@ class TestCalls:
             ("reasoning_summary", "long", '"none", "auto"'),
         ],
     )
-    def test_a_value_that_cannot_be_is_refused(self, name: str, value: Any, message: str) -> None:
+    def test_an_invalid_value_is_refused(self, name: str, value: Any, message: str) -> None:
         with pytest.raises(InvalidCantrip, match=message):
             Call(**{name: value})
 
     @given(st.sets(st.sampled_from(TYPED)))
-    def test_options_and_fields_mean_the_same(self, names: set[str]) -> None:
+    def test_a_setting_in_the_options_equals_the_field(self, names: set[str]) -> None:
         given_ = {name: ALL[name] for name in names}
         assert Call(**given_).as_json() == Call(options=given_).as_json() == given_
         assert Settings.of(Call(options=given_).sampling()).typed == given_
@@ -195,7 +195,7 @@ class TestCalls:
         body, _ = asked("openai-chat", logprobs=True, top_logprobs=3)
         assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
 
-    def test_a_gate_that_is_not_there_cannot_be_forced(self) -> None:
+    def test_an_unknown_gate_cannot_be_forced(self) -> None:
         circle = Circle(gates=["done", look], wards=[max_turns(2)])
         with pytest.raises(InvalidCantrip, match=r'"gate:loko": no such gate: .*look'):
             Cantrip("anthropic:m", Call(tool_choice="gate:loko"), circle)
@@ -210,7 +210,7 @@ async def look() -> str:
     return "seen"
 
 
-async def test_another_call_than_the_one_that_is_forced_is_no_answer() -> None:
+async def test_a_call_of_another_gate_than_the_forced_one_is_not_accepted() -> None:
     crystal = scripted(
         [
             {"tool_calls": [{"gate": "look", "args": {}}]},
@@ -225,7 +225,7 @@ async def test_another_call_than_the_one_that_is_forced_is_no_answer() -> None:
     assert "a call of done is required" in str(crystal.invocations[1][-1].content)
 
 
-async def test_a_child_without_the_gate_that_its_parent_is_forced_to_call_is_free() -> None:
+async def test_a_child_without_the_forced_gate_of_its_parent_is_not_forced() -> None:
     crystal = scripted(
         [
             {"tool_calls": [{"gate": "call_agent", "args": {"intent": "look", "gates": ["done"]}}]},
@@ -258,7 +258,7 @@ class TestRefusals:
             assert len(server.requests) == 3
             assert server.requests[-1].json["seed"] == 1
 
-    async def test_a_value_that_is_refused_takes_no_other_value_along(self) -> None:
+    async def test_a_refused_value_does_not_remove_other_values(self) -> None:
         def reply(sent: Any) -> Reply:
             if sent.json.get("service_tier") == "flex":
                 return failing(400, {"error": {"message": "Flex is not available: invalid service_tier argument"}})
@@ -271,14 +271,14 @@ class TestRefusals:
             assert (first.metadata["left_out"], "left_out" in second.metadata) == (("service_tier",), False)
             assert server.requests[-1].json["service_tier"] == "priority"
 
-    async def test_a_number_out_of_its_range_is_a_mistake(self) -> None:
+    async def test_a_number_out_of_its_range_is_an_error_and_not_left_out(self) -> None:
         refused = failing(400, {"error": {"message": "presence_penalty must be between -1 and 1"}})
         async with FaultyServer([refused]) as server:
             with pytest.raises(ProviderError):
                 await local(server.url, "m").invoke(GO, options={"presence_penalty": 2})
 
 
-def test_log_probabilities_are_told_alike() -> None:
+def test_log_probabilities_have_one_shape_for_all_families() -> None:
     told = [["Hi", -0.1, [["Hi", -0.1], ["Ho", -2.0]]]]
     top = [{"token": "Hi", "logprob": -0.1}, {"token": "Ho", "logprob": -2.0}]
     one = [{"token": "Hi", "logprob": -0.1, "top_logprobs": top}]

@@ -1,4 +1,4 @@
-"""A dispatch whose process is killed by SIGKILL at each border there is, and taken up by the next process.
+"""A dispatch whose process is killed by SIGKILL at each border, and resumed by the next process.
 
     python -m tests.dispatch.killed FOLDER [EVERY]
 

@@ -15,7 +15,7 @@ def after(*calls):
 
 
 @pytest.mark.rule("F-18")
-class TestWhatIsDue:
+class TestTriggers:
     def test_no_trigger_is_due_at_the_beginning_or_after_progress(self):
         assert may_run(Checkpoint(), "read") is None
 
@@ -23,7 +23,7 @@ class TestWhatIsDue:
         refused = may_run(after(("write", True)), "read")
         assert refused.text.startswith("checkpoint required (write had an effect)")
 
-    def test_reading_makes_none_due_until_the_thirtieth(self):
+    def test_the_thirtieth_read_makes_a_checkpoint_due(self):
         assert may_run(after(*[("read", False)] * 29), "read") is None
         assert "30 gate calls without progress" in may_run(after(*[("read", False)] * 30), "read").text
 
@@ -33,14 +33,14 @@ class TestWhatIsDue:
 
 
 @pytest.mark.rule("F-18", "F-19")
-class TestWhatIsExempt:
+class TestExemptGates:
     @pytest.mark.parametrize("gate", sorted(EXEMPT))
-    def test_the_gates_of_the_dispatch_are_never_refused_and_never_count(self, gate):
+    def test_the_gates_of_a_dispatch_are_never_refused_and_never_count(self, gate):
         assert may_run(after(("write", True)), gate) is None
         assert after((gate, True), *[(gate, False)] * 40) == Checkpoint()
 
     @pytest.mark.parametrize("gate", sorted(EXEMPT))
-    def test_they_clear_nothing_by_themselves(self, gate):
+    def test_the_gates_of_a_dispatch_do_not_satisfy_a_checkpoint(self, gate):
         assert may_run(ran(after(("write", True)), gate, effectful=True), "read") is not None
 
     @given(st.lists(st.tuples(st.sampled_from(["read", "write", "set_status", "progress", "done"]), st.booleans())))

@@ -46,13 +46,13 @@ BROKEN = [
 @pytest.mark.rule("F-01")
 class TestTheRules:
     @pytest.mark.parametrize(("changed", "rule", "field"), BROKEN)
-    def test_a_broken_rule_is_found_and_placed(self, changed, rule, field):
+    def test_a_violation_is_reported_with_its_field(self, changed, rule, field):
         found = draft(terms(**changed))
         assert isinstance(found, tuple)
         assert [(one.rule, one.field) for one in found] == [(rule, field)]
         assert found[0].text
 
-    def test_all_violations_come_together(self):
+    def test_all_violations_are_reported_at_once(self):
         changed = {}
         for case in BROKEN:
             changed |= case.values[0]
@@ -66,7 +66,7 @@ class TestTheRules:
         assert isinstance(found, tuple)
         assert {one.field for one in found} == set(terms()) - {"decision_needed"}
 
-    def test_construction_raises_them_together(self):
+    def test_a_contract_raises_all_violations_at_once(self):
         valid = {name: getattr(contract(), name) for name in terms()}
         with pytest.raises(InvalidContract) as raised:
             Contract(**(valid | {"repo": "./x", "tasks": ()}))
@@ -75,7 +75,7 @@ class TestTheRules:
         assert "repo:" in str(raised.value)
 
     @pytest.mark.parametrize("text", ["yes", "Yes", True])
-    def test_yes_may_be_said_in_several_ways(self, text):
+    def test_a_yes_may_be_written_in_several_ways(self, text):
         assert contract(needs_approval=text, decision_needed="which index to change").needs_approval is True
 
 
@@ -104,7 +104,7 @@ class TestTheHash:
             changed = {name: old + data.draw(st.text("abc", min_size=1))}
         assert contract(**changed).hash != before.hash
 
-    def test_order_and_spelling_of_fields_are_not(self):
+    def test_the_hash_does_not_depend_on_the_order_and_spelling_of_fields(self):
         fields = terms(needs_approval=False)
         assert draft(dict(reversed(fields.items()))).hash == contract(max_iterations=5, role="worker").hash
 
@@ -122,7 +122,7 @@ class TestFrozen:
         assert one.canonical == before
 
     @pytest.mark.rule("F-06")
-    def test_the_intent_is_the_objective_unless_it_is_said(self):
+    def test_the_intent_is_the_objective_unless_it_is_given(self):
         assert contract().intent == contract().objective
         assert contract(intent="find tags").intent == "find tags"
 

@@ -49,7 +49,7 @@ async def ran(tmp_path: Path, made: Any, **changed: Any) -> Any:
 
 
 @pytest.mark.rule("F-02", "F-13")
-async def test_from_queued_to_completed(tmp_path: Path) -> None:
+async def test_a_dispatch_goes_from_queued_to_completed(tmp_path: Path) -> None:
     record, turns = await ran(tmp_path, worker([*FINISH]))
     assert (record.status, record.result, record.attempt) == ("completed", "all is done", 1)
     assert kinds(record) == ["contract", "status active", "progress", "progress", "progress", "status completed"]
@@ -68,7 +68,7 @@ async def test_the_entity_gets_the_contracts_intent_and_the_contract(tmp_path: P
 
 
 @pytest.mark.rule("F-01")
-async def test_a_contract_that_breaks_rules_is_refused_with_all_of_them_and_nothing_is_there(tmp_path: Path) -> None:
+async def test_an_invalid_contract_is_refused_with_all_violations_and_no_log_is_written(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
         with pytest.raises(InvalidContract) as refused:
@@ -115,7 +115,7 @@ class TestApproval:
         assert found[0].status == "completed"
 
     @pytest.mark.rule("F-16")
-    async def test_rejected_is_the_end(self, tmp_path: Path) -> None:
+    async def test_a_rejected_dispatch_does_not_run(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             record = await dispatcher.dispatch(contract(), author="ada")
@@ -147,7 +147,7 @@ class TestApproval:
 
 class TestBlocked:
     @pytest.mark.rule("F-13", "F-15")
-    async def test_an_unblocked_dispatch_resumes_with_its_memory(self, tmp_path: Path) -> None:
+    async def test_an_unblocked_dispatch_resumes_with_its_context(self, tmp_path: Path) -> None:
         made = worker(
             [progress("found the fault"), block(), DONE, progress("mended it"), proof(1), proof(2), complete(), DONE]
         )
@@ -206,9 +206,7 @@ class TestBlocked:
 
 class TestStatus:
     @pytest.mark.rule("F-15")
-    async def test_completed_without_progress_or_evidence_and_blocked_without_a_blocker_are_refused(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_an_incomplete_status_is_refused(self, tmp_path: Path) -> None:
         made = worker(
             [complete(), block(" "), progress(), complete(), proof(1), complete(), proof(2), complete(), DONE]
         )
@@ -219,20 +217,20 @@ class TestStatus:
         assert "evidence for each acceptance item; unproven: 2" in errors(turns)[3]
 
     @pytest.mark.rule("F-17", "F-05")
-    async def test_no_other_status_can_be_said(self, tmp_path: Path) -> None:
+    async def test_an_entity_can_only_set_completed_or_blocked(self, tmp_path: Path) -> None:
         odd = [say("set_status", status=status) for status in ("done", "queued", "banana", "active")]
         record, turns = await ran(tmp_path, worker([*odd, *FINISH]))
         assert record.status == "completed"
         assert [gate for gate, is_error, _ in seen(turns) if is_error] == ["set_status"] * 4
 
     @pytest.mark.rule("F-25")
-    async def test_a_ward_that_truncates_it_fails_it(self, tmp_path: Path) -> None:
+    async def test_a_ward_that_truncates_the_entity_fails_the_dispatch(self, tmp_path: Path) -> None:
         record, _ = await ran(tmp_path, worker([say("echo", text="x")] * 9, wards=[max_turns(3)]))
         assert record.status == "failed"
         assert "max_turns" in record.reason
 
     @pytest.mark.rule("F-25")
-    async def test_a_budget_too(self, tmp_path: Path) -> None:
+    async def test_a_spent_budget_fails_the_dispatch(self, tmp_path: Path) -> None:
         spends = {**say("echo", text="x"), "usage": {"prompt_tokens": 600, "completion_tokens": 1}}
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
@@ -244,9 +242,7 @@ class TestStatus:
 
 class TestExit:
     @pytest.mark.rule("F-21")
-    async def test_done_without_the_exit_contract_is_refused_and_after_two_of_them_it_ends_blocked(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_the_third_done_without_a_final_status_blocks_the_dispatch(self, tmp_path: Path) -> None:
         record, turns = await ran(tmp_path, worker([DONE, DONE, DONE, DONE]))
         assert record.status == "blocked"
         assert record.blocker == "exit contract unmet"
@@ -255,7 +251,7 @@ class TestExit:
         assert kinds(record).count("done_refused") == 2
 
     @pytest.mark.rule("F-21", "LOOP-2")
-    async def test_text_alone_does_not_end_it(self, tmp_path: Path) -> None:
+    async def test_text_alone_does_not_end_a_dispatch(self, tmp_path: Path) -> None:
         record, _ = await ran(tmp_path, worker([{"content": "I am done."}, *FINISH]))
         assert record.status == "completed"
 
@@ -283,7 +279,7 @@ class TestCheckpoints:
         assert sorted(path.name for path in files.iterdir()) == ["a.txt", "b.txt"]
 
     @pytest.mark.rule("F-18")
-    async def test_reading_gates_are_only_counted_and_the_backstop_is_exactly_30(self, tmp_path: Path) -> None:
+    async def test_reading_gates_make_a_checkpoint_due_after_exactly_30_calls(self, tmp_path: Path) -> None:
         looks = [say("echo", text=str(n)) for n in range(31)]
         record, turns = await ran(tmp_path, worker([*looks, *FINISH]))
         assert record.status == "completed"
@@ -291,7 +287,7 @@ class TestCheckpoints:
         assert refused == [31]
 
     @pytest.mark.rule("F-19")
-    async def test_a_status_does_not_clear_it(self, tmp_path: Path) -> None:
+    async def test_set_status_does_not_satisfy_a_checkpoint(self, tmp_path: Path) -> None:
         @gate
         async def commit() -> str:
             return "committed"
@@ -306,7 +302,7 @@ class TestCheckpoints:
         assert refused[1].startswith("checkpoint required (commit had an effect)")
 
     @pytest.mark.rule("F-22")
-    async def test_an_ordinary_cast_sees_none_of_this(self, tmp_path: Path) -> None:
+    async def test_an_ordinary_cast_has_no_checkpoints(self, tmp_path: Path) -> None:
         made = worker([say("echo", text=str(n)) for n in range(35)] + [DONE])
         async with Runtime.open() as runtime:
             Dispatcher(runtime, folder(tmp_path))
@@ -361,7 +357,7 @@ class TestCrashes:
             assert list(runtime.loom.headers()) == []
 
     @pytest.mark.rule("F-04", "F-03")
-    async def test_nor_is_it_run_on_when_that_happens_while_it_runs(self, tmp_path: Path) -> None:
+    async def test_a_dispatch_whose_record_is_tampered_with_while_it_runs_stops(self, tmp_path: Path) -> None:
         @gate
         async def tamper() -> str:
             path = next(folder(tmp_path).glob("*.jsonl"))
@@ -399,7 +395,7 @@ class TestCrashes:
         }
 
     @pytest.mark.rule("F-14")
-    async def test_another_entity_cannot_run_it_as_well(self, tmp_path: Path) -> None:
+    async def test_two_entities_cannot_run_one_dispatch(self, tmp_path: Path) -> None:
         stuck = {**say("echo", text="x"), "delay": 100.0}
         async with Runtime.open() as one, Runtime.open() as other:
             dispatcher = Dispatcher(one, folder(tmp_path))
@@ -522,7 +518,9 @@ class TestFolds:
         assert record.status == "completed"
 
     @pytest.mark.rule("F-29")
-    async def test_a_strict_desk_has_it_read_again_once_a_fold(self, tmp_path: Path) -> None:
+    async def test_a_strict_dispatcher_requires_reading_the_contract_again_after_each_fold(
+        self, tmp_path: Path
+    ) -> None:
         made = worker(
             [say("echo", text="a"), say("echo", text="b"), say("echo", text="c"), say("echo", text="d"), *FINISH],
             folding=Folding(2, keep_turns=2),
@@ -614,7 +612,7 @@ class TestBypasses:
         assert dispatcher.log.ids() == (record.id,)
 
     @pytest.mark.rule("X-12")
-    async def test_text_that_is_no_path_of_the_runtime_passes(self, tmp_path: Path) -> None:
+    async def test_a_text_that_is_not_a_path_of_the_runtime_is_allowed(self, tmp_path: Path) -> None:
         saved: list[str] = []
 
         @gate
@@ -717,7 +715,7 @@ class TestGrants:
         assert record.status == "completed"
         assert errors(turns)[0].startswith("gate not available: write")
 
-    async def test_a_gate_that_the_cantrip_has_not_cannot_be_granted(self, tmp_path: Path) -> None:
+    async def test_a_contract_cannot_grant_a_gate_that_the_cantrip_lacks(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             record = await dispatcher.dispatch(contract(gates=["deploy"]), author="ada")
@@ -725,7 +723,7 @@ class TestGrants:
                 await dispatcher.run(record.id, worker([*FINISH]))
 
 
-async def test_the_runtime_closing_leaves_it_active_for_the_next(tmp_path: Path) -> None:
+async def test_a_dispatch_stays_active_when_its_runtime_closes(tmp_path: Path) -> None:
     url = f"jsonl:{tmp_path}/loom.jsonl"
     raised: list[BaseException] = []
     async with anyio.create_task_group() as tasks, Runtime.open(url) as runtime:
@@ -744,7 +742,7 @@ async def test_the_runtime_closing_leaves_it_active_for_the_next(tmp_path: Path)
     assert raised
 
 
-async def test_many_are_served_as_they_come_and_no_two_write_the_same(tmp_path: Path) -> None:
+async def test_serve_runs_dispatches_as_they_arrive_unless_their_outputs_overlap(tmp_path: Path) -> None:
     together: list[set[str]] = []
     running: set[str] = set()
 
@@ -808,7 +806,7 @@ def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
 
 
 @pytest.mark.rule("C-50")
-async def test_a_dispatch_that_is_over_is_forgotten_with_its_entity(tmp_path: Path) -> None:
+async def test_an_ended_dispatch_is_forgotten_with_its_entity(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
         record = await dispatcher.dispatch(contract(), author="ada")

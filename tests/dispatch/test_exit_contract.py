@@ -22,7 +22,7 @@ class TestDone:
         assert "tag finds its notes" not in refused.text
 
     @pytest.mark.parametrize("cap", [0, 1, 2, 5])
-    def test_after_so_many_refusals_it_ends_as_blocked(self, cap):
+    def test_the_last_allowed_refusal_blocks_the_dispatch(self, cap):
         record = active()
         for _ in range(cap):
             refused = exit_of(record, cap)
@@ -32,7 +32,7 @@ class TestDone:
         assert ends == AcceptAsBlocked("exit contract unmet")
         assert then(record, StatusChanged("blocked", blocker=ends.blocker), by="supervisor").status == "blocked"
 
-    def test_the_refusal_says_how_many_more_there_are(self):
+    def test_a_refusal_says_how_many_refusals_remain(self):
         record = active()
         assert "1 more of these" in exit_of(record).text
         assert "Next time it ends as blocked" in exit_of(then(record, DoneRefused("x"), by="supervisor")).text

@@ -72,7 +72,7 @@ def logs(tmp_path):
 
 
 @pytest.mark.rule("F-04")
-def test_a_recorded_log_is_read_as_it_was(logs) -> None:
+def test_a_recorded_log_is_decoded_as_expected(logs) -> None:
     record = logs.read(NAME)
     assert [entry.event for entry in record.entries[1:] if entry.author != "runtime"] == [event for event, _ in STEPS]
     assert hashlib.sha256(markdown(record).encode(errors="surrogatepass")).hexdigest().startswith(PAGE)

@@ -15,7 +15,9 @@ PROGRESS = ["pressed a", "did it", "ran the tests of 1: 12 passed", "ran the tes
 
 
 @pytest.mark.rule("F-09", "F-10", "F-23", "F-24", "F-26", "F-27")
-def test_killed_at_every_border_it_finishes_with_the_same_progress_and_one_recovery_an_attempt(tmp_path: Path) -> None:
+def test_a_dispatch_killed_at_any_write_finishes_with_the_same_progress_and_one_recovery_per_kill(
+    tmp_path: Path,
+) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.dispatch.killed", str(tmp_path), str(EVERY)],
         cwd=ROOT,

@@ -68,7 +68,7 @@ class TestCreating:
         assert list(logs.folder.iterdir()) == [logs.path(begun)]
 
     @pytest.mark.rule("F-03")
-    def test_of_many_that_create_at_once_one_does(self, logs):
+    def test_one_of_many_concurrent_creators_creates_a_log(self, logs):
         said = []
 
         def create(author):
@@ -86,12 +86,12 @@ class TestCreating:
         assert logs.read(contract().dispatch_id).entries[0].author == winner
 
     @pytest.mark.rule("F-05")
-    def test_a_worker_creates_nothing(self, logs):
+    def test_a_worker_cannot_create_a_log(self, logs):
         with pytest.raises(EventRefused):
             logs.create(contract(), author="w", by="worker")
         assert logs.ids() == ()
 
-    def test_a_disk_that_fails_leaves_nothing(self, tmp_path):
+    def test_a_failing_disk_creates_no_log(self, tmp_path):
         def fail(*_):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -122,7 +122,7 @@ class TestAppending:
         assert [event.text for _, event in record.progress()] == [f"step {n}" for n in range(5)]
 
     @pytest.mark.rule("F-03")
-    def test_there_is_nothing_that_edits_or_removes(self):
+    def test_no_method_edits_or_removes_an_entry(self):
         public = {name for name in dir(Dispatches) if not name.startswith("_")}
         assert public == {
             "append",
@@ -157,7 +157,7 @@ class TestAppending:
             late.append(begun, milestone("me"), **WORKER)
         assert late.read(begun) == logs.read(begun)
 
-    def test_texts_of_any_kind_are_kept(self, logs, begun):
+    def test_any_text_is_read_as_it_was_written(self, logs, begun):
         text = 'lines\nand\r"quotes" \x00 \u2028 😀 \ud800'
         logs.append(begun, milestone(text), **WORKER)
         assert Dispatches(logs.folder).read(begun).progress()[0][1].text == text
@@ -165,7 +165,7 @@ class TestAppending:
 
 @pytest.mark.rule("F-08")
 class TestSeveralWriters:
-    async def test_tasks_are_serialised(self, logs, begun):
+    async def test_appends_of_several_tasks_are_serialised(self, logs, begun):
         async with anyio.create_task_group() as tasks:
             for n in range(20):
                 tasks.start_soon(lambda n=n: logs.append_soon(begun, milestone(f"{n}"), **WORKER))
@@ -183,7 +183,7 @@ class TestSeveralWriters:
         assert record.seq in (2, 3)
 
     @pytest.mark.real_time
-    def test_processes_are_serialised(self, logs, begun):
+    def test_appends_of_several_processes_are_serialised(self, logs, begun):
         script = (
             "import sys; from cantrip_actors.dispatch import *\n"
             "logs = Dispatches(sys.argv[1])\n"
@@ -236,7 +236,7 @@ class TestDurability:
         assert calls == ["write", "sync"]
 
     @pytest.mark.parametrize("fails", ["write", "sync"])
-    def test_a_disk_that_fails_leaves_the_log_as_it_was(self, logs, begun, fails):
+    def test_a_failing_disk_does_not_change_the_log(self, logs, begun, fails):
         before = logs.path(begun).read_bytes()
 
         def half(fd, data):
@@ -257,7 +257,7 @@ class TestDurability:
 class TestTornLines:
     @settings(max_examples=30)
     @given(st.integers(min_value=1))
-    def test_a_torn_last_line_is_passed_over_and_cut_off(self, tmp_path_factory, length):
+    def test_a_torn_last_line_is_ignored_and_then_cut_off(self, tmp_path_factory, length):
         folder = tmp_path_factory.mktemp("torn")
         logs = Dispatches(folder)
         record = logs.create(contract(), author="ann")
@@ -366,7 +366,7 @@ class TestTampering:
         with pytest.raises(TamperedRecord):
             logs.read("renamed")
 
-    def test_a_contract_with_a_chain_of_its_own_is_found_by_its_hash(self, logs, begun):
+    def test_a_contract_with_a_recomputed_chain_is_found_by_its_hash(self, logs, begun):
         lines = logs.path(begun).read_bytes().splitlines()
         bare = [line[: line.rindex(b',"chain"')] + b"}" for line in lines]
         bare[0] = bare[0].replace(b"the user interface", b"nothing at all....")
@@ -396,7 +396,7 @@ class TestTampering:
             logs.append(begun, milestone(), **WORKER)
 
 
-def test_ids_are_those_of_logs_only(logs, begun):
+def test_only_logs_are_listed(logs, begun):
     (logs.folder / "notes.md").write_text("x")
     (logs.folder / ".half.jsonl.1.2").write_text("x")
     assert logs.ids() == (begun,)

@@ -37,7 +37,7 @@ async def test_an_orchestrator_dispatches_a_contract_and_gets_the_result(tmp_pat
 
 
 @pytest.mark.rule("F-01")
-async def test_an_invalid_contract_is_one_observation_with_every_mistake_and_nothing_is_there(tmp_path: Path) -> None:
+async def test_an_invalid_contract_is_one_observation_with_every_mistake_and_no_log_is_written(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
         bad = terms(acceptance=[], background="short", sources=[{"path": "../x", "description": "y"}])
@@ -52,7 +52,7 @@ async def test_an_invalid_contract_is_one_observation_with_every_mistake_and_not
 
 
 @pytest.mark.rule("F-25", "COMP-8", "D-011")
-async def test_a_worker_that_fails_is_an_error_and_its_orchestrator_lives(tmp_path: Path) -> None:
+async def test_a_failed_worker_is_an_error_observation_and_its_orchestrator_continues(tmp_path: Path) -> None:
     loops = worker([say("echo", text="x")] * 9, wards=[max_turns(2)])
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
@@ -129,7 +129,7 @@ async def test_a_batch_runs_at_once_unless_outputs_overlap(tmp_path: Path) -> No
 
 
 @pytest.mark.rule("COMP-8")
-async def test_one_of_a_batch_that_cannot_be_run_is_an_error_beside_the_others(tmp_path: Path) -> None:
+async def test_an_impossible_dispatch_of_a_batch_is_an_error_and_the_others_run(tmp_path: Path) -> None:
     contracts = [terms(dispatch_id="d1"), terms(dispatch_id="d2", gates=["deploy"])]
     slow = [{**FINISH[0], "delay": 5.0}, *FINISH[1:]]
     async with Runtime.open() as runtime:
@@ -156,7 +156,7 @@ async def test_children_of_one_batch_may_not_declare_the_same_outputs(tmp_path: 
 
 
 @pytest.mark.rule("F-30")
-async def test_after_a_fold_an_orchestrator_sees_its_active_children_and_a_worker_only_its_own(tmp_path: Path) -> None:
+async def test_after_a_fold_an_orchestrator_sees_its_running_workers_and_a_worker_only_its_own(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
         blocked = worker([progress(), block("which index?"), DONE])
@@ -181,7 +181,7 @@ async def test_after_a_fold_an_orchestrator_sees_its_active_children_and_a_worke
 
 
 @pytest.mark.rule("F-23")
-async def test_a_crash_while_it_waits_does_not_hand_it_out_twice(tmp_path: Path) -> None:
+async def test_a_crash_while_an_orchestrator_waits_dispatches_nothing_twice(tmp_path: Path) -> None:
     url = f"jsonl:{tmp_path}/loom.jsonl"
     slow = worker([{**progress(), "delay": 100.0}, *FINISH])
     said = (say("dispatch", contract=terms(dispatch_id="d1")), DONE)

@@ -29,23 +29,23 @@ class TestOverlaps:
             ("/srv/notes/search.py", "search.py", "/srv/notes/search.py"),
         ],
     )
-    def test_the_same_file_or_a_folder_around_it(self, one, other, path):
+    def test_outputs_overlap_if_they_name_the_same_file_or_a_folder_around_it(self, one, other, path):
         (found,) = overlaps([writing("a", one), writing("b", other)])
         assert found == ("a", "b", path)
         assert "run one after the other" in str(found)
 
     @pytest.mark.parametrize(("one", "other"), [("search.py", "search.pyi"), ("docs", "docs2/x"), ("a/x", "b/x")])
-    def test_neighbours_do_not_overlap(self, one, other):
+    def test_neighbouring_files_do_not_overlap(self, one, other):
         assert not overlaps([writing("a", one), writing("b", other)])
 
     def test_the_same_name_in_another_repository_is_another_file(self):
         assert not overlaps([writing("a", "x.py"), writing("b", "x.py", repo="/srv/else")])
 
-    def test_one_may_name_a_file_twice(self):
+    def test_a_contract_that_names_a_file_twice_does_not_overlap_with_itself(self):
         assert not overlaps([writing("a", "x.py", "x.py"), writing("b")])
 
     @given(PATHS, PATHS)
-    def test_order_does_not_matter(self, one, other):
+    def test_the_order_of_contracts_does_not_matter(self, one, other):
         here = overlaps([writing("a", one), writing("b", other)])
         there = overlaps([writing("a", other), writing("b", one)])
         assert {found.path for found in here} == {found.path for found in there}

@@ -191,7 +191,7 @@ class TestMistakesInMarkdown:
         assert isinstance(found, tuple)
         assert (rule, line_of(page, at)) in [(one.rule, one.line) for one in found]
 
-    def test_they_come_all_together_in_the_order_of_lines(self):
+    def test_mistakes_are_reported_together_in_the_order_of_lines(self):
         page = PAGE
         mistakes = [
             case.values for case in MISTAKES if case.id in {"a relative repo", "a ticked box", "progress", "too short"}
@@ -201,7 +201,7 @@ class TestMistakesInMarkdown:
         found = from_markdown(page)
         assert [one.line for one in found] == sorted(line_of(page, at) for _, _, at, _ in mistakes)
 
-    def test_a_missing_section_is_missed_and_an_unreadable_one_is_not(self):
+    def test_a_missing_section_is_reported_and_an_unreadable_one_is_not_reported_as_missing(self):
         assert any(
             "verification: is missing" in one.text for one in from_markdown(PAGE.replace("## Verification Gate", ""))
         )
@@ -210,7 +210,7 @@ class TestMistakesInMarkdown:
         assert len(found) == 2
 
     @given(st.data())
-    def test_a_text_with_any_part_removed_is_answered(self, data):
+    def test_a_text_with_any_part_removed_is_parsed_or_refused(self, data):
         lines = PAGE.splitlines()
         kept = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=40))
         noise = data.draw(st.text(max_size=20))
@@ -287,7 +287,7 @@ class TestYaml:
         assert isinstance(found, tuple)
         assert line_of(page, at) in [one.line for one in found]
 
-    def test_several_mistakes_come_together(self):
+    def test_several_mistakes_are_reported_together(self):
         page = (
             YAML.replace("repo: /srv", "repo: ./srv")
             .replace("budget: 2.5", "budget: much")
@@ -306,7 +306,7 @@ class TestYaml:
         assert found
 
     @given(st.text(st.sampled_from("ab:- \n[]{}#&*!|>'\"0")))
-    def test_any_text_is_answered(self, text):
+    def test_any_text_is_parsed_or_refused(self, text):
         assert isinstance(from_yaml(text), tuple)
 
 
@@ -337,7 +337,7 @@ class TestFiles:
 
 
 @pytest.mark.rule("F-17")
-def test_aliases_are_known_to_people_only():
+def test_status_of_accepts_aliases_of_people():
     assert [status_of(word) for word in ("in progress", "In-Progress", "done", "complete", "Queued", "banana", "")] == [
         "active",
         "active",

@@ -1,4 +1,4 @@
-"""The phase loop: criteria, attempts, reviews, and humans who are waited for."""
+"""The phase loop: criteria, attempts, reviews, and waiting for humans."""
 
 import pytest
 from hypothesis import given
@@ -66,13 +66,13 @@ class TestOrder:
 
     @pytest.mark.rule("F-37")
     @pytest.mark.parametrize("made", [passed, failed, PhaseApproved])
-    def test_an_unknown_phase_is_an_error_and_so_is_another(self, made):
+    def test_an_unknown_or_wrong_phase_is_an_error(self, made):
         event = PhasePassed("polish", {}) if made is passed else made("polish")
         by = "human" if made is PhaseApproved else "worker"
         assert "unknown phase 'polish'" in refused(active(depth="minimal"), event, by)
         assert "not the current phase" in refused(active(depth="minimal"), made("verify"), by)
 
-    def test_a_dispatch_without_depth_has_none(self):
+    def test_a_dispatch_without_depth_has_no_phases(self):
         assert queued().phases is None
         assert "names no depth" in refused(active(), passed("debug"))
 
@@ -89,11 +89,11 @@ class TestCriteria:
             evidence = {other.name: WORDS for other in CRITERIA[phase]} | {one.name: words}
             assert f"{one.name} (" in refused(record, PhasePassed(phase, evidence))
 
-    def test_tests_have_to_be_tests_and_still_there_after_implementing(self):
+    def test_tests_are_required_in_the_tests_phase_and_after_implementing(self):
         assert "at least 50 characters" in refused(at("tests"), PhasePassed("tests", {"tests": "def test(): pass"}))
         assert "tests (" in refused(at("implement"), PhasePassed("implement", {"changes": WORDS}))
 
-    def test_failing_and_returning_say_why(self):
+    def test_failing_and_returning_need_a_reason(self):
         assert "which criteria" in refused(active(depth="minimal"), PhaseFailed("debug", ()))
         assert "what the review found" in refused(at("code-review"), ReviewReturned("TBD"))
 
@@ -151,7 +151,7 @@ class TestReviews:
         assert record.phases.phase == "code-review"
         assert then(record, passed("code-review")).phases.phase == "verify"
 
-    def test_the_third_review_that_finds_something_blocks(self):
+    def test_the_third_review_with_findings_blocks(self):
         record = at("code-review")
         for _ in range(2):
             record = then(record, ReviewReturned("a hole"), passed("fix-feedback"))
@@ -160,12 +160,12 @@ class TestReviews:
         assert "3 reviews" in record.blocker
         assert approved(record).phases.phase == "verify"
 
-    def test_only_the_review_returns(self):
+    def test_only_a_review_can_return(self):
         assert "not the current phase" in refused(at("implement"), ReviewReturned("a hole"))
 
 
 @pytest.mark.rule("F-39")
-def test_closing_with_phases_left_needs_an_override():
+def test_closing_with_open_phases_needs_an_override():
     record = then(at("implement"), StatusChanged("failed", reason="the ward"), by="supervisor")
     assert "phase implement" in refused(record, Closed(), "human")
     closed = then(record, Closed("the rest is another dispatch"), by="human")
@@ -192,7 +192,7 @@ PHASES = st.sampled_from([*CRITERIA, "polish"])
         max_size=60,
     ),
 )
-def test_a_loop_never_runs_in_circles(depth, tried):
+def test_phases_are_left_in_order_and_once_each(depth, tried):
     """Under any events, phases are left in order and once each, and a waiting dispatch is blocked."""
     record = active(depth=depth)
     for event, by in tried:

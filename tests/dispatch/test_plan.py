@@ -37,7 +37,7 @@ class TestSteps:
         assert "done again" in refused(then(active(**LOOP), StepAdvanced(1, "seen")), StepReturned(1, output))
 
     @pytest.mark.parametrize("step", [0, 2, 3, 4])
-    def test_out_of_order_is_refused(self, step):
+    def test_a_step_out_of_order_is_refused(self, step):
         assert "only step 1" in refused(active(**LOOP), StepAdvanced(step, "done early"))
         assert "only step 1" in refused(active(**LOOP), StepSkipped(step, "no need"))
 
@@ -46,7 +46,7 @@ class TestSteps:
         assert marks(record) == ["skipped", "current", "next"]
         assert record.plan.steps[0].outcome == "known already"
 
-    def test_a_return_makes_the_later_steps_due_again(self):
+    def test_a_return_resets_the_later_steps(self):
         record = then(active(**LOOP), StepAdvanced(1, "a thing"), StepAdvanced(2, "another"))
         record = then(record, StepReturned(1, "the test failed"))
         assert marks(record) == ["current", "next", "next"]
@@ -54,7 +54,7 @@ class TestSteps:
         assert "no earlier step" in refused(record, StepReturned(1, "again"))
 
     @pytest.mark.rule("F-36")
-    def test_rounds_are_used_up(self):
+    def test_a_step_is_returned_max_iterations_times_at_most(self):
         record = active(**LOOP, max_iterations=2)
         record = then(record, StepAdvanced(1, "seen"), StepReturned(1, "wrong"), StepAdvanced(1, "seen"))
         assert "2 rounds are used up" in refused(record, StepReturned(1, "wrong again"))
@@ -69,7 +69,7 @@ class TestSteps:
             max_size=30,
         )
     )
-    def test_there_is_exactly_one_current_step_until_all_are_over(self, tried):
+    def test_exactly_one_step_is_current_until_all_are_done(self, tried):
         record = active(**LOOP)
         for event in tried:
             placed = entry(record, event)

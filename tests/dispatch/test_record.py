@@ -49,7 +49,7 @@ class TestTheContract:
         assert "written once" in refused(active(), other, by)
 
     @pytest.mark.rule("F-05")
-    def test_no_event_carries_terms_but_the_contract(self):
+    def test_only_the_contract_has_terms(self):
         for made in set(KINDS.values()) - {Dispatched}:
             assert not {field.name for field in dataclasses.fields(made)} & (set(terms()) - {"title"})
 
@@ -91,7 +91,7 @@ class TestProgress:
         assert "no progress that could be corrected" in refused(active(), Progressed("milestone", "x", corrects=seq))
 
     @pytest.mark.rule("F-15")
-    def test_a_corrected_verification_is_no_evidence_any_more(self):
+    def test_a_corrected_verification_does_not_count_as_evidence(self):
         record = then(active(), *PROVEN)
         assert record.unproven == ()
         first = record.seq - 1
@@ -101,7 +101,7 @@ class TestProgress:
 
     @pytest.mark.rule("F-38")
     @pytest.mark.parametrize("text", ["TBD", "todo", " N/A ", "...", "-", "**TBD**", "<!-- evidence -->"])
-    def test_a_placeholder_is_no_evidence(self, text):
+    def test_a_placeholder_does_not_count_as_evidence(self, text):
         assert "no evidence" in refused(active(), Progressed("verification", text, item=1))
 
     @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ class TestProgress:
         assert refused(active(), event)
 
     @pytest.mark.parametrize("blank", ["decided", "why", "rejected", "implications"])
-    def test_a_decision_needs_all_four(self, blank):
+    def test_a_decision_needs_all_four_fields(self, blank):
         whole = {"decided": "SQLite", "why": "it is here", "rejected": "a server", "implications": "one writer"}
         assert blank in refused(active(), Decided(**(whole | {blank: ""})))
         assert then(active(), Decided(**whole)).of(Decided)[0][1].rejected == "a server"
@@ -132,7 +132,7 @@ class TestLife:
         assert then(record, PROVEN[1], DONE).result == "tags are found"
 
     @pytest.mark.rule("F-15")
-    def test_progress_counts_since_the_last_start_and_only_the_workers(self):
+    def test_only_the_workers_progress_since_the_last_start_counts(self):
         record = then(active(), *PROVEN, StatusChanged("blocked", blocker="no key"))
         record = then(record, Unblocked("here it is"), StatusChanged("queued"), by="human")
         record = then(record, StatusChanged("active"))
@@ -141,7 +141,7 @@ class TestLife:
         assert then(record, Progressed("milestone", "looked"), DONE).status == "completed"
 
     @pytest.mark.rule("F-23")
-    def test_a_recovery_takes_no_progress_away_and_gives_no_refusals_back(self):
+    def test_a_recovery_keeps_progress_and_refusals(self):
         record = then(then(active(), *PROVEN), DoneRefused("not completed"), by="supervisor")
         record = then(then(record, Recovered("crashed"), by="supervisor"), StatusChanged("active"))
         assert record.refusals == 1
@@ -159,7 +159,7 @@ class TestLife:
         assert then(record, StatusChanged("active")).status == "active"
 
     @pytest.mark.rule("F-16")
-    def test_rejected_is_the_end(self):
+    def test_a_rejected_dispatch_accepts_no_entry(self):
         record = then(queued(), StatusChanged("rejected", reason="not now"), by="human")
         assert record.reason == "not now"
         assert "the end" in refused(record, Approved(), "human")
@@ -178,7 +178,7 @@ class TestLife:
         assert "only what is active" in refused(queued(), Recovered("x"), "supervisor")
 
     @pytest.mark.rule("F-13")
-    def test_a_blocker_is_archived_when_it_is_lifted(self):
+    def test_a_removed_blocker_stays_in_the_history(self):
         record = then(active(), Progressed("blocker", "no key"), StatusChanged("blocked", blocker="no key"))
         assert "approve or unblock it first" in refused(record, StatusChanged("queued"), "human")
         back = then(record, Unblocked("here it is"), StatusChanged("queued"), by="orchestrator")
@@ -238,25 +238,25 @@ class TestLeases:
         assert then(record, Progressed("milestone", "the new one"), token=2)
 
     @pytest.mark.rule("F-33")
-    def test_people_need_no_lease_but_one_that_is_over_is_refused(self):
+    def test_people_need_no_lease_and_an_expired_lease_is_refused(self):
         record = then(active(), Recovered("expired"), by="supervisor", token=2)
         assert then(record, Progressed("milestone", "hello"), by="human").token == 2
         assert "lease 1 is over" in refused(record, Progressed("milestone", "hello"), "orchestrator", token=1)
 
 
-def test_every_event_has_its_capacities_and_its_name():
+def test_every_event_has_its_allowed_writers_and_its_name():
     events = {made for made in vars(event_module).values() if made in KINDS.values()}
     assert set(MAY_WRITE) == set(KINDS.values()) == events
 
 
-def test_a_line_says_an_entry():
+def test_an_entry_is_decoded_as_it_was_encoded():
     record = completed()
     for one in record.entries:
         assert decoded(encoded(one)) == one
     assert folded(record.entries) == record == folded(decoded(encoded(one)) for one in record.entries)
 
 
-def test_apply_needs_no_more_than_the_entry():
+def test_apply_is_deterministic():
     record = active()
     one = entry(record, Progressed("milestone", "x"))
     assert apply(record, one) == apply(record, one)

@@ -65,7 +65,7 @@ async def test_deny_rejects_with_the_note_as_the_reason(tmp_path: Path) -> None:
     )
 
 
-async def test_the_first_decision_counts_also_that_of_the_dispatcher(tmp_path: Path) -> None:
+async def test_the_first_decision_counts_even_if_the_dispatcher_made_it(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher, record, request = await waiting(runtime, tmp_path)
         await dispatcher.approve(record.id, by="ben", note="fine")
@@ -75,7 +75,7 @@ async def test_the_first_decision_counts_also_that_of_the_dispatcher(tmp_path: P
     assert (decided.value.decision, decided.value.by, decided.value.note) == ("allow", "ben", "fine")
 
 
-async def test_of_two_decisions_at_once_one_counts(tmp_path: Path) -> None:
+async def test_one_of_two_concurrent_decisions_counts(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher, record, request = await waiting(runtime, tmp_path)
         refused: list[AlreadyDecided] = []

@@ -78,7 +78,7 @@ def test_a_change_of_a_log_without_the_key_is_detected(folder, change):
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("head", [None, b"", b"x" * 128])
-def test_a_log_whose_head_is_missing_or_damaged_is_not_trusted(folder, head):
+def test_a_log_with_a_missing_or_damaged_head_is_refused(folder, head):
     beside = folder / "one.jsonl.head"
     if head is None:
         beside.unlink()
@@ -89,7 +89,7 @@ def test_a_log_whose_head_is_missing_or_damaged_is_not_trusted(folder, head):
 
 
 @pytest.mark.rule("X-21")
-def test_the_head_of_another_log_does_not_fit(folder):
+def test_the_head_of_another_log_is_refused(folder):
     shutil.copy(folder / "two.jsonl.head", folder / "one.jsonl.head")
     with pytest.raises(TamperedRecord, match="head beside the log"):
         opened(folder).read("one")
@@ -97,7 +97,7 @@ def test_the_head_of_another_log_does_not_fit(folder):
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("key", [SECRET, None])
-def test_an_older_copy_of_a_log_is_found_by_heads_that_were_exported(tmp_path, key):
+def test_exported_heads_find_an_older_copy_of_a_log(tmp_path, key):
     logs = opened(tmp_path / "now", key)
     logs.create(contract(dispatch_id="one"), author="ann")
     shutil.copytree(tmp_path / "now", tmp_path / "old")
@@ -115,12 +115,12 @@ def test_an_older_copy_of_a_log_is_found_by_heads_that_were_exported(tmp_path, k
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize(("key", "why"), [(None, "give `seal_key`"), (b"another key, as long", "as it was written")])
-def test_a_sealed_log_is_not_read_without_its_key(folder, key, why):
+def test_a_sealed_log_cannot_be_read_without_its_key(folder, key, why):
     with pytest.raises(TamperedRecord, match=why):
         opened(folder, key).read("one")
 
 
-def test_a_log_that_was_never_sealed_is_not_trusted_with_a_key(tmp_path):
+def test_an_unsealed_log_is_refused_with_a_key(tmp_path):
     opened(tmp_path, None).create(contract(dispatch_id="one"), author="ann")
     with pytest.raises(TamperedRecord, match="never sealed"):
         opened(tmp_path).read("one")

@@ -48,7 +48,7 @@ def refused(record, to, by, *, token=1, recovery=True, **less):
 @pytest.mark.rule("F-13")
 class TestTheTable:
     @pytest.mark.parametrize(("before", "to", "by"), list(product(STATUSES, STATUSES, CAPACITIES)))
-    def test_every_pair_in_every_capacity(self, before, to, by):
+    def test_every_change_of_status_is_allowed_or_refused_for_every_role(self, before, to, by):
         found = refused(standing(before), to, by)
         if by in LEGAL.get((before, to), ()):
             assert found is None
@@ -60,7 +60,7 @@ class TestTheTable:
             assert set(found.legal) == (by_it if wrong_hands else by_anybody)
             assert all(status in found.text for status in found.legal)
 
-    def test_the_end_is_the_end(self):
+    def test_a_terminal_status_never_changes(self):
         assert {"completed", "failed", "rejected"} == TERMINAL
         assert all(not legal_next(status) for status in TERMINAL)
         assert "is the end" in refused(standing("failed"), "queued", "human").text

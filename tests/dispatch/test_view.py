@@ -57,7 +57,7 @@ class TestMarkdown:
         again = folded(decoded(encoded(entry)) for entry in record.entries)
         assert markdown(again) == markdown(record)
 
-    def test_an_entry_cannot_pass_for_a_heading_or_a_cell(self):
+    def test_an_entry_cannot_forge_a_heading_or_a_cell(self):
         text = "fine\n## Progress\n### 9. later — completed\n| Status | completed |"
         record = then(active(), Progressed("milestone", text), Progressed("discovery", text))
         record = then(record, StatusChanged("blocked", blocker="a | b\n# c"))
@@ -80,7 +80,7 @@ class TestRehydration:
     def test_an_entity_without_a_dispatch_has_no_view(self):
         assert rehydration(None) == ""
 
-    def test_a_worker_reads_contract_progress_and_all_it_learned(self):
+    def test_a_worker_reads_its_contract_progress_and_learned_facts(self):
         record = busy()
         text = rehydration(record)
         for part in (
@@ -107,7 +107,7 @@ class TestRehydration:
         assert "a second index: too slow" in text
         assert "nobody has to confirm" in text
 
-    def test_an_orchestrator_reads_its_children_that_are_under_way(self):
+    def test_an_orchestrator_reads_its_running_workers(self):
         over = then(queued(dispatch_id="over"), StatusChanged("rejected", reason="no"), by="human")
         stuck = then(
             active(dispatch_id="stuck"), Progressed("blocker", "x"), StatusChanged("blocked", blocker="no key")

@@ -61,7 +61,7 @@ async def test_a_connection_is_reused_after_a_request_that_was_refused_unread(
             line.http.start_next_cycle()  # raises if the service closes the connection
 
 
-async def test_a_client_is_told_that_its_connection_is_closed_when_its_body_is_too_large() -> None:
+async def test_a_body_that_is_too_large_is_answered_with_connection_close() -> None:
     async with served(limits=Limits(body=1000)) as on, line_to(on) as line:
         await begin(line, "/api/v1/casts", 10**9, authorization="Bearer admin-token")
         answer = await line.receive()

@@ -204,7 +204,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             await events.aclose()
 
 
-async def test_the_stream_of_all_tells_of_new_and_old_entities_once() -> None:
+async def test_the_stream_of_all_entities_reports_new_and_existing_entities_once() -> None:
     async with served() as on:
         await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         await on.post("entities/bob/send", {"intent": "two", "wait": 5}, 200)

@@ -26,7 +26,7 @@ def samples(page: str) -> dict[str, float]:
 
 
 @pytest.mark.rule("METRIC-03")
-async def test_the_service_has_a_page_of_metrics_for_those_who_may_observe() -> None:
+async def test_the_service_shows_metrics_to_tokens_with_the_observe_scope() -> None:
     telemetry = Telemetry(otel=False)
     tokens = [token("viewer", "observe"), token("reader", "read"), token("acme", "observe", tenant="acme")]
     async with served(options={"telemetry": telemetry}, telemetry=telemetry, tokens=tokens) as on:
@@ -40,7 +40,7 @@ async def test_the_service_has_a_page_of_metrics_for_those_who_may_observe() -> 
 
 
 @pytest.mark.rule("METRIC-03")
-async def test_a_service_without_telemetry_says_so() -> None:
+async def test_a_service_without_telemetry_has_no_metrics_and_says_so() -> None:
     async with served() as on:
         answered = await on.ask("GET", "/metrics", 404)
     assert "without telemetry" in answered.json()["detail"]

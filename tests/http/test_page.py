@@ -853,7 +853,7 @@ def test_controls_have_names_trees_have_roles_and_focus_stays(chrome: Any, servi
 @pytest.mark.parametrize(
     "place", ["#loom .row[tabindex='0']", "#actors .row[tabindex='0']", "#main .composer textarea"]
 )
-def test_the_focus_and_what_is_typed_survive_a_hundred_updates(chrome: Any, service: Live, place: str) -> None:
+def test_the_focus_and_typed_text_survive_a_hundred_updates(chrome: Any, service: Live, place: str) -> None:
     with opened(chrome, service, is_staged=True) as page:
         page.evaluate("location.hash = '#/e/e7'")
         page.wait_for_selector("#main .composer textarea")

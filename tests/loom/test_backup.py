@@ -117,7 +117,7 @@ def test_a_backup_under_load_restores_and_verifies(lasting, tmp_path):
 
 
 @pytest.mark.rule("C-51")
-def test_a_backup_replaces_no_file_and_leaves_none_where_it_fails(tmp_path):
+def test_a_backup_replaces_no_file_and_leaves_none_when_it_fails(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(run("a", "a1"))
         (tmp_path / "there.db").write_bytes(b"")
@@ -134,7 +134,7 @@ def test_a_backup_replaces_no_file_and_leaves_none_where_it_fails(tmp_path):
 
 
 @pytest.mark.rule("C-51")
-def test_compacting_deletes_blobs_that_nothing_refers_to(place):
+def test_compacting_deletes_blobs_that_no_record_refers_to(place):
     with place.open() as store:
         store.append([*run("a", "a1"), *run("b", "b1", snapshot=SNAPSHOT)])
         assert compact_loom(store).blobs == 0
@@ -210,7 +210,7 @@ def test_a_duration_is_a_text_a_number_or_a_timedelta(given, seconds):
 
 @pytest.mark.rule("C-52")
 @pytest.mark.parametrize("given", ["90", "d", "90 days", "-1d", -1, float("nan"), None, True])
-def test_something_else_is_not_a_duration(given):
+def test_an_invalid_duration_is_refused(given):
     with pytest.raises(ValueError, match="expected a duration like"):
         seconds_of(given)
 
@@ -277,7 +277,7 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
 
 
 @pytest.mark.rule("C-53")
-def test_a_line_that_is_no_record_is_refused_and_left_out_by_a_repair(tmp_path):
+def test_a_line_that_is_not_a_record_is_refused_and_left_out_by_a_repair(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
         store.append([*run("a", "a1"), *run("b", "b1")])

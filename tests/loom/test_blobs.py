@@ -106,14 +106,14 @@ def test_a_snapshot_is_named_by_its_content_and_its_engine(engine, data, key):
 
 
 @given(st.binary(min_size=1), st.data())
-def test_no_change_of_a_blobs_bytes_goes_unseen(data, draw):
+def test_any_change_of_a_blobs_bytes_is_found(data, draw):
     at, to = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
     changed = data[:at] + bytes([to]) + data[at + 1 :]
     for blob in (Blob.of_snapshot("toy", data, KEY), Blob.of_image("image/png", data)):
         assert replace(blob, data=changed).is_whole == (changed == data)
 
 
-def test_a_seal_that_is_not_ascii_is_not_good():
+def test_a_seal_that_is_not_ascii_is_invalid():
     assert not replace(SNAPSHOT, seal="é").is_sealed_with(KEY)
 
 
@@ -162,7 +162,7 @@ def test_records_bring_blobs_in_the_order_of_their_digests():
 
 
 @pytest.mark.rule("LOOM-1")
-def test_a_blob_is_kept_once_however_many_records_refer_to_it(store):
+def test_a_blob_is_stored_once_for_all_records_that_refer_to_it(store):
     store.append(both("e"))
     store.append([*both("f"), Steered("f", "this", AT, (OTHER,))])
     assert {digest: store.blob(digest) for digest in store.blobs()} == {
@@ -172,7 +172,7 @@ def test_a_blob_is_kept_once_however_many_records_refer_to_it(store):
 
 
 @pytest.mark.rule("LOOM-1")
-def test_a_blob_is_kept_with_its_records_or_not_at_all(store):
+def test_a_blob_is_stored_with_its_records_or_not_at_all(store):
     if type(store).__name__ == "JsonlStore":
         pytest.skip("a blob that no line refers to is harmless there")
     with pytest.raises(LoomError):
@@ -217,7 +217,7 @@ def test_the_bytes_of_an_image_are_read_when_they_are_first_wanted(store):
     assert one.is_at_hand
 
 
-def test_an_address_has_no_bytes_to_keep(store):
+def test_the_loom_stores_no_bytes_for_an_address(store):
     store.append(shown("e", Image.at("https://example.org/a.png")))
     assert list(store.blobs()) == []
     assert store.records("e")[1].images == (Image.at("https://example.org/a.png"),)
@@ -237,7 +237,7 @@ def test_any_images_in_any_split_are_read_as_they_were_written(batches):
 
 
 @given(st.lists(images, max_size=3).map(tuple), st.lists(images, max_size=3).map(tuple))
-def test_any_images_are_read_from_a_disk_as_they_were_written(tmp_path_factory, some, more):
+def test_any_images_are_read_from_disk_as_they_were_written(tmp_path_factory, some, more):
     for name in ("loom.jsonl", "loom.db"):
         path = tmp_path_factory.mktemp("looms") / name
         for records in ([header("e"), Steered("e", "look", AT, some)], [Steered("e", "look", AT, more)]):
@@ -325,7 +325,7 @@ class Killed(Exception):
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("durability", ["process", "power"])
 @pytest.mark.parametrize("kills_at", [1, 2], ids=["in the blobs", "in the lines"])
-def test_a_kill_between_the_blobs_and_the_lines_leaves_nothing_wrong(tmp_path, kills_at, durability):
+def test_a_kill_between_the_blobs_and_the_lines_leaves_a_valid_loom(tmp_path, kills_at, durability):
     path = tmp_path / "loom.jsonl"
     store = JsonlStore(path, disk=Disk(write=FailingDisk(kills_at, Killed()).write), durability=durability)
     with pytest.raises(Killed):
@@ -344,7 +344,7 @@ def test_a_kill_between_the_blobs_and_the_lines_leaves_nothing_wrong(tmp_path, k
 
 
 @pytest.mark.parametrize("fails", [1, 2], ids=["in the blobs", "in the lines"])
-def test_a_full_disk_changes_nothing(tmp_path, fails):
+def test_a_full_disk_stores_no_blob(tmp_path, fails):
     path = tmp_path / "loom.jsonl"
     full = FailingDisk(fails, OSError(errno.ENOSPC, "No space left on device"))
     with JsonlStore(path, disk=Disk(write=full.write)) as store:

@@ -59,7 +59,7 @@ def test_records_after_the_tip_are_those_that_were_appended_since(kind):
     holds()
 
 
-def test_an_entity_that_is_not_there_has_no_tip_no_records_and_no_checkpoint(begun):
+def test_an_unknown_entity_has_no_tip_no_records_and_no_checkpoint(begun):
     assert begun.tip("nobody") is begun.checkpoint("nobody") is begun.life("nobody") is None
     assert list(begun.records("nobody", after=3)) == []
     begun.keep_checkpoint("nobody", Tip(1, b""), b"state")
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_record_is_ignored(begun):
         assert begun.checkpoint("e") is None
 
 
-def test_a_checkpoint_does_not_come_along_into_a_copy_and_nothing_of_it_is_shown(begun, tmp_path):
+def test_copies_and_redacted_looms_have_no_checkpoints(begun, tmp_path):
     begun.keep_checkpoint("e", begun.tip("e"), b"state")
     with open_store(tmp_path / "copy.db") as copy:
         copy_loom(begun, copy)
@@ -144,7 +144,7 @@ def test_a_checkpoint_does_not_come_along_into_a_copy_and_nothing_of_it_is_shown
 
 @pytest.mark.rule("C-06", "N-06")
 @pytest.mark.parametrize("kind", SHARED)
-def test_a_holder_that_has_lost_its_lease_keeps_no_checkpoint(kind):
+def test_a_holder_that_has_lost_its_lease_cannot_write_a_checkpoint(kind):
     with anywhere(kind) as place, place.open() as store:
         store.append([header("e", lasting=True)])
         late = store.claim("e", "late", 60)
@@ -160,7 +160,7 @@ def test_a_holder_that_has_lost_its_lease_keeps_no_checkpoint(kind):
         assert store.checkpoint("e").data == b"new"
 
 
-def test_an_image_is_attached_to_the_bytes_that_the_loom_has(begun):
+def test_an_image_gets_its_bytes_from_the_loom(begun):
     image = Image(png())
     begun.append([IntentGiven("e", "look", AT, images=(image,))])
     assert Loom(begun, None).attach(image.bare()).data == image.data
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_file_counts_as_deleted_and_is_made_anew(tmp_path, 
         assert store.checkpoint("e") == (store.tip("e").position, b"new")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_error_and_nothing_else(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_is_an_error_and_changes_nothing(tmp_path):
     with JsonlStore(tmp_path / "loom.jsonl") as store:
         store.append([header("e", lasting=True)])
         (tmp_path / "loom.jsonl.checkpoints").mkdir()

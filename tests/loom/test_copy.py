@@ -71,7 +71,7 @@ def test_many_records_are_copied_in_several_batches(store, tmp_path, monkeypatch
         assert copy_loom(source, store).records == 120
 
 
-def test_a_copy_that_is_another_one_is_refused(tmp_path, monkeypatch):
+def test_a_copy_that_differs_from_its_source_is_refused(tmp_path, monkeypatch):
     with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.jsonl") as target:
         source.append([*run("e", "t1"), *run("f", "t2")])
         append = target.append

@@ -153,7 +153,7 @@ def test_a_forgotten_entity_keeps_its_turns_and_counts_and_no_content(store):
 
 
 @pytest.mark.rule("C-50")
-def test_a_forgotten_turn_takes_no_reward(store):
+def test_a_forgotten_turn_accepts_no_reward(store):
     fill(store)
     forget_entities(store, Wanted(["a"]))
     with pytest.raises(LoomError, match="turn a1 is forgotten: it takes no reward"):
@@ -240,7 +240,7 @@ def test_parents_that_quote_the_result_are_forgotten_on_request(store):
 
 
 @pytest.mark.rule("C-50")
-def test_the_loom_is_written_on_after_forgetting(place):
+def test_a_loom_accepts_records_after_forgetting(place):
     with place.open() as store:
         fill(store)
         forget_entities(store, Wanted(["a"]))

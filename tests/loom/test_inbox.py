@@ -115,7 +115,7 @@ def test_a_line_that_is_not_a_mail_is_refused(line):
 # ------------------------------------------------------------------------------------------------------------ posting
 
 
-def test_mail_waits_in_order_control_mail_first(box):
+def test_waiting_mail_is_listed_in_order_with_control_mail_first(box):
     post(box, mail("a"), mail("b", kind="steer"), mail("other", "f"))
     post(box, mail("c"), mail("d", kind="interrupt"))
     assert keys(box) == ["b", "d", "a", "c"]
@@ -146,7 +146,7 @@ def test_only_mail_that_loads_an_entity_is_waiting_for_one_that_is_not_loaded(bo
 
 
 @pytest.mark.rule("C-10")
-def test_mail_is_there_when_the_store_is_opened_again(place):
+def test_mail_is_read_after_reopening(place):
     if not place.lasts:
         pytest.skip("a memory loom is not opened again")
     with place.open() as store:
@@ -192,14 +192,14 @@ def test_a_key_with_other_content_is_refused(box):
 
 
 @pytest.mark.rule("C-11")
-def test_mail_that_is_refused_keeps_no_other_mail_out(box):
+def test_refused_mail_does_not_block_other_mail(box):
     results = box.post([mail("a"), mail("a", text="else"), mail("b", "nobody"), mail("c")])
     assert [type(result) for result in results] == [MailRow, KeyUsed, LoomError, MailRow]
     assert keys(box) == ["a", "c"]
 
 
 @pytest.mark.rule("C-13")
-def test_a_full_lane_refuses_and_loses_nothing(box):
+def test_a_full_lane_refuses_mail_and_loses_none(box):
     box.max_waiting = 3
     results = box.post([mail(key) for key in "abcd"])
     assert [type(result) for result in results] == [MailRow, MailRow, MailRow, InboxFull]
@@ -228,7 +228,7 @@ def test_room_is_checked_before_mail_is_posted_with_a_record(box):
     assert box.count_mail("e") == (0, 3, 3)
 
 
-def test_an_entity_that_is_not_there_takes_no_mail(box):
+def test_mail_to_an_unknown_entity_is_refused(box):
     box.append([*run("r", "t1", ends=False), *run("c", "t2", parent="t1", parent_entity="r")])
     unknown, child = box.post([mail("k", "nobody"), mail("k", "c")])
     assert "entity nobody, which is not in this loom" in str(unknown)
@@ -281,7 +281,7 @@ def test_a_child_takes_mail_from_the_inbox_of_its_root(box):
 
 
 @pytest.mark.rule("C-10")
-def test_mail_that_a_late_writer_would_take_still_waits(box):
+def test_mail_still_waits_when_the_writer_that_takes_it_has_lost_its_lease(box):
     (no,) = post(box, mail("k"))
     box.claim("e", "me", 60)
     with pytest.raises(Fenced):
@@ -493,7 +493,7 @@ def test_any_history_of_mail_has_the_same_result_in_every_store(kind):
 
 
 @pytest.mark.rule("C-12")
-def test_mail_costs_no_more_among_many_than_among_few(capsys):
+def test_the_cost_of_mail_does_not_grow_with_its_number(capsys):
     many = "100000" if EXHAUSTIVE else "20000"
     assert bench.main(["--many", many, "--rounds", "15"]) == 0, capsys.readouterr().out
 
@@ -682,7 +682,7 @@ def opened(path, **options):
     return store
 
 
-def test_half_a_line_of_mail_was_never_accepted(path, mail_file):
+def test_half_a_line_of_mail_is_ignored(path, mail_file):
     with opened(path) as store:
         post(store, mail("a"))
     whole = mail_file.read_bytes()
@@ -773,7 +773,7 @@ def test_a_full_disk_accepts_no_mail(path):
 @pytest.mark.parametrize("durability", ["process", "power"])
 @pytest.mark.parametrize("fails", ["in the mail", "in the line"])
 @pytest.mark.parametrize("kills", [True, False])
-def test_mail_that_goes_with_a_record_goes_with_it_or_not_at_all(path, fails, kills, durability):
+def test_mail_posted_with_a_record_is_written_with_it_or_not_at_all(path, fails, kills, durability):
     """A kill, or a full disk, in either file: neither the record nor its mail is there, now and later."""
     error = Killed() if kills else OSError(errno.ENOSPC, "No space left on device")
     disk = FailingDisk(2 if fails == "in the mail" else 3, error)

@@ -78,7 +78,7 @@ def written(path, *batches):
 
 
 def held(path):
-    """Everything in the file, as whoever opens it next finds it."""
+    """Return every record in the file, as the next process reads it."""
     with open_store(path, read_only=True) as store:
         return [record for head in store.headers() for record in store.records(head.entity_id)]
 
@@ -128,7 +128,7 @@ def test_two_torn_ends_are_kept_separately(path):
     assert path.with_name("loom.jsonl.torn").read_bytes() == b'{"kind":"a\n{"kind":"b\n'
 
 
-def test_a_torn_line_that_cannot_be_kept_is_left_where_it_is(path):
+def test_a_torn_line_that_cannot_be_saved_elsewhere_stays_in_the_file(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole + b'{"kind":')
     with pytest.raises(LoomError, match=r"cannot cut the torn last line off .* No space left"):
@@ -137,7 +137,7 @@ def test_a_torn_line_that_cannot_be_kept_is_left_where_it_is(path):
     JsonlStore(path).close()  # the lock was released
 
 
-def test_a_reader_leaves_a_torn_line_alone(path):
+def test_a_reader_does_not_cut_off_a_torn_line(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole + b'{"kind":')
     with open_store(path, read_only=True) as store:
@@ -175,14 +175,14 @@ def test_a_write_that_fails_leaves_nothing_behind(path, fault, taken):
     assert held(path) == [*run("e", "t1", ends=False), *turn("e", "t2", "t1", 2)]
 
 
-def test_a_write_taken_in_parts_is_whole_in_the_end(path):
+def test_a_write_that_the_system_splits_is_complete(path):
     with JsonlStore(path, disk=Faulty(1, SIGNAL, 10, SIGNAL, 200).disk) as store:
         store.append(run("e", "t1"))
         assert list(store.records("e")) == run("e", "t1")
     assert held(path) == run("e", "t1")
 
 
-def test_a_system_that_writes_nothing_is_not_asked_forever(path):
+def test_retrying_a_write_that_writes_nothing_ends(path):
     with JsonlStore(path, disk=Faulty(5, 0).disk) as store, pytest.raises(LoomError, match="wrote nothing"):
         store.append(run("e", "t1"))
     assert path.read_bytes() == b""
@@ -255,7 +255,7 @@ def file_size_limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_limit_of_the_real_system_is_met_in_the_middle_of_a_record(path):
+def test_a_file_size_limit_in_the_middle_of_a_record_records_nothing(path):
     whole = written(path, run("e", "t1"))
     with JsonlStore(path) as store:
         with file_size_limit(len(whole) + 300), pytest.raises(LoomError, match="File too large"):
@@ -292,7 +292,7 @@ def test_exactly_the_acknowledged_records_survive_disk_faults(history, troubles)
 
 
 @given(histories(), st.integers(1, 300))
-def test_a_file_is_read_whole_however_little_is_read_at_once(history, chunk):
+def test_a_file_is_read_whole_with_any_chunk_size(history, chunk):
     with anywhere("jsonl") as place, pytest.MonkeyPatch.context() as patch:
         with place.open() as store:
             for batch in history.batches:
@@ -367,7 +367,7 @@ def test_a_corrupt_line_beside_the_log_is_skipped_by_a_reader_and_left_out_by_a_
         assert verify_loom(store).ok
 
 
-def test_a_line_of_a_later_version_is_no_damage(path):
+def test_a_line_of_a_later_version_does_not_count_as_damage(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole.replace(b'"schema":1', b'"schema":2'))
     with pytest.raises(LoomError, match=r"loom\.jsonl: line 2 is of schema 2, .* use a newer cantrip-actors$"):

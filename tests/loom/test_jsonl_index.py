@@ -33,7 +33,7 @@ def index(path):
 
 @pytest.fixture
 def unread(monkeypatch):
-    """The offsets of the lines that were parsed at opening, of those that the loom had."""
+    """Return the offsets of the lines of the loom that opening parsed."""
     parsed = []
     follow = Index.follow
     monkeypatch.setattr(
@@ -81,7 +81,7 @@ def test_indexed_lines_are_not_read_again(path, unread):
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_damaged_it_is_as_if_it_were_not_there(path, index, at):
+def test_a_damaged_index_is_ignored(path, index, at):
     with JsonlStore(path) as store:
         store.append(run("e", "t1", "t2"))
     whole = index.read_bytes()
@@ -115,7 +115,7 @@ def test_a_truncated_loom_has_its_remaining_records(path):
         assert store.owner("t2") == "f"
 
 
-def test_a_torn_line_is_cut_off_all_the_same(path):
+def test_a_torn_line_is_cut_off_with_an_index(path):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
     with path.open("ab") as file:
@@ -125,7 +125,7 @@ def test_a_torn_line_is_cut_off_all_the_same(path):
         assert list(store.records("e")) == run("e", "t1")
 
 
-def test_a_reader_uses_it_and_leaves_it_as_it_is(path, index, unread):
+def test_a_reader_uses_the_index_and_does_not_change_it(path, index, unread):
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))
     with open_store(path, read_only=True) as store:
@@ -147,7 +147,7 @@ def test_a_loom_works_when_its_index_cannot_be_written(path, index, monkeypatch)
     assert sorted(one.name for one in path.parent.iterdir()) == ["loom.jsonl", "loom.jsonl.index"]
 
 
-def test_a_small_loom_has_none(path, index, monkeypatch):
+def test_a_small_loom_has_no_index(path, index, monkeypatch):
     monkeypatch.setattr(jsonl, "WORTH", 100)
     with JsonlStore(path) as store:
         store.append(run("e", "t1"))

@@ -66,7 +66,7 @@ def test_a_key_file_of_another_length_gives_none(path, key_file, content):
         assert store.key() is None
 
 
-def test_a_link_gives_none(path, key_file, tmp_path):
+def test_a_symbolic_link_is_not_a_key_file(path, key_file, tmp_path):
     (tmp_path / "mine").write_bytes(b"x" * 32)
     key_file.symlink_to(tmp_path / "mine")
     with open_store(path) as store:
@@ -89,6 +89,6 @@ def test_a_memory_loom_has_a_key_of_its_own():
         assert one.key() == one.key() != other.key()
 
 
-def test_a_server_has_none(store):
+def test_a_postgres_loom_has_no_key_file(store):
     if type(store).__name__ == "PostgresStore":
         assert store.key() is None

@@ -1,4 +1,4 @@
-"""Leases: of two that would run an entity one does, and who comes late is refused."""
+"""Leases: one of two processes runs an entity, and a late writer is refused."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_an_append_without_the_token_is_refused(store, begun):
     assert len(store.records("e")) == (6 if begun else 0)
 
 
-def test_a_refused_record_keeps_the_whole_batch_out(store):
+def test_a_record_without_its_token_refuses_the_whole_batch(store):
     held = store.claim("e", ME, 60)
     with pytest.raises(Fenced):
         store.append([*run("f"), *run("e", "t1")], {"e": held.token + 1})
@@ -89,7 +89,7 @@ def test_a_reward_needs_no_lease(store):
 
 
 @pytest.mark.rule("F-14")
-def test_of_two_that_claim_one_entity_one_is_refused(store):
+def test_one_of_two_processes_that_claim_one_entity_is_refused(store):
     store.append(run("e", "t1"))
     held = store.claim("e", ME, 60)
     with pytest.raises(Held, match=r"^entity e is being run by me; its lease lasts until 20..-..-..T..:..:..Z"):
@@ -109,7 +109,7 @@ def test_an_expired_lease_stays_valid_until_another_process_takes_it(store):
     store.append(MORE, {"e": taken.token})
 
 
-def test_renewing_is_for_all_that_an_owner_holds(store):
+def test_renewing_prolongs_all_leases_of_an_owner(store):
     mine = [store.claim(entity, ME, -1) for entity in ("a", "b")]
     yours = store.claim("c", YOU, -1)
     store.renew(ME, 60)
@@ -210,7 +210,7 @@ with open_store(sys.argv[1]) as store:
 
 
 @pytest.mark.rule("C-66")
-def test_time_never_ends_the_lease_of_a_process_that_is_there(tmp_path):
+def test_time_never_ends_the_lease_of_a_living_process(tmp_path):
     with (
         child(RUN, tmp_path / "loom.db", 0.2, stdin=subprocess.PIPE) as other,
         open_store(tmp_path / "loom.db") as store,
@@ -246,7 +246,7 @@ def test_a_wall_clock_that_is_wrong_by_an_hour_ends_and_prolongs_no_lease(store,
 
 
 @pytest.mark.rule("C-66")
-def test_a_lease_ends_with_the_run_of_the_machine(tmp_path, monkeypatch):
+def test_a_lease_ends_when_the_machine_restarts(tmp_path, monkeypatch):
     with SqliteStore(tmp_path / "loom.db") as store:
         store.claim("e", ME, 3600)
         monkeypatch.setattr(sqlite, "boot_id", lambda: "another")
@@ -322,7 +322,7 @@ def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_l
 
 
 @pytest.mark.rule("C-65")
-def test_only_holders_that_died_in_a_row_count(store):
+def test_only_consecutive_deaths_of_holders_count(store):
     store.append([header("e", lasting=True)])
     lose(store, 2)
     store.claim("e", "holder 1", -1)  # the same one
@@ -366,7 +366,7 @@ with open_store(sys.argv[1]) as store:
 # ------------------------------------------------------------------------------------------------- names of processes
 
 
-def test_this_process_is_not_gone_and_has_many_names():
+def test_this_process_is_alive_under_each_of_its_names():
     assert this_process() != this_process()
     assert not gone(this_process())
     assert is_alive(this_process())
@@ -397,7 +397,7 @@ def test_processes_of_another_machine_are_unknown(part):
 
 
 @pytest.mark.parametrize("name", ["", "me", "a/b/c/d/e/f", "a/b/c"])
-def test_a_custom_owner_name_says_nothing_about_a_process(name):
+def test_a_custom_owner_name_identifies_no_process(name):
     assert not gone(name)
 
 
@@ -408,7 +408,7 @@ def test_a_later_process_with_the_same_number_is_another_one():
     assert gone("/".join(parts))
 
 
-def test_a_system_that_tells_little_tells_when_a_process_has_ended(monkeypatch):
+def test_this_process_counts_neither_as_gone_nor_as_alive_without_proc(monkeypatch):
     monkeypatch.setattr(lease, "Path", lambda _: Path("/nowhere"))
     assert not gone(this_process())
     assert not is_alive(this_process())

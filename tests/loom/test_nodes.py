@@ -77,7 +77,7 @@ def test_a_node_whose_row_was_removed_meanwhile_has_one_again(store: Any) -> Non
 
 
 @pytest.mark.rule("N-10")
-def test_work_without_a_living_holder_is_found_that_at_work_first(store: Any) -> None:
+def test_work_without_a_living_holder_is_found_with_running_entities_first(store: Any) -> None:
     owner = this_process()
     store.join(owner, 60, INFO)
     make_idle(store, "mail")
@@ -129,7 +129,7 @@ def test_releases_are_in_order_of_first_appearance_and_one_can_be_made_the_newes
 
 
 @pytest.mark.rule("N-63")
-def test_a_node_hears_at_its_beat_that_it_is_asked_to_drain(store: Any) -> None:
+def test_a_node_learns_at_its_heartbeat_that_it_shall_drain(store: Any) -> None:
     store.join("w", 60, INFO)
     assert store.beat("w", 60, INFO, busy=0, is_draining=False) is False
     store.ask_to_drain("w")

@@ -1,4 +1,4 @@
-"""`open_store` by URL: what each one means, and what it says to a person who got it wrong."""
+"""`open_store` by URL: the store that each URL opens, and the error for an invalid one."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def opened_path(url, kind=JsonlStore, **options) -> Path:
 
 
 @pytest.mark.parametrize("url", ["memory:", "memory://"])
-def test_memory(url):
+def test_a_memory_url_opens_a_memory_store(url):
     assert isinstance(open_store(url), MemoryStore)
 
 
@@ -35,19 +35,19 @@ def test_no_slash_is_a_relative_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "sub/a.jsonl", "50%25.jsonl", "odd:name.jsonl"])
-def test_a_path_that_ends_in_jsonl_is_taken_as_it_is(tmp_path, monkeypatch, name):
+def test_a_path_that_ends_in_jsonl_opens_a_jsonl_loom(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert opened_path(name) == tmp_path / name
 
 
 @pytest.mark.parametrize("url", ["sqlite:sub/a.db", "sub/a.db", "sqlite:sub/a%2Edb"])
-def test_sqlite_is_named_like_a_file(tmp_path, monkeypatch, url):
+def test_a_sqlite_url_is_like_a_file_url(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     assert opened_path(url, SqliteStore) == tmp_path / "sub" / "a.db"
     assert opened_path(f"sqlite://{tmp_path}/sub/a.db", SqliteStore, read_only=True) == tmp_path / "sub" / "a.db"
 
 
-def test_a_path_object_is_taken(tmp_path):
+def test_a_path_object_is_accepted(tmp_path):
     assert opened_path(tmp_path / "a.jsonl") == tmp_path / "a.jsonl"
 
 
@@ -60,7 +60,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert opened_path("jsonl:~/a.jsonl") == tmp_path / "a.jsonl"
 
 
-def test_folders_are_made(tmp_path):
+def test_missing_folders_are_created(tmp_path):
     opened_path(f"jsonl:{tmp_path}/x/y/z.jsonl")
     assert (tmp_path / "x" / "y" / "z.jsonl").exists()
 
@@ -97,7 +97,7 @@ def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, 
         ("memory:?durability=power", "takes neither a path nor options"),
     ],
 )
-def test_a_wrong_url_is_refused_with_the_right_forms(tmp_path, monkeypatch, url, text):
+def test_an_invalid_url_is_refused_with_the_valid_forms(tmp_path, monkeypatch, url, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoomError) as caught:
         open_store(url)
@@ -105,19 +105,19 @@ def test_a_wrong_url_is_refused_with_the_right_forms(tmp_path, monkeypatch, url,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_has_nothing_to_read(tmp_path):
+def test_a_memory_loom_cannot_be_opened_for_reading(tmp_path):
     with pytest.raises(LoomError, match="always empty"):
         open_store("memory:", read_only=True)
 
 
-def test_reading_makes_nothing(tmp_path):
+def test_reading_a_missing_loom_creates_no_file(tmp_path):
     with pytest.raises(LoomError, match="There is no such loom"):
         open_store(tmp_path / "x" / "a.jsonl", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_folder_is_no_loom(tmp_path, read_only):
+def test_a_folder_is_refused_as_a_loom(tmp_path, read_only):
     (tmp_path / "a.jsonl").mkdir()
     with pytest.raises(LoomError, match=r"a\.jsonl"):
         open_store(tmp_path / "a.jsonl", read_only=read_only)
@@ -130,7 +130,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path, read_only):
         open_store(tmp_path / "a.jsonl", read_only=read_only)
 
 
-async def test_a_loom_opened_for_reading_takes_no_reward(tmp_path):
+async def test_a_loom_opened_for_reading_accepts_no_reward(tmp_path):
     with open_store(tmp_path / "a.jsonl") as store:
         store.append(run("e", "t1"))
     with open_loom(tmp_path / "a.jsonl") as loom:
@@ -139,7 +139,7 @@ async def test_a_loom_opened_for_reading_takes_no_reward(tmp_path):
             await loom.reward("t1", 1.0)
 
 
-async def test_a_loom_opened_for_writing_takes_rewards(tmp_path):
+async def test_a_loom_opened_for_writing_accepts_rewards(tmp_path):
     with open_store(tmp_path / "a.jsonl") as store:
         store.append(run("e", "t1"))
     with open_loom(tmp_path / "a.jsonl", read_only=False) as loom:

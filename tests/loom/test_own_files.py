@@ -1,4 +1,4 @@
-"""Files that are no loom stay as they are, and files of the runtime are its user's alone."""
+"""Files that are not a loom are not changed, and files of the runtime are private to its user."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FOREIGN = {
 @pytest.mark.rule("X-14")
 @pytest.mark.parametrize("what", FOREIGN)
 @pytest.mark.parametrize("how", ["plain", "link", "sqlite"])
-def test_a_file_that_is_no_loom_is_refused_and_stays_as_it_is(tmp_path: Path, what: str, how: str) -> None:
+def test_a_file_that_is_not_a_loom_is_refused_and_not_changed(tmp_path: Path, what: str, how: str) -> None:
     file = tmp_path / "notes.txt"
     file.write_bytes(FOREIGN[what])
     file.chmod(0o644)
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_loom_is_refused_and_stays_as_it_is(tmp_path: Path, wh
 
 @pytest.mark.rule("X-14")
 @pytest.mark.parametrize("beside", ["mail", "timers"])
-def test_a_foreign_file_beside_a_loom_stays_as_it_is(tmp_path: Path, beside: str) -> None:
+def test_a_foreign_file_beside_a_loom_is_not_changed(tmp_path: Path, beside: str) -> None:
     cast(tmp_path / "loom.jsonl")
     foreign = tmp_path / f"loom.jsonl.{beside}"
     foreign.write_bytes(b"to the post office")
@@ -122,7 +122,7 @@ def test_a_loom_is_private_to_its_user_under_any_umask(tmp_path: Path, umask: No
 
 @needs_modes
 @pytest.mark.rule("X-20")
-def test_so_is_the_log_of_a_dispatch(tmp_path: Path, umask: None) -> None:
+def test_the_log_of_a_dispatch_is_private_to_its_user(tmp_path: Path, umask: None) -> None:
     log = Dispatches(tmp_path / ".cantrip" / "dispatches")
     log.create(contract(), author="ada")
     assert modes(tmp_path) == {}
@@ -147,7 +147,7 @@ def test_a_loom_that_others_can_read_is_narrowed_and_reported(tmp_path: Path, na
 
 @needs_modes
 @pytest.mark.rule("X-20")
-def test_a_folder_of_the_users_own_keeps_its_mode(tmp_path: Path) -> None:
+def test_a_folder_of_the_user_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
     (tmp_path / "data").chmod(0o755)
     cast(tmp_path / "data" / "loom.db")

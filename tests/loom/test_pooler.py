@@ -66,7 +66,7 @@ def loom_at(pooler):
     return f"{pooler}&schema=loom_{uuid.uuid4().hex}"
 
 
-def test_the_records_of_two_looms_stay_apart(pooler):
+def test_two_looms_behind_a_pooler_are_separate(pooler):
     places = {name: loom_at(pooler) for name in ("alpha", "beta")}
 
     def write(name):
@@ -90,7 +90,7 @@ def test_the_records_of_two_looms_stay_apart(pooler):
             assert verify_loom(store).ok
 
 
-def test_leases_snapshots_and_vacuum_work_there(pooler):
+def test_leases_snapshots_and_vacuum_work_behind_a_pooler(pooler):
     url = loom_at(pooler)
     with open_store(url) as store, open_store(url) as other:
         store.append(run("e", "t1", ends=False))

@@ -1,4 +1,4 @@
-"""The Postgres store against what happens to it: lost connections, other writers, other tables, no server at all."""
+"""The Postgres store under lost connections, other writers, other tables and a missing server."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def store(place):
 
 @pytest.fixture
 def other(place):
-    """Another hand on the same tables."""
+    """Return another connection to the same tables."""
     with psycopg.connect(servers.server(), autocommit=True) as connection:
         connection.execute(f"set search_path to {place.url.rpartition('=')[2]}")
         yield connection
@@ -72,9 +72,7 @@ def test_a_server_that_was_restarted_has_lost_nothing(store):
     assert verify_loom(store).ok
 
 
-def test_a_connection_that_is_lost_before_the_end_of_a_batch_leaves_nothing_of_it_and_it_is_written_again(
-    store, monkeypatch
-):
+def test_a_batch_whose_connection_is_lost_before_its_end_is_written_again_as_a_whole(store, monkeypatch):
     store.append(run("e", "t1", ends=False))
     write, lost = store._write, []
 
@@ -136,7 +134,7 @@ def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_ano
     assert verify_loom(store).ok
 
 
-def test_a_server_that_is_gone_is_an_error_and_nothing_waits_for_it(store, monkeypatch):
+def test_an_unreachable_server_is_an_error_until_it_is_back(store, monkeypatch):
     store.append(run("e", "t1", ends=False))
     there = store._url
     monkeypatch.setattr(store, "_url", "postgresql:///postgres?host=/nowhere")
@@ -154,14 +152,14 @@ def test_a_server_that_is_gone_is_an_error_and_nothing_waits_for_it(store, monke
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_a_database_that_cannot_be_reached():
+def test_a_database_that_cannot_be_reached_is_an_error():
     with pytest.raises(
         LoomError, match=r"^cannot reach postgresql database nothing at /nowhere: .* No such file or directory"
     ):
         open_store("postgresql://me:secret@/nothing?host=/nowhere")
 
 
-def test_a_password_is_in_no_message():
+def test_no_error_message_has_the_password():
     with pytest.raises(LoomError) as caught:
         open_store("postgresql://me:secret@/nothing?host=/nowhere")
     assert "secret" not in str(caught.value)
@@ -179,12 +177,12 @@ def test_options_of_libpq_may_have_spaces(place):
         assert store._writer.execute("show work_mem").fetchone() == ("7MB",)
 
 
-def test_options_of_ours_are_no_options_of_libpq():
+def test_options_of_the_store_are_not_passed_to_libpq():
     with pytest.raises(LoomError, match='unknown durability "powr": did you mean "power"'):
         open_store("postgresql:///x?durability=powr")
 
 
-def test_reading_makes_nothing(other):
+def test_reading_creates_no_tables(other):
     with pytest.raises(LoomError, match="holds no loom"):
         open_store(servers.fresh(), read_only=True)
 
@@ -256,7 +254,7 @@ def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writ
     other.execute(f"drop schema {copy} cascade")
 
 
-def test_a_server_that_takes_no_writes(store):
+def test_a_read_only_server_is_an_error_that_says_so(store):
     store.append(run("e", "t1"))
     store._writer.execute("set default_transaction_read_only = on")
     with pytest.raises(LoomError, match=r"The server takes no writes now: it is a standby, or was set read-only"):
@@ -266,7 +264,7 @@ def test_a_server_that_takes_no_writes(store):
 
 
 @pytest.mark.parametrize("entity", ["half \ud83d", "nul \0"])
-def test_an_id_that_no_database_can_keep_is_refused(store, entity):
+def test_an_id_that_a_database_cannot_store_is_refused(store, entity):
     with pytest.raises(LoomError, match="no text that a database can keep"):
         store.append([header(entity)])
     store.append(run("e"))
@@ -280,7 +278,7 @@ def test_a_missing_psycopg_is_named_with_what_to_install(monkeypatch):
         open_store("postgresql:///x")
 
 
-def test_no_durability_is_no_waiting_for_the_servers_disk(place):
+def test_durability_none_does_not_wait_for_the_servers_disk(place):
     with open_store(f"{place.url}&durability=none") as store:
         assert store._writer is None
         store.append(run("e"))
@@ -309,7 +307,7 @@ def test_processes_that_open_a_new_loom_at_once_all_write_to_it(place):
         assert verify_loom(store).ok
 
 
-def test_two_that_write_for_one_entity_take_turns(place):
+def test_two_writers_of_one_entity_take_turns(place):
     with place.open() as one, place.open() as two:
         one.append([header("e")])
 
@@ -326,7 +324,7 @@ def test_two_that_write_for_one_entity_take_turns(place):
         assert verify_loom(one).ok
 
 
-def test_an_entity_that_two_begin_at_once_begins_once(place, monkeypatch):
+def test_an_entity_that_two_processes_begin_at_once_begins_once(place, monkeypatch):
     with place.open() as one, place.open() as two:
         write = one._write
 
@@ -427,7 +425,7 @@ def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):
         second.append(turn("e", "t2", "t1", 2))
 
 
-def test_looms_of_one_database_know_nothing_of_each_other(store):
+def test_looms_of_one_database_are_separate(store):
     with anywhere("postgres") as elsewhere, elsewhere.open() as another:
         store.append(run("e", "t1"))
         assert another.header("e") is None
@@ -458,7 +456,7 @@ def test_a_changed_record_is_detected(store, other, statement, fault):
     assert any(str(one).startswith(fault) for one in found.faults), found.faults
 
 
-def test_a_line_that_is_no_record_is_named_when_it_is_read(store, other):
+def test_a_line_that_is_not_a_record_is_named_when_it_is_read(store, other):
     store.append(run("e", "t1"))
     other.execute("update records set body = '{' where seq = 4")
     with pytest.raises(LoomError, match="record 4 is corrupt"):

@@ -1,4 +1,4 @@
-"""A secret that was said anywhere in a loom: not a byte of it leaves, in no form, and not in what is kept redacted."""
+"""A secret anywhere in a loom: no export in any format and no redacted record contains a byte of it."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ LINKS = {"at", "reason", "ward", "key", "sender", "to", "previous", "mail"}
 
 
 @given(records, st.data())
-def test_a_record_is_kept_without_it(record, data):
+def test_a_redacted_record_does_not_contain_the_secret(record, data):
     texts = [f.name for f in dataclasses.fields(record) if isinstance(getattr(record, f.name), str)]
     said = [name for name in texts if not name.endswith(("_id", "_entity", "_turn")) and name not in LINKS]
     if not said or isinstance(record, Rewarded):
@@ -75,7 +75,7 @@ def test_a_clean_record_is_the_same_object(record):
     assert redacted_record(record, Redactor(["not-in-there-ever"], patterns=())) is record
 
 
-def test_the_tree_is_the_same():
+def test_a_redacted_loom_has_the_same_tree():
     loom = loom_of([header("e"), IntentGiven("e", SECRET, AT), *turn("e", "t", None, text=SECRET)])
     seen = redacted_loom(loom, REDACTOR)
     assert seen.entities() == loom.entities()

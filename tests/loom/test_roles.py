@@ -44,14 +44,14 @@ async def test_a_worker_runs_the_intents_of_a_sender() -> None:
         assert (await submitted.episode()).result == "other work"
 
 
-async def test_a_sender_runs_nothing() -> None:
+async def test_a_sender_cannot_run_entities() -> None:
     url = await place()
     async with Runtime.open(as_role(url, "sender")) as sender:
         with pytest.raises(LoomError, match="permission denied"):
             await sender.cast(DESK, "work")
 
 
-async def test_a_reader_reads_and_writes_nothing() -> None:
+async def test_a_reader_can_read_and_cannot_write() -> None:
     url = await place()
     with open_store(as_role(url, "reader"), read_only=True) as store:
         assert verify_loom(store).ok

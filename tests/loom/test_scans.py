@@ -1,4 +1,4 @@
-"""No question that is asked again and again reads a whole table: its cost does not grow with what sleeps."""
+"""No frequent query reads a whole table, so its cost does not grow with the number of unloaded entities."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -150,7 +150,7 @@ def test_a_change_without_the_key_is_detected(loom, change):
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("change", [cut, cut_tree])
-def test_a_cut_end_is_found_also_where_the_links_are_as_they_were(loom, change):
+def test_a_cut_end_is_found_although_the_remaining_hashes_are_valid(loom, change):
     if loom.kind == "jsonl":
         first, *lines = loom.path.read_bytes().splitlines()
         loom.path.write_bytes(b"".join(line + b"\n" for line in (first, *change(lines))))
@@ -165,7 +165,7 @@ def test_a_cut_end_is_found_also_where_the_links_are_as_they_were(loom, change):
 
 
 @pytest.mark.rule("X-21")
-def test_a_record_of_another_loom_with_the_same_secret_does_not_fit(tmp_path):
+def test_a_record_of_another_loom_with_the_same_key_is_refused(tmp_path):
     one, two = (Sealed("jsonl", tmp_path / name) for name in "ab")
     for each in (one, two):
         each.path.parent.mkdir()
@@ -179,7 +179,7 @@ def test_a_record_of_another_loom_with_the_same_secret_does_not_fit(tmp_path):
 
 @pytest.mark.rule("X-21")
 @pytest.mark.parametrize("key", [SECRET, False])
-def test_an_older_copy_of_the_whole_loom_is_found_by_heads_that_were_exported(tmp_path, key):
+def test_exported_heads_find_an_older_copy_of_the_whole_loom(tmp_path, key):
     loom = Sealed("jsonl", tmp_path / "now")
     loom.path.parent.mkdir()
     with loom.open() as store:
@@ -246,7 +246,7 @@ def test_a_sealed_loom_is_opened_with_its_key_only(loom, key, why):
     assert loom.verify().ok
 
 
-def test_a_sealed_loom_is_read_without_its_key_and_said_to_be_unchecked(loom):
+def test_a_sealed_loom_read_without_its_key_is_reported_as_unchecked(loom):
     with loom.open(False, read_only=True) as store:
         assert list(store.records("e"))
         assert verify_loom(store).seal == "unchecked"
@@ -254,7 +254,7 @@ def test_a_sealed_loom_is_read_without_its_key_and_said_to_be_unchecked(loom):
         loom.open(False)
 
 
-def test_a_loom_that_has_records_is_not_sealed_afterwards(tmp_path):
+def test_a_loom_with_records_cannot_be_sealed(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(OTHER)
     with pytest.raises(WrongSealKey, match="--to-key"):
@@ -299,7 +299,7 @@ def test_a_key_that_cannot_be_used_is_refused_before_a_loom_is_made(tmp_path, ke
     assert [*tmp_path.iterdir()] == []
 
 
-def test_the_name_of_a_key_file_is_not_taken_for_the_key(tmp_path):
+def test_the_name_of_a_key_file_is_not_accepted_as_the_key(tmp_path):
     file = tmp_path / "a-long-enough-name.key"
     file.write_bytes(SECRET)
     with pytest.raises(LoomError, match="the name of a file"):

@@ -85,12 +85,12 @@ def test_an_edited_line_is_found_by_its_number(log, tmp_path) -> None:
 
 
 @pytest.mark.rule("F-04")
-def test_a_log_under_another_name_is_found(log, tmp_path) -> None:
+def test_a_renamed_log_is_found(log, tmp_path) -> None:
     with pytest.raises(BrokenLine):
         opened(tmp_path, start=b"another log").read()
 
 
-def test_a_file_that_was_put_in_its_place_is_read_anew(log, tmp_path) -> None:
+def test_a_file_that_replaces_a_log_is_read_anew(log, tmp_path) -> None:
     copy = log.path.with_name("copy")
     copy.write_bytes(log.path.read_bytes())
     log.append(lambda _: [line(1)])

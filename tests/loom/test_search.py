@@ -1,4 +1,4 @@
-"""Finding turns: by text, gate, error, reward and expression, with what stands around it, and never for ever."""
+"""Finding turns by text, gate, error, reward and expression, with an excerpt and within bounded time."""
 
 import time
 
@@ -26,16 +26,16 @@ def turns(loom, **query):
 
 
 class TestText:
-    def test_everywhere_and_in_any_case(self, loom):
+    def test_a_text_is_found_in_every_place_and_in_any_case(self, loom):
         assert found(loom, text="LOOK IT UP") == [("call", "look it up"), ("intent", "look it up")]
         assert found(loom, text="keep my") == [("intent", "keep my")]
         assert found(loom, text="i TRY") == [("content", "I try")]
         assert found(loom, text="whole of") == [("result", "whole of")]
 
-    def test_only_in_some_places(self, loom):
+    def test_a_search_can_be_limited_to_some_places(self, loom):
         assert found(loom, text="look it up", places=("intent",)) == [("intent", "look it up")]
 
-    def test_the_excerpt_is_of_its_line_and_says_where_it_was_cut(self):
+    def test_an_excerpt_is_of_one_line_and_shows_where_it_was_cut(self):
         said = f"first\n{'a' * 100}needle{'b' * 100}\nlast"
         (hit,) = search(
             loom_of([header("e"), *turn("e", "t", None, text=said)]), Query(text="needle", places=("result",))
@@ -45,7 +45,7 @@ class TestText:
         assert (hit.entity_id, hit.turn_id, hit.sequence) == ("e", "t", 1)
 
     @given(before=texts, wanted=texts.filter(bool), after=texts)
-    def test_existing_text_is_found(self, before, wanted, after):
+    def test_any_text_of_a_result_is_found(self, before, wanted, after):
         one = loom_of([header("e"), *turn("e", "t", None, text=before + wanted + after)])
         (hit,) = search(one, Query(text=wanted, places=("result",)))
         shown = hit.excerpt[hit.start : hit.end]
@@ -59,19 +59,19 @@ class TestText:
 
 
 class TestTurns:
-    def test_of_a_gate(self, loom):
+    def test_turns_are_found_by_gate(self, loom):
         assert len(turns(loom, gate="peek")) == 1
         assert len(turns(loom, gate="echo")) == 11
         assert turns(loom, gate="nothing") == []
 
-    def test_with_errors(self, loom):
+    def test_turns_are_found_by_their_errors(self, loom):
         first = loom.turns(loom.entities()[0])[0].id
         assert turns(loom, errors=True) == [first]
         assert turns(loom, errors=True, gate="fail") == [first]
         assert turns(loom, errors=True, gate="echo") == []
         assert found(loom, errors=True, text="valueerror") == [("result", "ValueError")]
 
-    def test_by_reward(self, loom):
+    def test_turns_are_found_by_reward(self, loom):
         rewards = {turn_id: loom[turn_id].reward for turn_id in turns(loom, min_reward=0.5)}
         assert sorted(rewards.values()) == [0.5, 1.0, 5.0]
         assert len(turns(loom, max_reward=0.0)) == 2
@@ -85,14 +85,14 @@ class TestTurns:
             next(search(loom, Query(entity="nobody")))
 
     @given(histories())
-    def test_without_conditions_every_turn(self, history):
+    def test_a_query_without_conditions_finds_every_turn(self, history):
         everything = loom_of(*history.batches)
         assert sorted(one for one in turns(everything) if one) == sorted(history.owners)
 
 
 @pytest.mark.real_time
 class TestExpressions:
-    def test_as_python_has_them(self, loom):
+    def test_a_regular_expression_works_as_in_python(self, loom):
         assert found(loom, regex=r"a\.\w+", places=("result",)) == [("result", "a.txt")]
         assert found(loom, regex=r"(?i)^i TRY") == [("content", "I try")]
         assert found(loom, regex=r"\u202e|é") == [("call", "é"), ("result", "é")]
@@ -109,10 +109,10 @@ class TestExpressions:
         with pytest.raises(LoomError, match="is no regular expression"):
             Query(regex=expression)
 
-    def test_not_beside_a_text(self):
+    def test_a_query_with_a_text_and_an_expression_is_refused(self):
         with pytest.raises(LoomError, match="not for both"):
             Query(text="a", regex="b")
 
-    def test_lone_surrogates_travel(self):
+    def test_an_expression_matches_lone_surrogates(self):
         one = loom_of([header("e"), *turn("e", "t", None, text="x\ud83dy")])
         assert found(one, regex="x.y", places=("result",)) == [("result", "x\ud83dy")]

@@ -1,4 +1,4 @@
-"""The SQLite store against what happens to it: kills, full disks, other writers, other files, a log that grows."""
+"""The SQLite store under kills, full disks, other writers, other files and a growing log."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def store(path):
 
 
 def held(path):
-    """Everything in the file, as whoever opens it next finds it."""
+    """Return every record in the file, as the next process reads it."""
     with open_store(path, read_only=True) as store:
         return [record for head in store.headers() for record in store.records(head.entity_id)]
 
@@ -69,7 +69,7 @@ def test_a_loom_can_be_queried_with_sql(path, store):
     assert rows[-1] == (6, "e", "turn", "t1")
 
 
-def test_an_id_that_no_database_can_keep_is_refused(store):
+def test_an_id_that_a_database_cannot_store_is_refused(store):
     with pytest.raises(LoomError, match="no text that a database can keep"):
         store.append([header("half \ud83d")])
     assert store.header("half \ud83d") is None
@@ -77,13 +77,13 @@ def test_an_id_that_no_database_can_keep_is_refused(store):
 
 
 @pytest.mark.parametrize("durability", ["process", "power", "none"])
-def test_durability_is_how_much_sqlite_synchronises(path, durability):
+def test_durability_sets_how_sqlite_synchronises(path, durability):
     with SqliteStore(path, durability=durability) as store:
         (level,) = store._writer.execute("pragma synchronous").fetchone()
         assert level == {"none": 0, "process": 1, "power": 2}[durability]
 
 
-def test_the_number_of_a_life_that_is_over_is_the_one_in_the_tables():
+def test_the_index_of_unfinished_entities_uses_the_number_of_ended_ones():
     assert f"life < {Life.OVER:d}" in schema.statements(0, sqlite._TYPES)
 
 
@@ -106,7 +106,7 @@ def test_a_full_disk_records_nothing_and_appends_work_again_with_room(path, stor
 
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("room", [0, 100, 5000, 20_000])
-def test_a_limit_of_the_real_system_is_met_in_the_middle_of_a_batch(path, store, room):
+def test_a_file_size_limit_in_the_middle_of_a_batch_records_nothing(path, store, room):
     store.append(run("e", "t1"))
     batch = [*run("f", "t2"), Ended("f", "failed", AT, "x" * 100_000)]
     with file_size_limit(wal_size(path) + room), pytest.raises(LoomError, match=r"loom\.db: disk I/O error\. The disk"):
@@ -127,7 +127,7 @@ def test_a_read_only_file_is_an_error_that_says_so(store):
     store.append(run("f"))
 
 
-def test_a_writer_that_never_lets_go_is_not_waited_for_forever(path, monkeypatch):
+def test_waiting_for_a_writer_that_never_releases_its_lock_ends(path, monkeypatch):
     monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     with SqliteStore(path) as store, plain(path) as other:
         store.append(run("e", "t1"))
@@ -149,7 +149,7 @@ def test_a_connection_that_broke_is_replaced(path, store):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_file_that_is_no_database_is_refused(path, read_only):
+def test_a_file_that_is_not_a_database_is_refused(path, read_only):
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(LoomError, match=r"file is not a database\. Give the path of another file"):
         open_store(path, read_only=read_only)
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_database_is_refused(path, read_only):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_database_of_something_else_is_refused(path, read_only):
+def test_a_database_that_is_not_a_loom_is_refused(path, read_only):
     with plain(path) as other:
         other.execute("create table mine (x)")
     before = path.read_bytes()
@@ -211,7 +211,7 @@ def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writ
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_folder_is_no_loom(tmp_path, read_only):
+def test_a_folder_is_refused_as_a_loom(tmp_path, read_only):
     with pytest.raises(LoomError, match="is no file: a loom needs a regular one"):
         open_store(f"sqlite:{tmp_path}", read_only=read_only)
 
@@ -228,7 +228,7 @@ def test_tables_that_only_a_later_version_can_use_are_refused(path, read_only):
         open_store(path, read_only=read_only)
 
 
-def test_a_record_of_a_later_version_is_no_damage(path):
+def test_a_record_of_a_later_version_does_not_count_as_damage(path):
     with SqliteStore(path) as store:
         store.append(run("e", "t1"))
     with plain(path) as other:
@@ -240,7 +240,7 @@ def test_a_record_of_a_later_version_is_no_damage(path):
         store.records("e")
 
 
-def test_pages_that_were_overwritten_are_an_error_and_no_guess(path):
+def test_an_overwritten_page_is_an_error(path):
     with SqliteStore(path) as store:
         for number in range(50):
             store.append(run(f"e{number}", f"t{number}"))
@@ -251,7 +251,7 @@ def test_pages_that_were_overwritten_are_an_error_and_no_guess(path):
         [store.records(f"e{number}") for number in range(50)]
 
 
-def test_a_line_that_is_no_record_is_named_when_it_is_read(path):
+def test_a_line_that_is_not_a_record_is_named_when_it_is_read(path):
     with SqliteStore(path) as store:
         store.append(run("e", "t1"))
     with plain(path) as other:
@@ -324,7 +324,7 @@ def test_threads_may_read_while_another_one_writes(store):
     assert wrong == []
 
 
-def test_a_reader_where_nothing_may_be_written(path, monkeypatch):
+def test_a_loom_can_be_read_in_a_folder_without_write_permission(path, monkeypatch):
     with SqliteStore(path) as store:
         store.append(run("e", "t1"))
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -335,7 +335,7 @@ def test_a_reader_where_nothing_may_be_written(path, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def test_the_write_ahead_log_stays_small_beside_a_writer_that_never_rests(path, monkeypatch):
+def test_the_write_ahead_log_stays_small_under_continuous_writes(path, monkeypatch):
     monkeypatch.setattr(checkpoint, "DUE", 1 << 20)
     monkeypatch.setattr(checkpoint, "LARGE", 500)
     with SqliteStore(path) as store:
@@ -349,7 +349,7 @@ def test_the_write_ahead_log_stays_small_beside_a_writer_that_never_rests(path, 
     assert len(held(path)) == 1 + 4 * 1500
 
 
-def test_a_checkpoint_that_fails_loses_nothing(path, store, monkeypatch):
+def test_a_failed_wal_checkpoint_loses_nothing(path, store, monkeypatch):
     monkeypatch.setattr(checkpoint, "DUE", 1)
 
     def broken():
@@ -360,7 +360,7 @@ def test_a_checkpoint_that_fails_loses_nothing(path, store, monkeypatch):
     assert list(store.records("e")) == run("e", "t1")
 
 
-def test_closing_leaves_one_file(path):
+def test_closing_leaves_only_the_database_file(path):
     with SqliteStore(path) as store:
         store.append(run("e", "t1"))
     assert list(path.parent.iterdir()) == [path]
@@ -386,7 +386,7 @@ def test_closing_leaves_one_file(path):
         lambda store: store.find_mail("e", "k"),
     ],
 )
-def test_no_question_is_answered_by_looking_at_everything(path, store, ask):
+def test_no_query_scans_a_whole_table(path, store, ask):
     asked = []
     store._reader.set_trace_callback(asked.append)
     ask(store)

@@ -14,7 +14,7 @@ from tests.loom.told import written_once
 
 
 @pytest.mark.rule("PROD-3", "LOOM-9")
-def test_a_loom_that_a_runtime_wrote():
+def test_statistics_of_a_loom_of_a_runtime_are_right():
     written = written_once()
     everything = statistics(written.loom)
     assert everything.entities == 7
@@ -64,7 +64,7 @@ def test_percentiles_are_off_by_a_tenth_at_most(durations, share):
     assert exact * 0.9 <= taken.percentile(share) <= exact * 1.1
 
 
-def test_sums_of_durations():
+def test_durations_of_two_looms_can_be_added():
     one, other = Durations(), Durations()
     for taken, durations in ((one, [1, 2]), (other, [3, float("inf")])):
         for duration in durations:

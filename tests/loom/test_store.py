@@ -1,4 +1,4 @@
-"""What every store promises, asked of each: the same histories, the same answers."""
+"""The guarantees of every store: the same histories give the same answers."""
 
 import signal
 import tempfile
@@ -106,7 +106,7 @@ def test_appended_records_are_read_in_order(kind, history):
 
 @pytest.mark.rule("LOOM-1")
 @property_of(LASTING)
-def test_appended_records_are_there_after_reopening(kind, history):
+def test_appended_records_are_read_after_reopening(kind, history):
     with anywhere(kind) as place:
         for batch in history.batches:
             with place.open() as store:
@@ -118,7 +118,7 @@ def test_appended_records_are_there_after_reopening(kind, history):
 @pytest.mark.rule("LOOM-10")
 @examples(*KINDS)
 @given(history=histories())
-def test_a_thread_has_the_same_bytes_whichever_store_held_it(history):
+def test_a_thread_has_the_same_bytes_in_every_store(history):
     threads = []
     for kind in KINDS:
         with anywhere(kind) as place, place.open() as store:
@@ -135,7 +135,7 @@ async def no_append(records):
 
 @pytest.mark.rule("LOOM-1")
 @property_of(KINDS)
-def test_a_batch_that_may_not_come_next_changes_nothing(kind, history):
+def test_a_batch_out_of_order_changes_nothing(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
             store.append(batch)
@@ -146,7 +146,7 @@ def test_a_batch_that_may_not_come_next_changes_nothing(kind, history):
         assert store.owner("fresh") is None
 
 
-def test_an_entity_that_is_not_here_has_no_records(store):
+def test_an_unknown_entity_has_no_records(store):
     assert list(store.records("nobody")) == []
     assert store.header("nobody") is None
     assert store.named("nobody") is store.named("a\0b") is store.named("half \ud83d") is None
@@ -190,19 +190,19 @@ def test_an_entity_begins_with_its_header(store):
 
 
 @pytest.mark.rule("LOOM-2")
-def test_a_turn_follows_one_that_is_there(store):
+def test_a_turn_needs_a_recorded_parent(store):
     store.append([header("e")])
     with pytest.raises(LoomError, match="cannot follow turn t0: no such turn"):
         store.append(turn("e", "t1", "t0"))
 
 
 @pytest.mark.rule("COMP-5")
-def test_a_child_hangs_from_a_turn_that_is_there(store):
+def test_a_child_needs_a_recorded_parent_turn(store):
     with pytest.raises(LoomError, match="cannot begin below turn t0: no such turn"):
         store.append([header("child", parent_turn="t0", parent_entity="e")])
 
 
-def test_a_reward_is_for_a_turn_of_that_entity(store):
+def test_a_reward_needs_a_turn_of_its_entity(store):
     store.append([*run("a", "t1"), *run("b", "t2")])
     with pytest.raises(LoomError, match="entity b has no such turn"):
         store.append([Rewarded("b", "t1", 1.0, AT)])
@@ -213,13 +213,13 @@ def test_an_empty_append_does_nothing(store):
     assert list(store.headers()) == []
 
 
-def test_a_value_that_cannot_be_said_keeps_the_whole_batch_out(store):
+def test_a_value_that_cannot_be_encoded_refuses_the_whole_batch(store):
     with pytest.raises(LoomError, match="JSON cannot say"):
         store.append([header("e"), Ended("e", "terminated", AT, result=object())])
     assert store.header("e") is None
 
 
-def test_a_closed_store_takes_nothing(store):
+def test_a_closed_store_accepts_no_records(store):
     store.append(run("e", "t1"))
     store.close()
     store.close()

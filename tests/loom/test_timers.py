@@ -204,7 +204,7 @@ def test_a_timer_of_an_entity_is_removed_with_the_mail_that_it_posts(box):
 
 
 @pytest.mark.parametrize("wrong", [KeyUsed, EntityEnded])
-def test_a_timer_whose_mail_is_refused_stays(box, wrong):
+def test_a_timer_whose_mail_is_refused_is_kept(box, wrong):
     if wrong is EntityEnded:
         one = replace(timer(), mail=mail("k", "f"))
         box.append([end("f")])
@@ -316,7 +316,7 @@ def path(tmp_path):
     return tmp_path / "loom.jsonl"
 
 
-def test_a_timer_whose_record_was_not_written_is_void(path):
+def test_a_timer_whose_record_was_not_written_does_not_count(path):
     with JsonlStore(path) as store:
         store.append([header("e", lasting=True)])
         store.append([note()], timers=[(0, timer("kept"))])
@@ -408,6 +408,6 @@ def test_timers_are_replaced_together_and_each_has_its_own_result(box):
 
 
 @pytest.mark.rule("N-47")
-def test_nothing_is_replaced_where_no_timer_is_as_expected(box):
+def test_no_timer_is_replaced_if_none_is_as_expected(box):
     assert box.replace_timers([(schedule(), None, [mail("a")]), (schedule("t"), None, [])]) == [None, None]
     assert box.pending("e") == []

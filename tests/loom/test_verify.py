@@ -1,4 +1,4 @@
-"""`verify_loom` finds what was done to a loom behind its back, and nothing in one that was left alone."""
+"""`verify_loom` finds every change made outside of the store, and no fault in an unchanged loom."""
 
 import json
 import sqlite3
@@ -43,7 +43,7 @@ def test_text_that_resembles_a_link_is_not_a_link():
 
 @pytest.mark.rule("LOOM-3")
 @property_of(KINDS)
-def test_a_loom_that_was_left_alone_is_as_it_was_written(kind, history):
+def test_an_unchanged_loom_verifies(kind, history):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
             store.append(batch)
@@ -56,7 +56,7 @@ def test_a_loom_that_was_left_alone_is_as_it_was_written(kind, history):
 
 @examples(*KINDS)
 @given(history=histories())
-def test_the_fingerprint_is_the_same_whichever_store_holds_it_and_however_often_it_was_opened(history):
+def test_the_fingerprint_is_the_same_in_every_store_and_after_reopening(history):
     prints = set()
     for kind in KINDS:
         with anywhere(kind) as place:
@@ -76,7 +76,7 @@ def test_the_fingerprint_is_the_same_whichever_store_holds_it_and_however_often_
     assert len(prints) == 1
 
 
-def test_another_loom_has_another_fingerprint(store):
+def test_a_loom_with_other_records_has_another_fingerprint(store):
     store.append(run("e", "t1"))
     before = verify_loom(store).fingerprint
     store.append([Rewarded("e", "t1", 1.0, AT)])
@@ -161,7 +161,7 @@ def test_a_record_that_was_edited_is_named(held, number):
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 9, 10, 13, 14, 15, 16, 17])
-def test_a_record_that_was_taken_out_is_missed_by_the_next_of_its_tree(held, number):
+def test_verify_finds_that_a_record_was_taken_out(held, number):
     held.change(without, number)
     assert faults(held)[0].startswith(f"record {number}: this {type(FAMILY[number]).__name__} of entity")
 
@@ -172,7 +172,7 @@ def test_records_that_were_swapped_are_found(held, number):
     assert faults(held)[0].startswith(f"record {number}: this")
 
 
-def test_a_whole_child_that_was_taken_out_is_missed_by_its_parent(held):
+def test_verify_finds_that_a_whole_child_was_taken_out(held):
     def childless(lines, _):
         return [line for line in lines if b'"entity":"c"' not in line]
 
@@ -208,7 +208,7 @@ def test_only_the_line_without_a_link_is_named(held):
         ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
     ],
 )
-def test_tables_that_say_something_else_than_the_lines_are_found(tmp_path, statement, fault):
+def test_tables_that_contradict_the_lines_are_found(tmp_path, statement, fault):
     with SqliteStore(tmp_path / "loom.db") as store:
         store.append(FAMILY)
     with sqlite3.connect(tmp_path / "loom.db") as connection:
@@ -230,7 +230,7 @@ def test_tables_that_say_something_else_than_the_lines_are_found(tmp_path, state
     ],
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_timers_that_say_something_else_than_their_lines_are_found(kind, statement, fault):
+def test_timers_that_contradict_their_lines_are_found(kind, statement, fault):
     rule = Rule(at=9.0)
     wake = Timer(id="wake", due=5.0, entity_id="e", mail=mail("k"))
     daily = Scheduled(to="entity", name="x", intent="go", rule=rule, created=1.0, next=9.0)
@@ -257,5 +257,5 @@ def test_a_broken_index_is_found(tmp_path):
         assert any("records_of" in str(one) for one in verify_loom(store).faults)
 
 
-def test_the_first_link_comes_after_nothing():
+def test_the_first_hash_of_a_chain_has_no_predecessor():
     assert NOTHING == b""

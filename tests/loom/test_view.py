@@ -96,37 +96,37 @@ def test_an_observation_has_the_arguments_that_its_utterance_held(family):
     assert seen == Observation("echo", {"text": "hello"}, "hello", False, "call_1_1")
 
 
-def test_a_turn_by_its_id(family):
+def test_a_turn_is_found_by_its_id(family):
     assert family["b2"] == family.turn("b2") == family.turns("b")[1]
 
 
 @pytest.mark.parametrize("ask", ["turn", "thread", "children", "forks", "owner", "lineage"])
-def test_a_turn_that_is_not_there_is_named(family, ask):
+def test_an_unknown_turn_is_an_error_that_names_it(family, ask):
     with pytest.raises(LoomError, match="turn t99 is not in this loom"):
         getattr(family, ask)("t99")
 
 
 @pytest.mark.parametrize("ask", ["turns", "header", "records", "state", "usage", "subtree", "subtree_usage"])
-def test_an_entity_that_is_not_there_is_named(family, ask):
+def test_an_unknown_entity_is_an_error_that_names_it(family, ask):
     with pytest.raises(LoomError, match="entity x is not in this loom"):
         getattr(family, ask)("x")
 
 
-def test_whether_a_turn_is_there(family):
+def test_in_says_whether_a_loom_has_a_turn(family):
     assert "a1" in family
     assert "a9" not in family
     assert 7 not in family
 
 
 @pytest.mark.rule("LOOM-1")
-def test_an_utterance_that_was_cut_short_is_a_record_and_no_turn():
+def test_an_interrupted_utterance_is_a_record_and_not_a_turn():
     loom = loom_of(run("e", "t1", ends=False), turn("e", "t2", "t1", 2)[:3])
     assert ids(loom.turns("e")) == ["t1"]
     assert len(loom.records("e")) == 9
     assert "t2" not in loom
 
 
-def test_entities_come_in_the_order_in_which_they_began(family):
+def test_entities_are_listed_in_the_order_in_which_they_began(family):
     assert family.entities() == ["a", "b", "c", "d", "f"]
     assert [head.entity_id for head in family.headers()] == family.entities()
 
@@ -152,7 +152,7 @@ def test_the_thread_of_a_fork_has_the_path_of_its_original(family):
 
 
 @pytest.mark.rule("LOOM-4")
-def test_a_fork_leaves_the_original_as_it_was():
+def test_a_fork_does_not_change_the_original():
     without = loom_of(*FAMILY[:5])
     with_forks = loom_of(*FAMILY)
     assert with_forks.turns("a") == without.turns("a")
@@ -171,7 +171,7 @@ def test_the_parent_continues_from_its_own_turn_and_not_from_the_child(family):
     assert family["a2"].children == ("b",)
 
 
-def test_an_own_thread_ends_where_the_entity_began(family):
+def test_an_own_thread_begins_with_the_entitys_first_turn(family):
     assert ids(family.thread("b2", own=True)) == ["b1", "b2"]
     assert ids(family.thread("a3", own=True)) == ["a1", "a2", "a3"]
 
@@ -212,7 +212,7 @@ def test_every_thread_follows_the_parents_to_a_root(history):
         assert [r.turn_id for r in loom.lineage(turn_id) if isinstance(r, Committed)] == ids(own)
 
 
-def test_a_turn_that_is_its_own_ancestor_is_corrupt_and_no_endless_loop():
+def test_a_turn_that_is_its_own_ancestor_is_an_error():
     class Circular:
         def owner(self, turn_id):
             return "e"
@@ -239,7 +239,7 @@ def test_a_thread_of_many_turns_is_not_walked_again_for_each():
 
 
 @pytest.mark.rule("COMP-5", "LOOM-8")
-def test_a_child_hangs_below_the_turn_that_spawned_it(family):
+def test_a_child_is_below_the_turn_that_spawned_it(family):
     assert family.children("a2") == ("b",)
     assert family.children("a1") == ()
     assert family.header("b").parent_entity == "a"
@@ -247,7 +247,7 @@ def test_a_child_hangs_below_the_turn_that_spawned_it(family):
 
 
 @pytest.mark.rule("LOOM-4")
-def test_a_fork_is_no_child(family):
+def test_a_fork_is_not_a_child(family):
     assert family.forks("a2") == ("c",)
     assert family.forks("c1") == ("d",)
 
@@ -282,13 +282,13 @@ def test_usage_is_counted_once_an_utterance_and_for_the_subtree(family):
 
 
 @pytest.mark.rule("PROD-3")
-def test_an_utterance_that_was_cut_short_was_paid_for():
+def test_the_usage_of_an_interrupted_utterance_counts():
     loom = loom_of(run("e", "t1"), turn("e", "t2", "t1", 2)[:1])
     assert loom.usage("e") == Usage(20, 10, 4, 0.5)
 
 
 @pytest.mark.rule("PROD-3")
-def test_an_answer_that_broke_the_contract_was_paid_for():
+def test_the_usage_of_an_answer_that_broke_the_contract_counts():
     broken = Ended("e", "failed", AT, "no content", usage=Usage(7, 3))
     loom = loom_of(run("e", "t1"), [broken])
     assert loom.usage("e") == Usage(17, 8, 2, 0.25)
@@ -296,7 +296,7 @@ def test_an_answer_that_broke_the_contract_was_paid_for():
 
 
 @pytest.mark.rule("LOOM-5")
-def test_a_fold_takes_no_turn_away():
+def test_a_fold_removes_no_turn():
     records = run("e", "t1", "t2", "t3")
     loom = loom_of(records)
     before = loom.turns("e")
@@ -344,7 +344,7 @@ def test_the_last_turn_says_how_it_ended(family):
 
 
 @pytest.mark.rule("LOOM-3")
-async def test_a_reward_is_on_its_turn_from_then_on(family):
+async def test_a_turn_has_its_reward(family):
     assert family["a1"].reward is None
     await family.reward("a1", 0.5)
     assert family["a1"].reward == 0.5
@@ -352,7 +352,7 @@ async def test_a_reward_is_on_its_turn_from_then_on(family):
 
 
 @pytest.mark.rule("LOOM-3")
-async def test_the_latest_reward_counts_and_the_earlier_stay_on_record(family):
+async def test_the_latest_reward_counts_and_earlier_ones_stay_recorded(family):
     await family.reward("b1", 1)
     await family.reward("b1", -0.25)
     assert family["b1"].reward == -0.25
@@ -362,7 +362,7 @@ async def test_the_latest_reward_counts_and_the_earlier_stay_on_record(family):
 
 
 @pytest.mark.rule("LOOM-3")
-async def test_a_reward_changes_nothing_else(family):
+async def test_a_reward_changes_no_other_field(family):
     before = family.turns("a")
     await family.reward("a2", 3.0)
     assert [(t.id, t.utterance, t.gate_calls, t.metadata) for t in family.turns("a")] == [
@@ -384,18 +384,18 @@ async def test_rewards_survive_reopening(tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "1", None, True, 1j, 10**400])
-async def test_a_reward_is_a_finite_number(family, value):
+async def test_a_reward_that_is_not_a_finite_number_is_refused(family, value):
     with pytest.raises(LoomError, match="a reward is a finite number, not"):
         await family.reward("a1", value)
     assert family["a1"].reward is None
 
 
-async def test_a_reward_for_nothing_is_refused(family):
+async def test_a_reward_for_an_unknown_turn_is_refused(family):
     with pytest.raises(LoomError, match="turn t99 is not in this loom"):
         await family.reward("t99", 1.0)
 
 
-async def test_a_reward_says_when(family):
+async def test_a_reward_has_its_time(family):
     clocked = Loom(family._store, family._append, now=lambda: "then")
     await clocked.reward("a1", 1.0)
     await family.reward("a1", 2.0)
@@ -431,7 +431,7 @@ def test_a_turn_cannot_be_changed(family):
 
 
 @pytest.mark.rule("LOOM-3")
-def test_there_is_no_call_that_edits_or_deletes(family):
+def test_no_method_edits_or_deletes_a_record(family):
     store = family._store
     for face in (family, store):
         names = {name for name in dir(face) if not name.startswith("_")}
@@ -455,7 +455,7 @@ def test_an_ephemeral_result_is_kept_whole():
 
 
 @given(histories(), st.sampled_from(["memory", "jsonl"]))
-def test_the_turns_of_every_entity_are_those_that_were_committed(history, kind):
+def test_the_turns_of_an_entity_are_its_committed_turns(history, kind):
     with anywhere(kind) as place, place.open() as store:
         for batch in history.batches:
             store.append(batch)

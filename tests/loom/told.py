@@ -1,4 +1,4 @@
-"""Looms that a runtime wrote, for what reads looms: children, forks, folds, steering, errors, ephemeral results."""
+"""Looms written by a runtime, for tests of readers: children, forks, folds, steering, errors, ephemeral results."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class Drive:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
+        """The current state of the loop."""
         return self.loop.state
 
     def feed(self, event: Event) -> Action:

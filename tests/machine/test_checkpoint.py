@@ -31,7 +31,7 @@ def again(plan: Plan, state: Any) -> Any:
 
 @pytest.mark.rule("C-06")
 @given(scripts, st.data())
-def test_a_restored_state_continues_like_the_fold_of_the_whole_log(script: Script, data: st.DataObject) -> None:
+def test_a_restored_state_continues_like_the_replay_of_the_whole_log(script: Script, data: st.DataObject) -> None:
     drive = live(script)
     cut = data.draw(st.integers(0, len(drive.records)))
     kept = again(drive.plan, fold(drive.plan.shape, drive.records[:cut]))
@@ -39,7 +39,7 @@ def test_a_restored_state_continues_like_the_fold_of_the_whole_log(script: Scrip
 
 
 @pytest.mark.rule("C-06")
-def test_programs_and_their_snapshots_are_kept() -> None:
+def test_a_checkpoint_has_programs_and_their_snapshots() -> None:
     image = Blob.of_snapshot("toy", b"a sandbox", b"a key")
     kept = Snapshot(image.digest, image)
     drive = Drive(
@@ -59,7 +59,7 @@ def test_programs_and_their_snapshots_are_kept() -> None:
 
 @pytest.mark.rule("C-06")
 @given(st.data())
-def test_damaged_bytes_are_no_state_or_the_same(data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_give_the_same_state(data: st.DataObject) -> None:
     drive = Drive(cantrip(), say(call("look")), say(done()))
     drive.go()
     whole = encode_checkpoint(drive.plan, drive.state, BELOW)
@@ -69,14 +69,14 @@ def test_damaged_bytes_are_no_state_or_the_same(data: st.DataObject) -> None:
 
 
 @pytest.mark.rule("C-06")
-def test_values_that_only_json_can_express_are_not_kept() -> None:
+def test_a_state_with_values_that_msgpack_cannot_express_has_no_checkpoint() -> None:
     drive = Drive(cantrip(), say(done(2**70)))
     drive.go()
     assert encode_checkpoint(drive.plan, drive.state, BELOW) is None
 
 
 @pytest.mark.rule("C-06", "CALL-2")
-def test_a_kept_state_gets_the_call_of_its_plan() -> None:
+def test_a_restored_state_gets_the_call_of_its_plan() -> None:
     drive = Drive(cantrip(call=Call("Be kind.")), say(call("look")), say(done()))
     drive.go()
     for prompt in ("Be terse.", None, "Be kind."):

@@ -23,7 +23,7 @@ from tests.machine.test_loop_properties import Script, live, scripts
 
 @pytest.mark.rule("C-01", "C-02")
 @given(scripts, st.booleans())
-def test_the_live_state_is_the_fold_of_the_log_as_it_was_written(script: Script, summed_up: bool) -> None:
+def test_the_live_state_equals_the_replayed_log(script: Script, summed_up: bool) -> None:
     drive = live(script._replace(folding=Folding(script.folding.trigger_after_turns, 0.5, summary=summed_up)))
     read = [decode(encode(record)) for record in drive.records]
     assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
@@ -43,7 +43,7 @@ moves = st.lists(
 
 @pytest.mark.rule("C-01", "C-02", "C-41")
 @given(scripts, moves)
-def test_the_live_state_is_the_fold_of_a_log_with_moves(script: Script, moves: list[Cantrip]) -> None:
+def test_the_live_state_equals_the_replayed_log_with_moves(script: Script, moves: list[Cantrip]) -> None:
     drive = live(script._replace(lasting=True), moves=moves)
     read = [decode(encode(record)) for record in drive.records]
     assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
@@ -52,7 +52,7 @@ def test_the_live_state_is_the_fold_of_a_log_with_moves(script: Script, moves: l
 
 @pytest.mark.rule("C-01", "C-41")
 @pytest.mark.parametrize("medium", ["tools", "javascript"])
-def test_a_move_to_another_medium_keeps_the_words_and_drops_the_sandbox(medium: Any) -> None:
+def test_a_move_to_another_medium_keeps_the_conversation_and_drops_the_sandbox(medium: Any) -> None:
     def made(medium: Any) -> Cantrip:
         return Cantrip("test:model", circle=Circle(["done", echo], [max_turns(9)], medium=medium))
 
@@ -74,7 +74,7 @@ def test_a_move_to_another_medium_keeps_the_words_and_drops_the_sandbox(medium: 
 
 @pytest.mark.rule("C-01")
 @given(scripts)
-def test_a_log_can_be_folded_without_its_cantrip(script: Script) -> None:
+def test_a_log_can_be_replayed_without_its_cantrip(script: Script) -> None:
     drive = live(script)
     if drive.state.phase in (Phase.IDLE, Phase.OVER):
         told = outcome_of(drive.records)
@@ -103,7 +103,7 @@ def test_a_summary_is_paid_for_once_also_after_a_failure_and_a_restart() -> None
 
 
 @pytest.mark.rule("C-62")
-def test_the_tokens_of_an_answer_that_breaks_the_contract_are_booked() -> None:
+def test_the_tokens_of_an_answer_that_breaks_the_contract_count() -> None:
     drive = Drive(cantrip(), Failed("neither content nor calls", Usage(90_000, 10_000)))
     outcome = drive.go()
     assert outcome.usage == Usage(90_000, 10_000)
@@ -131,7 +131,7 @@ class TestFoldingByWindow:
 
     @pytest.mark.rule("C-61")
     @pytest.mark.parametrize("summary", [False, True])
-    def test_a_context_that_is_too_long_is_folded_once_and_the_query_asked_again(self, summary: bool) -> None:
+    def test_a_context_that_is_too_long_is_folded_once_and_the_query_repeated(self, summary: bool) -> None:
         steps = [say(call("look")) for _ in range(4)]
         too_long = Failed("context too long", overflows=True)
         drive = Drive(cantrip(folding=Folding(keep_turns=1, summary=summary)), *steps, too_long, say(done("well")))
@@ -152,7 +152,7 @@ class TestFoldingByWindow:
 @pytest.mark.rule("C-01")
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["steer", "look", "child"]), max_size=8))
-def test_steering_between_turns_is_folded_where_it_came(kinds: list[str]) -> None:
+def test_a_steering_message_between_turns_is_folded_at_its_position(kinds: list[str]) -> None:
     replies: list[Any] = []
     for kind in kinds:
         if kind == "steer":

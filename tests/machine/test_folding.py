@@ -38,7 +38,7 @@ class TestDue:
             (Folding(), 1000, False, 0),
         ],
     )
-    def test_by_turns(self, folding: Folding, unfolded: int, due: bool, remaining: int) -> None:
+    def test_a_fold_is_due_by_turns(self, folding: Folding, unfolded: int, due: bool, remaining: int) -> None:
         assert folding.due(unfolded, 10**9, None) is due
         if due:
             assert folding.remaining(unfolded) == remaining
@@ -47,11 +47,13 @@ class TestDue:
     @pytest.mark.parametrize(
         ("unfolded", "tokens", "due"), [(10, 800, False), (10, 801, True), (2, 801, True), (1, 801, False)]
     )
-    def test_by_the_share_of_the_window_80_percent_by_default(self, unfolded: int, tokens: int, due: bool) -> None:
+    def test_a_fold_is_due_by_a_share_of_the_window_80_percent_by_default(
+        self, unfolded: int, tokens: int, due: bool
+    ) -> None:
         assert Folding().due(unfolded, tokens, 1000) is due
 
     @pytest.mark.rule("D-007")
-    def test_by_either(self) -> None:
+    def test_a_fold_is_due_by_turns_or_by_the_window(self) -> None:
         both = Folding(3, trigger_at=0.5)
         assert both.due(4, 0, 1000)
         assert both.due(2, 501, 1000)
@@ -88,7 +90,7 @@ class TestDue:
 
 class TestView:
     @pytest.mark.rule("D-007", "LOOM-5", "LOOM-6", "CALL-5")
-    def test_older_turns_show_as_a_marker_after_call_and_intent(self) -> None:
+    def test_a_marker_after_call_and_intent_replaces_older_turns(self) -> None:
         drive = Drive(cantrip(call=Call("Never forget this"), folding=Folding(3)), *steps(5))
         drive.go("the task")
         assert texts(drive.queries[3])[-1] == "tool 3"
@@ -131,7 +133,7 @@ class TestView:
             assert record.marker in [message.content for message in step.action.messages]
 
     @pytest.mark.rule("PROD-4", "D-007")
-    def test_by_the_crystals_window_without_any_setting(self) -> None:
+    def test_a_fold_is_due_by_the_crystals_window_without_any_setting(self) -> None:
         replies = [
             say(call("echo", text="big"), usage=Usage(300, 1)),
             say(call("echo", text="bigger"), usage=Usage(900, 1)),
@@ -150,7 +152,7 @@ class TestView:
         assert not any(isinstance(record, Folded) for record in drive.records)
 
     @pytest.mark.rule("D-007")
-    def test_a_query_that_failed_is_no_reason_to_fold_again(self) -> None:
+    def test_a_failed_query_does_not_fold_again(self) -> None:
         full = [say(call("echo", text=str(n)), usage=Usage(10 * n, 1)) for n in range(1, 8)]
         drive = Drive(
             cantrip(folding=Folding(keep_turns=6)), *full, Failed("down"), say(done()), lasting=True, window=90
@@ -182,7 +184,7 @@ class TestView:
         ]
 
     @pytest.mark.rule("D-007")
-    def test_an_intent_that_comes_after_the_fold_stands_where_it_came(self) -> None:
+    def test_an_intent_after_a_fold_is_shown_at_its_position(self) -> None:
         drive = Drive(cantrip(folding=Folding(1)), say("one"), say("two"), say("three"), lasting=True)
         for intent in ("first", "second", "third"):
             drive.go(intent)
@@ -202,14 +204,14 @@ class TestView:
 
 class TestEphemeral:
     @pytest.mark.rule("D-010", "PROD-5")
-    def test_a_placeholder_stands_in_the_very_next_query(self) -> None:
+    def test_a_placeholder_replaces_an_ephemeral_result_in_the_next_query(self) -> None:
         drive = Drive(cantrip(), say(call("page", path="big.txt")), say(done()))
         drive.go()
         assert texts(drive.queries[1])[-1] == "tool [ephemeral:page]"
         assert "the whole of big.txt" not in str(drive.queries[1])
 
     @pytest.mark.rule("PROD-5", "D-010")
-    def test_the_loom_keeps_the_whole(self) -> None:
+    def test_the_loom_keeps_an_ephemeral_result_whole(self) -> None:
         drive = Drive(cantrip(), say(call("page", path="big.txt")), say(done()))
         drive.go()
         assert drive.turns[0].observation == "the whole of big.txt"
@@ -217,7 +219,7 @@ class TestEphemeral:
         assert first.observation.result == "the whole of big.txt"
 
     @pytest.mark.rule("D-010")
-    def test_with_visible_for_it_shows_that_many_queries_and_then_no_more(self) -> None:
+    def test_a_result_with_visible_for_is_shown_in_that_many_queries(self) -> None:
         drive = Drive(cantrip(), say(call("glance", path="x")), say(call("look")), say(call("look")), say(done()))
         drive.go()
         assert [texts(query)[2] for query in drive.queries[1:]] == [
@@ -227,7 +229,7 @@ class TestEphemeral:
         ]
 
     @pytest.mark.rule("D-010")
-    def test_a_query_that_was_made_does_not_fade_afterwards(self) -> None:
+    def test_a_query_that_was_made_does_not_change_later(self) -> None:
         drive = Drive(cantrip(), say(call("glance", path="x")), say(call("look")), say(done()))
         drive.go()
         assert texts(drive.asks[1].messages)[-1] == "tool a look at x"
@@ -241,7 +243,7 @@ class TestEphemeral:
 
     @pytest.mark.rule("CIRCLE-5")
     @pytest.mark.parametrize("gate", ["page", "glance"])
-    def test_its_failure_is_seen(self, gate: str) -> None:
+    def test_the_error_of_an_ephemeral_gate_is_shown(self, gate: str) -> None:
         failing = cantrip(gates=["done", *(one for one in cantrip().circle.gates if one.name == gate)])
         drive = Drive(failing, say(call(gate, path="x")), say(done()))
         drive.run_gate = lambda action: Observation(gate, None, "no such file", True, action.call.id, True)
@@ -249,7 +251,7 @@ class TestEphemeral:
         assert texts(drive.queries[1])[-1] == "tool no such file"
         assert drive.queries[1][-1].is_error
 
-    def test_children_may_be_asked_for_large_things_too(self) -> None:
+    def test_a_delegation_gate_can_be_ephemeral(self) -> None:
         gates = [one.with_(ephemeral=True) if one.name == "call_agent" else one for one in cantrip().circle.gates]
         drive = Drive(cantrip(gates=gates), say(call("call_agent", intent="sub")), say(done()))
         drive.go()

@@ -1,4 +1,4 @@
-"""The loop of an entity, one behaviour a test: which turns it makes, what it asks, how it ends."""
+"""The loop of an entity, one behaviour per test: its turns, its queries and its ends."""
 
 import re
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ class TestIntent:
         assert len(drive.state.conversation.context) == 0
 
     @pytest.mark.rule("INTENT-1")
-    def test_a_send_without_one_changes_nothing(self) -> None:
+    def test_a_send_without_an_intent_changes_nothing(self) -> None:
         drive = Drive(cantrip(), say(done()), lasting=True)
         drive.go()
         before = drive.state
@@ -106,7 +106,7 @@ class TestIntent:
 
     @pytest.mark.rule("INTENT-2", "LOOP-5")
     @pytest.mark.parametrize("prompt", [None, ""])
-    def test_without_a_system_prompt_it_is_all_there_is(self, prompt: str | None) -> None:
+    def test_the_intent_is_the_only_message_without_a_system_prompt(self, prompt: str | None) -> None:
         drive = Drive(cantrip(call=Call(prompt)), say(done()))
         drive.go("my task")
         assert texts(drive.queries[0]) == ["user my task"]
@@ -129,7 +129,7 @@ class TestIntent:
         assert {query[0].content for query in drive.queries} == {"one thing"}
 
     @pytest.mark.rule("INTENT-3", "D-001")
-    def test_a_further_intent_stands_after_the_first(self) -> None:
+    def test_a_further_intent_is_placed_after_the_first(self) -> None:
         drive = Drive(cantrip(), say("first answer"), say("second answer"), lasting=True)
         assert drive.go("first").result == "first answer"
         assert drive.go("second").result == "second answer"
@@ -151,7 +151,7 @@ class TestTurnCycle:
         ]
 
     @pytest.mark.rule("LOOP-5", "ENTITY-3")
-    def test_every_query_shows_all_that_was(self) -> None:
+    def test_every_query_has_all_earlier_messages(self) -> None:
         drive = Drive(cantrip(), *[say(call("echo", text=str(n))) for n in range(4)], say(done()))
         drive.go()
         assert [len(query) for query in drive.queries] == [1, 3, 5, 7, 9]
@@ -159,7 +159,7 @@ class TestTurnCycle:
             assert later[: len(earlier)] == earlier
 
     @pytest.mark.rule("LOOM-1")
-    def test_records_of_one_turn_in_order(self) -> None:
+    def test_the_records_of_a_turn_are_in_order(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="a")), say(done()))
         drive.go()
         kinds = [[type(record) for record in step.records] for step in drive.transitions]
@@ -170,7 +170,7 @@ class TestTurnCycle:
             [Utterance, GateFinished, Committed, Ended],
         ]
 
-    def test_an_idempotent_gate_needs_no_start(self) -> None:
+    def test_an_idempotent_gate_has_no_start_record(self) -> None:
         drive = Drive(cantrip(), say(call("look")), say(done()))
         drive.go()
         assert not any(isinstance(record, GateStarted) for record in drive.records)
@@ -185,7 +185,7 @@ class TestTurnCycle:
         assert len({turn.id for turn in turns}) == 4
 
     @pytest.mark.rule("CALL-4", "ENTITY-2")
-    def test_the_log_begins_with_the_call_and_the_id_that_was_handed_in(self) -> None:
+    def test_the_log_begins_with_the_call_and_the_given_id(self) -> None:
         made = cantrip(call=Call("Be kind", temperature=0.5))
         drive = Drive(made, say(done()), entity_id="someone")
         drive.go()
@@ -222,7 +222,7 @@ class TestTurnCycle:
         assert [turn.metadata.duration_ms for turn in drive.turns] == [1000, 500]
         assert drive.turns[0].metadata.timestamp == "2023-11-14T22:13:22.000Z"
 
-    def test_code_beside_text_is_neither_lost_nor_hidden(self) -> None:
+    def test_code_beside_text_is_recorded_and_shown(self) -> None:
         drive = Drive(cantrip(), Response("I would run:", code="x = 1"))
         assert drive.go().result == "I would run:\nx = 1"
         assert (drive.turns[0].content, drive.turns[0].code) == ("I would run:", "x = 1")
@@ -231,7 +231,7 @@ class TestTurnCycle:
 
 class TestCalls:
     @pytest.mark.rule("CIRCLE-7")
-    def test_they_run_in_the_order_of_the_utterance(self) -> None:
+    def test_calls_run_in_the_order_of_the_utterance(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="first"), call("echo", text="second"), done()))
         drive.go()
         assert [(seen.gate, seen.result) for seen in drive.turns[0].gate_calls] == [
@@ -275,7 +275,7 @@ class TestCalls:
         assert drive.queries[1][-1].is_error
 
     @pytest.mark.rule("CIRCLE-6", "CIRCLE-5")
-    def test_a_gate_that_was_taken_away_is_an_observation(self) -> None:
+    def test_a_call_of_a_removed_gate_is_an_error_observation(self) -> None:
         drive = Drive(cantrip(max_turns(9), remove_gate("echo")), say(call("echo", text="x")), say(done()))
         drive.go()
         (seen,) = drive.turns[0].gate_calls
@@ -293,7 +293,7 @@ class TestCalls:
             (ToolCall("", "echo", None, "{oops"), "arguments are no JSON object"),
         ],
     )
-    def test_a_call_that_cannot_be_is_an_observation_and_takes_no_further_step(self, made: ToolCall, why: str) -> None:
+    def test_an_invalid_call_is_an_error_observation_without_an_action(self, made: ToolCall, why: str) -> None:
         drive = Drive(cantrip(), say(made), say(done()))
         drive.go()
         assert drive.phases == [Phase.ASKING, Phase.ASKING, Phase.OVER]
@@ -316,7 +316,7 @@ class TestCalls:
         drive.go()
         assert [seen.result for turn in drive.turns for seen in turn.gate_calls] == ["x", "y", "x", "y", "ok"]
 
-    def test_a_result_for_another_call_is_a_bug_of_the_driver(self) -> None:
+    def test_a_result_for_another_call_raises(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="x")))
         drive.go(upto=Run)
         with pytest.raises(AssertionError, match="tool result without matching tool call"):
@@ -325,7 +325,7 @@ class TestCalls:
 
 class TestTextOnly:
     @pytest.mark.rule("D-004", "LOOP-2")
-    def test_text_alone_ends_the_loop_when_done_is_not_required(self) -> None:
+    def test_text_alone_ends_the_episode_when_done_is_not_required(self) -> None:
         drive = Drive(cantrip(), say("The answer is 42"))
         outcome = drive.go()
         assert (outcome.result, outcome.terminated) == ("The answer is 42", True)
@@ -400,7 +400,7 @@ class TestWards:
         assert drive.ran == [("echo", {"text": "1"})]
 
     @pytest.mark.rule("LOOP-4")
-    def test_a_budget_that_children_spent_truncates_too(self) -> None:
+    def test_a_budget_that_children_spent_truncates_the_parent(self) -> None:
         drive = Drive(cantrip(max_tokens(30)), say(call("call_agent", intent="sub"), call("echo", text="1")))
         drive.go(upto=Spawn)
         outcome = drive.go(Returned((ChildOutcome("x", None, Usage(9, 9)),)))
@@ -435,7 +435,7 @@ class TestWards:
         assert outcome.last_turn is None
 
     @pytest.mark.rule("CIRCLE-6", "CIRCLE-7")
-    def test_calls_past_those_that_a_turn_may_make_are_refused_one_by_one(self) -> None:
+    def test_each_call_beyond_max_gate_calls_is_refused(self) -> None:
         three = say(call("echo", text="a"), call("echo", text="b"), call("echo", text="c"))
         run = Drive(cantrip(max_turns(9), max_gate_calls(2)), three, say(done()))
         assert run.go().result == "ok"
@@ -446,7 +446,7 @@ class TestWards:
         ]
 
     @pytest.mark.rule("CIRCLE-6", "LOOP-3")
-    def test_done_is_a_call_like_any_other_to_that(self) -> None:
+    def test_done_counts_towards_max_gate_calls(self) -> None:
         run = Drive(cantrip(max_turns(2), max_gate_calls(1)), say(call("echo", text="a"), done()), say(done("now")))
         assert run.go().result == "now"
         assert not run.turns[0].terminated
@@ -489,12 +489,12 @@ class TestLasting:
         drive.go()
         assert drive.go().usage == USAGE + USAGE
 
-    def test_a_spent_budget_ends_it_for_good(self) -> None:
+    def test_a_spent_budget_ends_a_long_lived_entity_for_good(self) -> None:
         drive = Drive(cantrip(max_turns(1), max_cost(0.25)), say(call("look")), lasting=True)
         assert drive.go().ward == "max_cost"
         assert drive.state.phase is Phase.OVER
 
-    def test_a_turn_after_a_failure_takes_the_place_that_was_kept_for_it(self) -> None:
+    def test_the_turn_after_a_failure_gets_the_reserved_number(self) -> None:
         drive = Drive(cantrip(), Failed("down"), say(done()), lasting=True)
         failed = drive.go("one")
         assert (failed.error, failed.terminated, failed.truncated, failed.last_turn) == ("down", False, False, None)
@@ -529,7 +529,7 @@ class TestChildren:
         assert (outcome.usage, outcome.subtree_usage) == (USAGE, USAGE + Usage(3, 1))
 
     @pytest.mark.rule("LOOP-1", "COMP-4")
-    def test_the_context_shows_no_seam(self) -> None:
+    def test_the_context_shows_a_split_turn_as_one_utterance(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="a"), call("call_agent", intent="sub")), say(done()))
         drive.go()
         assert texts(drive.queries[1]) == [
@@ -540,7 +540,7 @@ class TestChildren:
         ]
 
     @pytest.mark.rule("LOOM-8")
-    def test_two_children_in_a_row_hang_from_two_turns(self) -> None:
+    def test_two_children_in_a_row_belong_to_two_turns(self) -> None:
         ask = [call("call_agent", intent="a"), call("call_agent", intent="b"), done()]
         drive = Drive(cantrip(), say(*ask))
         drive.go()
@@ -555,7 +555,7 @@ class TestChildren:
         assert third.parent_id == second.id
 
     @pytest.mark.rule("LOOP-4")
-    def test_a_continuation_is_no_further_utterance(self) -> None:
+    def test_a_continuation_does_not_count_as_an_utterance(self) -> None:
         delegate = say(call("call_agent", intent="a"))
         drive = Drive(cantrip(max_turns(2)), delegate, delegate)
         assert drive.go().ward == "max_turns"
@@ -590,7 +590,7 @@ class TestChildren:
 
     @pytest.mark.rule("COMP-8")
     @pytest.mark.parametrize(("failing", "is_error"), [({"a"}, False), ({"a", "b"}, True)])
-    def test_in_a_batch_each_child_has_its_own_outcome(self, failing: set[str], is_error: bool) -> None:
+    def test_each_child_of_a_batch_has_its_own_outcome(self, failing: set[str], is_error: bool) -> None:
         def outcome(child: Any) -> ChildOutcome:
             intent = child.request.intent
             return ChildOutcome(None, f"{intent} fell") if intent in failing else ChildOutcome(intent)
@@ -602,7 +602,7 @@ class TestChildren:
         assert seen.result[0] == {"is_error": True, "error": "a fell"}
 
     @pytest.mark.rule("COMP-6")
-    def test_at_depth_0_calling_it_names_the_limit(self) -> None:
+    def test_call_agent_at_depth_0_is_an_error_that_names_the_limit(self) -> None:
         drive = Drive(cantrip(max_turns(9), max_depth(0)), say(call("call_agent", intent="a")), say(done()))
         drive.go()
         assert [tool.name for tool in drive.asks[0].tools if "agent" in tool.name] == []
@@ -627,7 +627,7 @@ class TestChildren:
             (call("call_agent", intent="a", max_turns=0), "max_turns"),
         ],
     )
-    def test_a_child_that_may_not_be_is_an_observation(self, asked: ToolCall, why: str) -> None:
+    def test_a_refused_delegation_is_an_error_observation(self, asked: ToolCall, why: str) -> None:
         drive = Drive(cantrip(), say(asked), say(done()))
         drive.go()
         seen = drive.turns[0].gate_calls[0]
@@ -636,7 +636,7 @@ class TestChildren:
         assert drive.spawned == []
 
     @pytest.mark.rule("COMP-1")
-    def test_parameters_that_a_circle_states_itself_do_not_let_more_through(self) -> None:
+    def test_a_delegation_gate_with_other_parameters_still_validates_its_requests(self) -> None:
         own = Gate.of(None, name="call_agent", parameters={"type": "object"}, description="mine")
         drive = Drive(
             cantrip(gates=["done", own]), say(call("call_agent")), say(call("call_agent", intent="x"), done())
@@ -674,7 +674,7 @@ class TestStopped:
     """From outside, in each phase: nothing that happened is lost, every call has a result."""
 
     @pytest.mark.rule("LOOM-7", "ENTITY-4")
-    def test_while_the_crystal_is_asked_no_turn_is_made_up(self) -> None:
+    def test_stopping_during_a_query_records_no_turn(self) -> None:
         drive = Drive(cantrip(), say(call("echo", text="1")), Stopped("cancelled", "by the caller"))
         outcome = drive.go()
         assert (outcome.truncated, outcome.reason, outcome.ward) == (True, "cancelled", None)
@@ -701,7 +701,7 @@ class TestStopped:
         assert outcome.summary == "stopped (timeout(5)) after 1 turn; gates run: echo"
 
     @pytest.mark.rule("LOOM-8", "LOOM-7")
-    def test_while_children_run_the_continuation_is_committed(self) -> None:
+    def test_stopping_while_children_run_commits_the_continuation(self) -> None:
         drive = Drive(cantrip(), say(call("call_agent", intent="a"), done()))
         drive.go(upto=Spawn)
         outcome = drive.go(Stopped("parent_ended", "the parent ended"))
@@ -710,14 +710,14 @@ class TestStopped:
         assert [seen.content.split(":")[0] for seen in second.gate_calls] == ["outcome unknown", "not run"]
         assert (outcome.reason, outcome.last_turn) == ("parent_ended", second.id)
 
-    def test_while_idle_nothing_but_the_end_is_recorded(self) -> None:
+    def test_stopping_an_idle_entity_records_only_its_end(self) -> None:
         drive = Drive(cantrip(), say(done()), lasting=True)
         drive.go()
         drive.go(Stopped("cancelled", "enough"))
         assert [type(record) for record in drive.transitions[-1].records] == [Ended]
         assert drive.state.phase is Phase.OVER
 
-    def test_a_lasting_entity_is_over_too(self) -> None:
+    def test_stopping_ends_a_long_lived_entity(self) -> None:
         drive = Drive(cantrip(), Stopped("budget", "max_cost(1)"), lasting=True)
         assert drive.go().ward == "budget"
         assert drive.state.phase is Phase.OVER
@@ -891,7 +891,7 @@ class TestTable:
         stated = {(row.phase, row.event, row.after, row.action) for row in diagram.table()}
         assert stated == every_transition()
 
-    def test_every_other_event_is_a_bug_of_the_driver(self) -> None:
+    def test_every_event_that_the_table_does_not_list_raises(self) -> None:
         plan = Plan.of(cantrip(), "e1")
         events: list[Event] = [
             Begin("x"),
@@ -910,7 +910,7 @@ class TestTable:
                     with pytest.raises(AssertionError, match=f"cannot happen to an entity that is {phase.value}"):
                         loop.advance(Moment(0, 0, "t"), event)
 
-    def test_the_diagram_in_the_docs_is_drawn_from_it(self) -> None:
+    def test_the_diagram_in_the_docs_is_up_to_date(self) -> None:
         assert diagram.main(["--check"]) == 0
 
     def test_the_diagram_has_an_arrow_for_each_row(self) -> None:
@@ -923,7 +923,7 @@ class TestTable:
         assert arrows == {(row.phase, row.after) for row in diagram.table() if row.phase != row.after}
 
 
-def test_a_copy_of_a_state_does_not_change_with_it() -> None:
+def test_a_copy_of_a_state_does_not_change_with_the_original() -> None:
     drive = Drive(cantrip(), say(call("page", path="x")), say(call("call_agent", intent="a"), call("look"), done()))
     drive.go()
     log: list[Record] = []
@@ -932,7 +932,7 @@ def test_a_copy_of_a_state_does_not_change_with_it() -> None:
         log += step.records
 
 
-def test_finish_tells_the_last_turn() -> None:
+def test_finish_has_the_last_turn() -> None:
     drive = Drive(cantrip(), say(call("look")), say(done()))
     assert drive.go().last_turn == drive.turns[-1].id
     assert isinstance(drive.transitions[-1].action, Finish)

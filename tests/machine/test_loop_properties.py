@@ -1,4 +1,4 @@
-"""Laws of the loop, for any script: whatever the crystal says, the gates do and the outside stops, these hold."""
+"""Laws of the loop that hold for any script, any results of gates and any stop from outside."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -176,7 +176,7 @@ def test_two_utterances_never_follow_each_other(script: Script) -> None:
 
 @pytest.mark.rule("LOOM-2", "D-008")
 @law
-def test_turns_are_numbered_from_1_and_each_hangs_from_the_one_before(script: Script) -> None:
+def test_turns_are_numbered_from_1_and_each_follows_the_one_before(script: Script) -> None:
     drive = live(script, parent_turn="above")
     done = drive.committed()
     assert [one.sequence for one in done] == list(range(1, len(done) + 1))
@@ -186,7 +186,7 @@ def test_turns_are_numbered_from_1_and_each_hangs_from_the_one_before(script: Sc
 
 @pytest.mark.rule("LOOP-3", "LOOP-4", "LOOM-7")
 @law
-def test_an_episode_ends_in_exactly_one_way_and_only_its_last_turn_says_so(script: Script) -> None:
+def test_an_episode_has_exactly_one_outcome_and_only_its_last_turn_has_it(script: Script) -> None:
     drive = live(script)
     episode: list[Committed] = []
     for step in drive.transitions:
@@ -205,7 +205,7 @@ def test_an_episode_ends_in_exactly_one_way_and_only_its_last_turn_says_so(scrip
 
 @pytest.mark.rule("ENTITY-4", "LOOM-7")
 @law
-def test_the_end_of_an_entity_and_of_an_episode_that_no_turn_ends_is_the_last_that_is_recorded(script: Script) -> None:
+def test_the_record_of_an_end_is_the_last_record(script: Script) -> None:
     for step in live(script).transitions:
         ended = of(Ended, step.records)
         if isinstance(step.action, Finish) and (step.after.phase is Phase.OVER or step.action.outcome.error):
@@ -271,7 +271,7 @@ def test_the_context_only_grows(script: Script) -> None:
 
 @pytest.mark.rule("LOOP-5", "D-007", "LOOM-6", "CALL-5", "CALL-2")
 @law
-def test_a_query_is_the_call_and_the_intent_and_a_marker_and_the_newest_turns(script: Script) -> None:
+def test_a_folded_query_has_the_call_the_intent_a_marker_and_the_newest_turns(script: Script) -> None:
     drive = live(script)
     asked = [step for step in drive.transitions if isinstance(step.action, Ask)]
     for step, query in zip(asked, drive.queries, strict=True):
@@ -445,7 +445,7 @@ def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: S
 
 @pytest.mark.rule("LOOM-4")
 @given(scripts, scripts)
-def test_a_fork_of_a_fork_begins_with_all_that_both_went_through(one: Script, two: Script) -> None:
+def test_a_fork_of_a_fork_begins_with_the_path_of_both(one: Script, two: Script) -> None:
     lineage = up_to_last_turn(live(one).records)
     assume(lineage)
     fork = fork_of(lineage, two, "e2")

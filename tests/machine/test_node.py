@@ -1,4 +1,4 @@
-"""What a node decides: the decisions of `machine/node.py`, as tables of cases."""
+"""The decisions of a node (`machine/node.py`), as tables of cases."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a node takes: the decisions of `machine/placement.py`, as tables of cases and as laws."""
+"""The placement of entities (`machine/placement.py`), as tables of cases and as laws."""
 
 import math
 from collections import Counter
@@ -51,7 +51,7 @@ def settle(nodes: list[Member], unowned: list[Candidate]) -> Counter[str]:
 
 
 @pytest.mark.rule("N-11")
-def test_the_entities_of_a_dead_node_are_shared_out() -> None:
+def test_the_entities_of_a_dead_node_are_distributed() -> None:
     taken = settle(members((2000, 0), (2000, 0), (2000, 0)), orphans(1000))
     assert sum(taken.values()) == 1000
     assert max(taken.values()) < 1000 / 3 * 1.15
@@ -72,7 +72,7 @@ def test_casts_on_equal_nodes_spread_evenly() -> None:
 
 @pytest.mark.rule("N-16")
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4), st.integers(0, 12))
-def test_all_is_taken_for_which_there_is_room_and_no_more(rooms: list[tuple[int, int]], count: int) -> None:
+def test_as_many_entities_are_taken_as_there_is_room(rooms: list[tuple[int, int]], count: int) -> None:
     nodes = members(*rooms)
     room = {one.owner: one.room for one in nodes}
     taken = settle(nodes, orphans(count))
@@ -82,7 +82,7 @@ def test_all_is_taken_for_which_there_is_room_and_no_more(rooms: list[tuple[int,
 
 @pytest.mark.rule("N-10")
 @given(st.integers(1, 5), st.text(min_size=1, max_size=8))
-def test_of_all_nodes_exactly_one_is_first(count: int, entity: str) -> None:
+def test_exactly_one_of_all_nodes_is_first(count: int, entity: str) -> None:
     nodes = members(*[(10, n) for n in range(count)])
     ranks = [rank(one, Candidate(entity, "c1"), nodes) for one in nodes]
     assert sorted(ranks) == list(range(count))

@@ -51,7 +51,7 @@ def drive(*replies: Any, wards: tuple[Any, ...] = (), **plan: Any) -> Drive:
     return Drive(circle(*wards), *replies, **plan)
 
 
-class TestWhatAProgramIs:
+class TestParsing:
     @pytest.mark.parametrize(
         ("text", "code"),
         [
@@ -86,24 +86,24 @@ class TestWhatAProgramIs:
     def test_a_given_program_may_still_be_in_a_fenced_block(self, said: str, code: str) -> None:
         assert code_in(Response(code=said), "python") == code
 
-    def test_a_tools_circle_has_no_program(self) -> None:
+    def test_a_response_in_a_tools_circle_has_no_program(self) -> None:
         assert code_in(Response(content="```python\nx\n```"), "tools") is None
 
     @pytest.mark.rule("D-004")
-    def test_text_alone_ends_it_as_anywhere(self) -> None:
+    def test_text_without_a_program_ends_the_episode(self) -> None:
         assert drive(Response(content="the answer")).go().result == "the answer"
 
 
-class TestATurn:
+class TestTurn:
     @pytest.mark.rule("CIRCLE-4", "LOOP-1")
-    def test_the_crystal_sees_the_output_and_the_last_value(self) -> None:
+    def test_the_observation_has_the_output_and_the_last_value(self) -> None:
         run = drive(CODE, Computed([1, 2], "hello\n"), CODE, DONE, Computed())
         run.go()
         assert [m.role for m in run.queries[1]] == ["user", "assistant", "user"]
         assert run.queries[1][-1].content == "hello\n=> [1,2]"
 
     @pytest.mark.rule("CIRCLE-5")
-    def test_its_error_is_an_observation(self) -> None:
+    def test_the_error_of_a_program_is_an_observation(self) -> None:
         run = drive(CODE, Computed(error="NameError: y"), CODE, DONE, Computed())
         run.go()
         (seen,) = run.turns[0].gate_calls
@@ -111,7 +111,7 @@ class TestATurn:
         assert "NameError: y" in run.queries[1][-1].content
 
     @pytest.mark.rule("CIRCLE-3", "D-005")
-    def test_a_gate_answers_it_and_is_recorded_with_its_arguments(self) -> None:
+    def test_a_gate_call_of_a_program_is_answered_and_recorded_with_its_arguments(self) -> None:
         run = drive(CODE, Called("echo", {"text": "hi"}), Computed("hi"), CODE, DONE, Computed())
         run.go()
         (answer,) = [t.action for t in run.transitions if isinstance(t.action, Answer)][:1]
@@ -121,7 +121,7 @@ class TestATurn:
         assert ended.result == {"value": "hi"}
 
     @pytest.mark.rule("D-003", "CIRCLE-8")
-    def test_done_ends_it_after_the_program_has_run_to_its_end_without_gates(self) -> None:
+    def test_done_ends_the_episode_after_the_program_has_finished_without_gates(self) -> None:
         run = drive(CODE, DONE, Called("echo", {"text": "late"}), Computed(error="RuntimeError"))
         outcome = run.go()
         assert (outcome.result, outcome.terminated) == (42, True)
@@ -142,7 +142,7 @@ class TestATurn:
             (max_depth(0), Called("call_agent", {"intent": "x"}), "max_depth is 0"),
         ],
     )
-    def test_a_gate_that_is_warded_off_answers_with_an_error(self, ward: Any, call: Called, text: str) -> None:
+    def test_a_removed_gate_answers_a_program_with_an_error(self, ward: Any, call: Called, text: str) -> None:
         run = drive(CODE, call, Computed(), CODE, DONE, Computed(), wards=(ward,))
         run.go()
         (answer,) = [t.action for t in run.transitions if isinstance(t.action, Answer)][:1]
@@ -150,7 +150,7 @@ class TestATurn:
         assert text in answer.value
 
     @pytest.mark.rule("COMP-1")
-    def test_a_child_that_may_not_be_is_an_error_that_the_program_catches(self) -> None:
+    def test_a_refused_delegation_is_an_error_that_the_program_can_catch(self) -> None:
         call = Called("call_agent", {"intent": "x", "gates": ["fetch"]})
         run = drive(CODE, call, Computed(error="cannot grant gate"), CODE, DONE, Computed())
         run.go()
@@ -158,7 +158,7 @@ class TestATurn:
         assert run.turns[0].gate_calls[0].is_error
 
     @pytest.mark.rule("LOOM-8", "COMP-5")
-    def test_a_child_cuts_the_turn_in_two(self) -> None:
+    def test_a_delegation_splits_the_turn_of_a_program(self) -> None:
         run = drive(CODE, Called("call_agent", {"intent": "sub"}), DONE, Computed())
         run.go()
         first, second = run.turns
@@ -171,13 +171,13 @@ class TestATurn:
         outcome = drive(CODE, Computed(), CODE, Computed(), wards=(max_turns(2),)).go()
         assert (outcome.truncated, outcome.ward) == (True, "max_turns")
 
-    def test_a_stopped_program_is_committed_as_it_stands(self) -> None:
+    def test_a_stopped_program_is_committed_with_its_results_so_far(self) -> None:
         run = drive(CODE, Called("echo", {"text": "x"}), Stopped("timeout", "timeout(1)"))
         assert run.go().ward == "timeout"
         (turn,) = run.turns
         assert [seen.is_error for seen in turn.gate_calls] == [False, True]
 
-    def test_the_intents_data_is_a_variable_once_and_never_in_the_prompt(self) -> None:
+    def test_the_data_of_an_intent_is_a_variable_and_never_in_the_prompt(self) -> None:
         run = drive(CODE, Computed(), CODE, DONE, Computed())
         run.go(Begin("go", {"documents": ["a"]}))
         first, second = [t.action for t in run.transitions if isinstance(t.action, Compute)]
@@ -200,7 +200,7 @@ class TestATurn:
             "through gates is not"
         )
 
-    def test_a_call_of_tools_is_obeyed_too(self) -> None:
+    def test_a_tool_call_in_a_code_circle_is_carried_out(self) -> None:
         reply = Response.of({"tool_calls": [{"gate": "done", "args": {"answer": 5}}]})
         assert drive(reply).go().result == 5
 
@@ -339,7 +339,7 @@ class TestSnapshots:
         assert left.snapshot.blob is None, "a state holds no images"
 
     @pytest.mark.rule("CIRCLE-9")
-    def test_a_call_whose_start_is_recorded_refers_to_the_program_that_waits(self) -> None:
+    def test_the_record_of_a_gate_start_refers_to_the_snapshot_of_the_waiting_program(self) -> None:
         calls = [Called("echo", {"text": "a"}, "", snapshot("one")), Called("look", {}, "", snapshot("two"))]
         run = drive(CODE, *calls, Computed(), CODE, DONE, Computed())
         run.go()
@@ -349,7 +349,7 @@ class TestSnapshots:
         assert turn.snapshot is None, "what belongs to a call is not the turn's"
 
     @pytest.mark.rule("CIRCLE-9", "LOOM-8")
-    def test_a_turn_cut_for_a_child_commits_no_sandbox_snapshot(self) -> None:
+    def test_a_turn_that_a_delegation_splits_commits_no_snapshot(self) -> None:
         called = Called("call_agent", {"intent": "go"}, "", snapshot("midway"))
         run = drive(CODE, called, Computed(snapshot=snapshot("after")), CODE, DONE, Computed())
         run.go()
@@ -359,7 +359,7 @@ class TestSnapshots:
         assert started.snapshot == snapshot("midway")
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
-    def test_after_a_crash_the_log_says_the_same(self) -> None:
+    def test_the_log_cut_at_any_record_requests_the_recorded_snapshots(self) -> None:
         """Cut at every record: the requested snapshots are those that the records up to there refer to."""
         run = drive(
             CODE,
@@ -394,7 +394,7 @@ class TestSnapshots:
         assert seen == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (2, 3)}
 
     @pytest.mark.rule("LOOM-4", "CIRCLE-9")
-    def test_a_fork_knows_those_of_the_turns_that_it_begins_with(self) -> None:
+    def test_a_fork_has_the_snapshots_of_its_inherited_turns(self) -> None:
         ends = [Computed(n, snapshot=snapshot(str(n))) for n in range(3)]
         run = drive(CODE, ends[0], CODE, ends[1], CODE, DONE, ends[2])
         run.go()

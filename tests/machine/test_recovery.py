@@ -1,4 +1,4 @@
-"""Going on from a log that ends anywhere: nothing is done twice, and the end is the one that an undisturbed run has."""
+"""Resuming from a log that ends anywhere: nothing is done twice, and the result equals that of an undisturbed run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -198,7 +198,7 @@ def replace_fresh(moment: Moment) -> Moment:
 
 @pytest.mark.rule("D-011", "LOOM-1")
 @given(scripts, st.data())
-def test_however_often_it_crashes_no_effect_happens_twice(script: list[Response], data: st.DataObject) -> None:
+def test_no_effect_happens_twice_after_any_number_of_crashes(script: list[Response], data: st.DataObject) -> None:
     """A kill at any border, again and again: the effects of the whole world are counted, not the entity's memory."""
     plan = plan_of()
     world = World(by_script(script))
@@ -249,7 +249,7 @@ def test_however_often_it_crashes_no_effect_happens_twice(script: list[Response]
 
 
 class TestTheMiddleOfATurn:
-    def test_an_utterance_that_was_written_is_not_asked_for_again(self) -> None:
+    def test_a_recorded_utterance_is_not_requested_again(self) -> None:
         world, plan = World(by_script([say(call("peek", n=1)), say(done())])), plan_of()
         world.run(plan)
         again = World(world.policy)
@@ -269,7 +269,7 @@ class TestTheMiddleOfATurn:
         assert first.gate_calls[0].is_error
         assert "outcome unknown" in first.observation
 
-    def test_an_idempotent_gate_is_simply_run(self) -> None:
+    def test_an_idempotent_gate_is_run_again(self) -> None:
         world, plan = World(by_script([say(call("peek", n=1)), say(done())])), plan_of()
         world.run(plan)
         again = World(world.policy)
@@ -277,7 +277,7 @@ class TestTheMiddleOfATurn:
         again.resume(plan)
         assert again.ran == {"call_1_1": 1}
 
-    def test_children_that_were_started_are_waited_for_and_not_started_again(self) -> None:
+    def test_started_children_are_awaited_and_not_started_again(self) -> None:
         script = [say(call("call_agent_batch", intents=["a", "b", "c"])), say(done())]
         world, plan = World(by_script(script)), plan_of()
         world.run(plan)
@@ -291,7 +291,7 @@ class TestTheMiddleOfATurn:
         assert step.action.turn_id == loop.state.parent_id
 
     @pytest.mark.rule("D-008")
-    def test_a_continuation_that_was_begun_keeps_its_id_and_the_next_turn_gets_another(self) -> None:
+    def test_a_continuation_keeps_its_id_after_a_crash_and_the_next_turn_gets_another(self) -> None:
         """Half of a batch can be all that a killed process leaves: here the children's answer, without its turn."""
         script = [say(call("call_agent", intent="a")), say(call("peek", n=1)), say(done())]
         world, plan = World(by_script(script)), plan_of()
@@ -304,7 +304,7 @@ class TestTheMiddleOfATurn:
         assert continued in [record.turn_id for record in again.log if isinstance(record, Committed)]
         assert_turns_are_whole(again.log)
 
-    def test_a_delegation_that_its_cantrip_no_longer_has_is_a_turn_of_its_own(self) -> None:
+    def test_a_delegation_that_the_cantrip_no_longer_allows_is_answered_in_its_own_turn(self) -> None:
         world, plan = World(by_script([say(call("call_agent", intent="a")), say(done())])), plan_of()
         world.run(plan)
         again = World(world.policy)
@@ -321,7 +321,7 @@ class TestTheMiddleOfATurn:
         loop, step = Loop.again(plan, world.log[:1], next(world.moments), next(world.moments))
         assert (loop.state.phase, step) == (Phase.NEW, None)
 
-    def test_done_that_was_observed_ends_it_though_its_turn_was_not_written(self) -> None:
+    def test_a_recorded_done_ends_the_episode_although_its_turn_was_not_written(self) -> None:
         world, plan = World(by_script([say(done("x"), call("touch", n=1))])), plan_of()
         world.run(plan)
         again = World(world.policy)
@@ -330,7 +330,7 @@ class TestTheMiddleOfATurn:
         assert not again.ran
 
     @pytest.mark.rule("LOOM-6", "CALL-5")
-    def test_folds_are_as_they_were(self) -> None:
+    def test_a_resumed_entity_has_its_folds(self) -> None:
         plan = plan_of(folding=Folding(trigger_after_turns=2, keep_turns=1))
         script = [say(call("peek", n=n)) for n in range(5)]
         world = World(by_script(script))
@@ -342,7 +342,7 @@ class TestTheMiddleOfATurn:
             if step is not None and isinstance(step.action, Ask):
                 assert [m.content for m in step.action.messages] in seen
 
-    def test_an_entity_that_is_over_stays_over(self) -> None:
+    def test_an_ended_entity_stays_ended(self) -> None:
         world, plan = World(by_script([])), plan_of()
         world.run(plan)
         loop, step = Loop.again(plan, world.log, Moment(0, 0, "x"), Moment(0, 0, "y"))
@@ -350,24 +350,24 @@ class TestTheMiddleOfATurn:
         assert loop.state.phase is Phase.OVER
 
 
-class TestEntitiesThatLast:
+class TestLongLivedEntities:
     def run(self, script: list[Any]) -> tuple[World, Plan]:
         plan = plan_of(lasting=True)
         world = World(lambda _: script.pop(0))
         world.run(plan)
         return world, plan
 
-    def test_after_an_answer_it_waits(self) -> None:
+    def test_a_long_lived_entity_waits_after_an_answer(self) -> None:
         world, plan = self.run([say(done("x"))])
         loop, step = world.again(plan)
         assert (loop.state.phase, step) == (Phase.IDLE, None)
 
-    def test_after_a_failure_it_waits_and_does_not_ask_again(self) -> None:
+    def test_a_long_lived_entity_waits_after_a_failure_and_does_not_query_again(self) -> None:
         world, plan = self.run(["no key"])
         loop, step = world.again(plan)
         assert (loop.state.phase, step) == (Phase.IDLE, None)
 
-    def test_after_an_interruption_it_waits(self) -> None:
+    def test_a_long_lived_entity_waits_after_an_interrupt(self) -> None:
         plan = plan_of(lasting=True)
         world = World(by_script([]))
         loop = Loop(plan, next(world.moments))

@@ -65,7 +65,7 @@ def test_a_rule_that_is_invalid_is_refused(given, message):
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1e6), st.integers(1, 20))
-def test_every_counts_from_its_start(every, later, number):
+def test_a_schedule_with_every_counts_from_its_start(every, later, number):
     one, at = rule(every=float(every)), NOW + later
     for _ in range(number):
         due = next_after(one, at)
@@ -74,7 +74,7 @@ def test_every_counts_from_its_start(every, later, number):
         at = due
 
 
-def test_at_fires_once():
+def test_a_schedule_with_at_fires_once():
     one = rule(at="2026-12-01T09:00", zone="Europe/Oslo")
     assert times(one, NOW, 3, OSLO) == ["12-01 09:00 +0100"]
 
@@ -114,7 +114,7 @@ def test_a_cron_line_fires_where_clocks_are_changed(cron, after, wanted):
 
 
 @pytest.mark.rule("C-31")
-def test_a_cron_line_that_is_looked_at_in_the_second_of_two_hours_does_not_fire_in_the_first():
+def test_a_cron_line_read_in_the_second_of_two_repeated_hours_does_not_fire_in_the_first():
     one = rule(cron="30 2 * * *", zone="Europe/Oslo")
     second = datetime(2026, 10, 25, 2, 15, fold=1, tzinfo=OSLO).timestamp()
     assert times(one, second, 1, OSLO) == ["10-26 02:30 +0100"]
@@ -125,7 +125,7 @@ def test_a_cron_line_that_is_looked_at_in_the_second_of_two_hours_does_not_fire_
     ("at", "wanted"),
     [("2026-03-29T02:30:15", "2026-03-29T01:00:00Z"), ("2026-10-25T02:30", "2026-10-25T00:30:00Z")],
 )
-def test_a_local_time_that_does_not_exist_is_the_first_one_after_it_and_one_that_comes_twice_the_first(at, wanted):
+def test_a_missing_local_time_is_the_next_one_and_a_repeated_one_the_first(at, wanted):
     assert local_time(at, "Europe/Oslo") == datetime.fromisoformat(wanted).timestamp()
 
 
@@ -135,7 +135,7 @@ def test_a_local_time_that_does_not_exist_is_the_first_one_after_it_and_one_that
     st.sampled_from(["Europe/Oslo", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"]),
     st.datetimes(datetime.fromisoformat("2025-01-01"), datetime.fromisoformat("2028-01-01")),
 )
-def test_the_times_of_a_cron_line_come_in_order_and_do_not_depend_on_when_they_are_asked_for(cron, zone, start):
+def test_the_times_of_a_cron_line_are_in_order_and_independent_of_the_time_of_the_question(cron, zone, start):
     one = rule(cron=cron, zone=zone)
     at = start.replace(tzinfo=UTC).timestamp()
     first = next_after(one, at)
@@ -187,21 +187,21 @@ def test_a_schedule_that_never_fires_again_has_no_row():
 
 @pytest.mark.rule("C-31")
 @pytest.mark.parametrize("to", ["entity", "cantrip"])
-def test_one_firing_makes_up_for_all_times_that_passed(to):
+def test_one_firing_makes_up_for_all_missed_times(to):
     fired, left = walk(row(to), 1000.0)
     assert fired == [60.0]
     assert left.due == 1020.0
 
 
 @pytest.mark.rule("C-31")
-def test_all_times_that_passed_are_made_up_for():
+def test_all_missed_times_are_made_up_for():
     fired, left = walk(row(catch_up="all"), 1000.0)
     assert fired == [60.0 * n for n in range(1, 17)]
     assert left.due == 1020.0
 
 
 @pytest.mark.rule("C-31", "N-44")
-def test_a_hundred_times_are_made_up_for_at_most():
+def test_at_most_a_hundred_missed_times_are_made_up_for():
     fired, left = walk(row(catch_up="all"), 60_000.0)
     assert fired == [60.0 * n for n in range(1, MOST + 1)]
     assert left.due == 60_060.0
@@ -210,12 +210,12 @@ def test_a_hundred_times_are_made_up_for_at_most():
 
 
 @pytest.mark.rule("C-31")
-def test_times_that_passed_are_made_up_for_also_where_the_last_firing_is_at_work():
+def test_missed_times_are_made_up_for_while_the_last_firing_is_at_work():
     assert walk(row(catch_up="all", last="k"), 300.0, busy=lambda n: n > 0)[0] == [60.0, 120.0, 180.0, 240.0, 300.0]
 
 
 @pytest.mark.rule("C-31")
-def test_casts_that_make_up_for_times_that_passed_come_one_after_the_other():
+def test_casts_that_make_up_for_missed_times_run_one_after_the_other():
     fired, left = walk(row("cantrip", catch_up="all"), 200.0, busy=lambda n: n == 1)
     assert fired == [60.0]
     assert left.schedule.queued == (120.0,)
@@ -224,7 +224,7 @@ def test_casts_that_make_up_for_times_that_passed_come_one_after_the_other():
 
 
 @pytest.mark.rule("C-31")
-def test_times_that_passed_are_skipped_but_for_those_of_the_last_minute():
+def test_missed_times_are_skipped_except_those_of_the_last_minute():
     one = row(every=50.0, catch_up="skip")
     assert walk(one, 1000.0) == ([950.0, 1000.0], walk(one, 1000.0)[1])
     assert walk(row(every=600.0, catch_up="skip"), 60.0 + GRACE)[0] == [60.0]
@@ -276,7 +276,7 @@ def test_casts_that_are_queued_begin_in_order_once_the_last_one_has_ended():
     st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=30),
 )
 @example("all", "skip", "cantrip", [(1, False), (1, False), (118, True), (1, True), (59, False)])
-def test_no_time_fires_twice_and_all_are_times_of_the_rule(catch_up, overlap, to, looks):
+def test_every_firing_is_at_a_time_of_the_rule_and_none_is_repeated(catch_up, overlap, to, looks):
     one, now, fired = row(to, catch_up=catch_up, overlap=overlap), 0.0, []
     for seconds, is_busy in looks:
         now += seconds

@@ -51,7 +51,7 @@ def write(path: str) -> str:
 
 class TestResolving:
     @pytest.mark.rule("F-42", "F-41")
-    def test_a_wrapper_names_the_gate_of_its_circle_and_stands_outside_of_those_before_it(self) -> None:
+    def test_a_wrapper_finds_its_gate_by_name_and_is_outside_of_earlier_wrappers(self) -> None:
         circle = Circle(
             ["done", wrap("write", pre=[through], name="inner"), write, wrap("write", pre=[through], name="outer")]
         )
@@ -79,7 +79,7 @@ class TestResolving:
         assert [one.name for one in circle.gates] == ["done", "echo", "write"]
         assert names(circle.gate("write")) == ["look_again"]
 
-    def test_wrapped_twice_in_one_breath(self) -> None:
+    def test_a_wrapper_can_wrap_a_wrapper(self) -> None:
         circle = Circle(["done", wrap(wrap(write, pre=[through], name="in"), pre=[through], name="out")])
         assert names(circle.gate("write")) == ["out", "in"]
 
@@ -89,7 +89,7 @@ class TestResolving:
         assert "wrapped" not in Circle(["done"]).as_json()["gates"][0]
 
     @pytest.mark.parametrize("steps", [{}, {"pre": ["no function"]}, {"post": [3]}])
-    def test_no_step_or_none_that_can_be_called_is_refused(self, steps: dict[str, Any]) -> None:
+    def test_a_wrapper_without_callable_steps_is_refused(self, steps: dict[str, Any]) -> None:
         with pytest.raises(InvalidCantrip, match="wrap: expected"):
             wrap("write", **steps)
 
@@ -128,7 +128,7 @@ class TestDone:
         assert [asked.turn_id for asked in step.asked] == [first.id, second.id]
 
     @pytest.mark.rule("F-21", "LOOP-2")
-    def test_however_often_it_is_refused_max_turns_ends_it(self) -> None:
+    def test_max_turns_ends_an_entity_whose_done_is_always_refused(self) -> None:
         drive = Drive(
             cantrip(max_turns(3), gates=["done", wrap("done", pre=[Until(99)])]), *(say(done()) for _ in range(3))
         )
@@ -173,14 +173,14 @@ class TestDelegation:
         return cantrip(gates=["done", look, "call_agent", wrap("call_agent", pre=[step], **more)])
 
     @pytest.mark.rule("F-01")
-    def test_a_refused_call_agent_starts_no_child_and_makes_no_seam(self) -> None:
+    def test_a_refused_call_agent_starts_no_child_and_does_not_split_the_turn(self) -> None:
         drive = Drive(self.wrapped(Until(1)), say(call("call_agent", intent="a")), say(done()))
         drive.go()
         assert drive.spawned == []
         assert [len(drive.turns), drive.turns[0].gate_calls[0].result] == [2, "not yet"]
 
     @pytest.mark.rule("F-41")
-    def test_let_through_it_spawns_once(self) -> None:
+    def test_an_allowed_call_agent_starts_one_child(self) -> None:
         drive = Drive(self.wrapped(Until(0)), say(call("call_agent", intent="a"), call("look")), say(done()))
         drive.go()
         assert len(drive.spawned) == 1
@@ -196,7 +196,7 @@ class TestDelegation:
         assert [seen.result for seen in drive.turns[1].gate_calls] == ["A, looked at", "seen"]
 
     @pytest.mark.rule("F-23")
-    def test_children_that_run_already_are_waited_for_without_asking_again(self) -> None:
+    def test_running_children_are_awaited_without_running_the_steps_again(self) -> None:
         step = Until(0)
         drive = Drive(self.wrapped(step), say(call("call_agent", intent="a")), say(done()))
         drive.go(upto=Spawn)

@@ -357,7 +357,7 @@ async def test_a_servers_question_is_a_request_to_followers(
 
 
 @pytest.mark.rule("MCP-09")
-async def test_a_question_of_an_older_server_is_gone_when_its_call_takes_too_long() -> None:
+async def test_a_question_of_an_older_server_ends_when_its_call_times_out() -> None:
     server = inproc("t", tools(), era="handshake", timeout=5.0)
     async with Runtime.open() as runtime, runtime.requests(follow=True) as feed:
         entity = await runtime.invoke(spell(say("t__ask"), done("ok"), server=server), "go")
@@ -538,7 +538,7 @@ async def test_a_ward_takes_a_tool_away() -> None:
     assert gates == ["done", "t__add"]
 
 
-def test_a_content_id_covers_what_the_user_wrote_and_nothing_else() -> None:
+def test_a_content_id_covers_only_what_the_user_wrote() -> None:
     def made(**options: Any) -> str:
         return spell(done("ok"), server=stdio("t", "server", **options)).id
 

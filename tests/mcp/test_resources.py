@@ -96,7 +96,7 @@ async def test_bytes_that_an_entity_cannot_have_are_described() -> None:
 
 @pytest.mark.rule("MCP-18")
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_resource_that_is_not_there_is_an_error_observation(era: Any) -> None:
+async def test_an_unknown_resource_is_an_error_observation(era: Any) -> None:
     (read,) = await seen(say("b__read", uri="book://none"), server=inproc("b", library(), era=era))
     assert read.is_error
     assert "book://none" in read.result
@@ -237,7 +237,7 @@ def strange(answers: list[Any]) -> Server[Any]:
 
 
 @pytest.mark.rule("MCP-18")
-async def test_a_result_of_a_type_that_nobody_knows_is_an_error_observation() -> None:
+async def test_a_result_of_an_unknown_type_is_an_error_observation() -> None:
     contents: list[Any] = [TextResourceContents(uri="book://one", text="later")]
     server = strange([ReadResourceResult(contents=contents, result_type="task")])
     (result,) = await seen(say("b__read", uri="book://one"), server=inproc("b", server))

@@ -72,7 +72,7 @@ async def test_a_cancelled_request_stops_the_entity(era: str) -> None:
         await until(lambda: loom.is_over(header.entity_id))
 
 
-async def test_cantrips_whose_tools_clash_are_a_problem_and_no_crash() -> None:
+async def test_cantrips_whose_tools_clash_are_an_error_and_not_a_crash() -> None:
     async with served([helper("a"), helper("a_send")]) as on:
         for _ in range(2):
             answered = await on.ask("POST", "/mcp", json={})

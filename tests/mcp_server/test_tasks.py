@@ -19,7 +19,7 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 
 @pytest.mark.rule("MCP-15")
-async def test_a_call_continues_with_the_state_that_it_was_given_alone() -> None:
+async def test_a_call_continues_from_the_request_state_alone() -> None:
     async with connected(MODERN, elicitation_callback=user()) as (client, runtime):
         call = {"name": "helper", "arguments": {"intent": "pay 3"}}
         asked = await client.session.call_tool(**call, allow_input_required=True)

@@ -48,7 +48,7 @@ async def test_no_content_leaves_the_process_by_default() -> None:
 
 @pytest.mark.parametrize("content", ["span", "event", "both"])
 @pytest.mark.parametrize("inputs", ["new", "all"])
-async def test_each_mode_has_all_of_it_in_its_place_but_no_secret(content: str, inputs: str) -> None:
+async def test_each_mode_has_the_content_in_its_place_and_no_secret(content: str, inputs: str) -> None:
     sdk = Sdk()
     text = await run(sdk, content=content, inputs=inputs)
     assert [mark for mark in MARKS if mark not in text] == []

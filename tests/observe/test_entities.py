@@ -131,7 +131,7 @@ def test_the_turn_id_is_published_before_the_crystal_answers() -> None:
 
 
 @pytest.mark.rule("U-60")
-def test_the_upserts_fold_to_what_the_loom_holds() -> None:
+def test_the_upserts_fold_to_the_turns_of_the_loom() -> None:
     watched = Watched(
         say("thinking aloud", "and more", call("echo", text="é"), call("fail"), call("nope"), call("page", path="x")),
         Response("text", (call("look"),), thinking="hm"),
@@ -279,7 +279,7 @@ def test_a_delegation_is_one_turn_of_the_stream_with_its_result_in_it() -> None:
 
 
 @pytest.mark.rule("U-46", "U-61")
-def test_cancelling_goes_down_with_a_cancelled_turn_each() -> None:
+def test_cancelling_an_entity_cancels_a_turn_of_each_descendant() -> None:
     watched = Watched(say(call("call_agent", intent="below")))
     watched.go(upto=Spawn)
     child = Watched(say(call("echo", text="x")), session="child", parent=watched.stream.as_parent)

@@ -116,7 +116,7 @@ def test_an_exception_is_a_dict_without_the_values_of_variables(lines: Any) -> N
 
 
 @pytest.mark.rule("LOG-03")
-def test_secrets_are_redacted_wherever_they_stand(lines: Any) -> None:
+def test_secrets_are_redacted_in_every_part_of_a_line(lines: Any) -> None:
     log = structlog.get_logger()
     said = f"event {SECRET}"
     log.info(said, value=SECRET, deep={"list": [SECRET]}, **{f"key {SECRET}": 1})

@@ -313,7 +313,7 @@ async def test_a_hundred_pages_a_second_take_less_than_a_fifth_of_a_core() -> No
 
 
 @pytest.mark.rule("METRIC-06")
-async def test_no_series_names_an_entity_an_intent_or_what_a_model_said() -> None:
+async def test_no_series_names_an_entity_an_intent_or_an_answer() -> None:
     telemetry = counting()
     circle = Circle(["done", "call_agent", look], [max_turns(9), max_depth(1)])
     says = [

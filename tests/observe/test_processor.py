@@ -175,7 +175,7 @@ class TestGradient:
         assert statuses(stage.feed(more(" four"))) == ["create"]
 
     @pytest.mark.rule("U-20")
-    def test_one_emission_a_delta_however_large(self) -> None:
+    def test_a_delta_of_any_size_causes_one_emission(self) -> None:
         made = Stage([2, 4, 8]).feed(text(), more("word " * 10_000))
         assert tokens(made) == [10_000]
 
@@ -276,7 +276,7 @@ class TestTimer:
         assert stage.wait(60) == []
 
     @pytest.mark.rule("U-26")
-    def test_blanks_alone_emit_nothing(self) -> None:
+    def test_a_delta_of_blanks_emits_nothing(self) -> None:
         stage = Stage(max_latency=0.2)
         stage.feed(text(), more(" \n "))
         assert stage.wait(60) == []
@@ -556,7 +556,7 @@ class TestTerminal:
         assert (own.tool_name, own.tool_output) == ("search", "a")
 
     @pytest.mark.rule("U-59")
-    def test_a_turn_starts_once_however_often_its_crystal_is_asked(self) -> None:
+    def test_a_turn_starts_once_although_its_crystal_is_asked_again(self) -> None:
         assert len(Stage().feed(begin, begin, begin)) == 1
 
     def test_ended_turns_are_forgotten_in_time(self) -> None:

@@ -176,7 +176,7 @@ def test_a_turn_ended_by_an_error_leaves_no_item_open(payloads, length, crash, g
     ends,
     gradients,
 )
-def test_interleaved_turns_are_as_if_each_were_alone(streams, end_a, end_b, gradient) -> None:
+def test_interleaved_turns_do_not_affect_each_other(streams, end_a, end_b, gradient) -> None:
     tagged, together = streams
     stage = Stage(gradient)
     for turn, payload in [*together, ("a", end_a), ("b", end_b)]:

@@ -38,8 +38,8 @@ def mistakes(recipe):
     return load
 
 
-class TestWhatItBecomes:
-    def test_everything_that_python_can_say(self, recipe, tmp_path, monkeypatch):
+class TestLoading:
+    def test_a_recipe_sets_every_setting_of_a_crystal(self, recipe, tmp_path, monkeypatch):
         monkeypatch.setenv("TEAM_KEY", KEY)
         monkeypatch.setenv("GATE_TOKEN", "token-9876543210")
         crystal = recipe(
@@ -99,26 +99,26 @@ class TestWhatItBecomes:
             ("local:llama3@http://10.0.0.1:8080/v1", "local", "http://10.0.0.1:8080/v1"),
         ],
     )
-    def test_every_family(self, recipe, model, provider, address):
+    def test_a_recipe_can_name_every_family(self, recipe, model, provider, address):
         crystal = recipe(f"model: {model}\ncontext_window: 1000").crystal
         assert (crystal.family.provider, crystal._client.base_url) == (provider, address)
         assert crystal.context_window == 1000
 
-    def test_a_local_model_where_it_is_said_to_be(self, recipe):
+    def test_a_local_model_is_queried_at_its_address(self, recipe):
         crystal = recipe("model: local:llama3\nbase_url: http://10.0.0.1:8080/v1\ntools: schema").crystal
         assert crystal._client.base_url == "http://10.0.0.1:8080/v1"
 
-    def test_prices_of_a_file_beside_the_recipe(self, recipe, tmp_path):
+    def test_prices_are_read_from_a_file_beside_the_recipe(self, recipe, tmp_path):
         (tmp_path / "prices.toml").write_text('["llama3"]\ninput = 1\noutput = 2\nwindow = 77\n')
         assert recipe("model: local:llama3\nprices: prices.toml").crystal.context_window == 77
 
-    def test_terms_for_any_crystal(self, recipe, tmp_path):
+    def test_any_crystal_accepts_limits_and_breakers(self, recipe, tmp_path):
         (tmp_path / "said.yaml").write_text("- {content: five}\n")
         for said in ("scripted: [{content: five}]", "model: scripted:said.yaml"):
             crystal = recipe(f"{said}\nlimits: {{concurrency: 2}}\ndeadline: 9").crystal
             assert (crystal.limits, crystal.deadline) == (Limits(2), 9)
 
-    def test_a_fallback_of_names_and_mappings(self, recipe):
+    def test_a_fallback_may_have_names_and_mappings(self, recipe):
         crystal = recipe(
             """\
             fallback:
@@ -139,7 +139,7 @@ class TestWhatItBecomes:
         assert cantrip.child_crystal is cantrip.crystal
         assert cantrip.crystals["small"] is not cantrip.crystal
 
-    def test_toml_says_the_same(self, tmp_path):
+    def test_a_toml_recipe_equals_the_yaml_recipe(self, tmp_path):
         (tmp_path / "recipe.toml").write_text(
             '[crystal]\nmodel = "openai:gpt-5"\nlimits = {concurrency = 2}\n'
             '[circle]\ngates = ["done"]\nwards = {max_turns = 3}\n'
@@ -159,7 +159,7 @@ class TestWhatItBecomes:
             assert (await runtime.cast(cantrip, "Two and two?")).result == "Four."
             assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
-    async def test_without_a_key_it_says_which_variable(self, recipe, monkeypatch):
+    async def test_a_missing_key_is_an_error_that_names_the_variable(self, recipe, monkeypatch):
         monkeypatch.delenv("TEAM_KEY", raising=False)
         crystal = recipe("model: anthropic:claude-x\napi_key: {env: TEAM_KEY}").crystal
         with pytest.raises(CrystalError, match="no API key: set TEAM_KEY"):
@@ -242,12 +242,12 @@ class TestMistakes:
             ("limits: {concurrency: 0}\nscripted: []", 2, "limits: concurrency"),
         ],
     )
-    def test_each_in_its_line(self, mistakes, crystal, line, problem):
+    def test_a_mistake_is_reported_with_its_line(self, mistakes, crystal, line, problem):
         found = mistakes(crystal)
         assert [at for at, _ in found] == [line]
         assert problem in found[0][1]
 
-    def test_a_key_in_the_clear_is_never_repeated(self, mistakes):
+    def test_a_key_in_a_recipe_is_refused_and_not_repeated(self, mistakes):
         for crystal in (
             f"model: openai:gpt-5\napi_key: {KEY}",
             f"model: openai:gpt-5\nheaders: {{authorization: Bearer {KEY}}}",
@@ -262,7 +262,7 @@ class TestMistakes:
         assert [line for line, _ in found] == [3, 5]
 
 
-def test_a_recipe_without_any_does_not_import_the_providers(tmp_path):
+def test_a_recipe_without_provider_crystals_does_not_import_the_providers(tmp_path):
     import subprocess
     import sys
 

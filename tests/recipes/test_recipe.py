@@ -43,8 +43,8 @@ def mistakes(recipe, tmp_path):
     return load
 
 
-class TestWhatARecipeBecomes:
-    def test_a_whole_one(self, recipe, tmp_path):
+class TestLoading:
+    def test_a_recipe_with_every_key_is_loaded(self, recipe, tmp_path):
         (tmp_path / "notes").mkdir()
         cantrip = recipe(
             """\
@@ -86,7 +86,7 @@ class TestWhatARecipeBecomes:
     def test_values_that_are_right_only_together_are_accepted(self, recipe):
         assert recipe(GOOD + "retry: {base_delay: 100, max_delay: 200}\n").retry.max_delay == 200
 
-    def test_toml_says_the_same(self, recipe):
+    def test_a_toml_recipe_equals_the_yaml_recipe(self, recipe):
         yaml = recipe(GOOD)
         toml = recipe(
             """\
@@ -119,7 +119,7 @@ class TestWhatARecipeBecomes:
         assert list(cantrip.circle.open_gates) == ["done", "louder", "soft"]
         assert cantrip.circle.open_gates["louder"](text="hey") == "HEY"
 
-    def test_a_script_in_a_file_beside_it(self, recipe, tmp_path):
+    def test_a_recipe_reads_a_script_from_a_file_beside_it(self, recipe, tmp_path):
         (tmp_path / "script.yaml").write_text("- content: hello\n")
         assert recipe(GOOD.replace("{scripted: [{content: five}]}", "scripted:script.yaml")).crystal
 
@@ -127,10 +127,10 @@ class TestWhatARecipeBecomes:
         cantrip = recipe(GOOD.replace("[done]", "[done, {name: read, root: .}]"))
         assert cantrip.circle.gate("read").dependencies["root"] == tmp_path
 
-    def test_words_that_yaml_takes_for_truth_values_stay_words_as_keys(self, recipe):
+    def test_on_and_off_as_keys_stay_texts(self, recipe):
         assert recipe(GOOD + "crystals: {on: {scripted: []}, off: {scripted: []}}\n").crystals.keys() == {"on", "off"}
 
-    def test_anchors_work(self, recipe):
+    def test_yaml_anchors_work(self, recipe):
         cantrip = recipe(
             """\
             crystal: &one {scripted: [{content: five}]}
@@ -237,7 +237,7 @@ class TestMistakes:
             pytest.param(GOOD + "name: 2024-13-45\n", None, "a value that YAML cannot read", id="no date"),
         ],
     )
-    def test_of_yaml(self, mistakes, text, line, said):
+    def test_mistakes_of_a_yaml_recipe_are_reported(self, mistakes, text, line, said):
         ((where, told),) = mistakes(text)
         assert said in told
         assert where == line
@@ -252,7 +252,7 @@ class TestMistakes:
             pytest.param("a = 1\na = 2\n", 2, "not valid TOML: cannot overwrite", id="twice"),
         ],
     )
-    def test_of_toml(self, mistakes, text, line, said):
+    def test_mistakes_of_a_toml_recipe_are_reported(self, mistakes, text, line, said):
         assert any(where == line and said.lower() in told.lower() for where, told in mistakes(text, "recipe.toml"))
 
     def test_all_mistakes_are_reported_at_once_in_order(self, mistakes):
@@ -278,31 +278,31 @@ class TestMistakes:
         with pytest.raises(InvalidRecipe, match=r"no such file; beside it: right\.yaml"):
             load_recipe(tmp_path / "wrong.yaml")
 
-    def test_a_folder_that_is_not_there(self, tmp_path):
+    def test_a_missing_root_is_reported(self, tmp_path):
         with pytest.raises(InvalidRecipe, match="no such file; nor is there a folder"):
             load_recipe(tmp_path / "nowhere" / "wrong.yaml")
 
-    def test_a_folder(self, tmp_path):
+    def test_a_folder_is_refused_as_a_recipe(self, tmp_path):
         (tmp_path / "recipes.yaml").mkdir()
         with pytest.raises(InvalidRecipe, match="this is a folder"):
             load_recipe(tmp_path / "recipes.yaml")
 
-    def test_another_kind_of_file(self, tmp_path):
+    def test_a_file_with_an_unknown_ending_is_refused(self, tmp_path):
         with pytest.raises(InvalidRecipe, match=r"ends in \.yaml, \.yml, \.json, \.toml"):
             load_recipe(tmp_path / "recipe.txt")
 
     @pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n\x00\xff", b"crystal: a\n\x00\x01", b"crystal: \x01\n"])
-    def test_a_binary_file(self, tmp_path, data):
+    def test_a_binary_file_is_refused(self, tmp_path, data):
         (tmp_path / "recipe.yaml").write_bytes(data)
         with pytest.raises(InvalidRecipe, match="binary"):
             load_recipe(tmp_path / "recipe.yaml")
 
-    def test_a_huge_file(self, tmp_path):
+    def test_a_huge_file_is_refused(self, tmp_path):
         (tmp_path / "recipe.yaml").write_text("#" * 2_000_000)
         with pytest.raises(InvalidRecipe, match="too large"):
             load_recipe(tmp_path / "recipe.yaml")
 
-    def test_a_file_that_one_may_not_read(self, tmp_path, monkeypatch):
+    def test_an_unreadable_file_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "recipe.yaml").write_text(GOOD)
 
         def refuse(*_: object) -> None:
@@ -312,7 +312,7 @@ class TestMistakes:
         with pytest.raises(InvalidRecipe, match="cannot be read: permission denied"):
             load_recipe(tmp_path / "recipe.yaml")
 
-    def test_an_explosion_of_aliases_is_read_in_no_time(self, mistakes):
+    def test_an_explosion_of_aliases_is_read_quickly(self, mistakes):
         levels = "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
         told = mistakes(f"{GOOD}bomb:\n  a0: &a0 [x]\n{levels}")
         assert any('unknown key "bomb"' in text for _, text in told)
@@ -330,6 +330,6 @@ class TestMistakes:
             GOOD.replace("[done]", "[done, sk-ant-abc123SECRETdef456]"),
         ],
     )
-    def test_keys_are_never_shown(self, mistakes, text):
+    def test_no_mistake_shows_a_key(self, mistakes, text):
         for _, told in mistakes(text):
             assert "SECRET" not in told

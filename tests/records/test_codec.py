@@ -1,4 +1,4 @@
-"""A record as one line: nothing is lost in it, nothing is in it that need not be, and nothing unreadable gets there."""
+"""A record as one line: encoding loses nothing, adds nothing, and refuses values that cannot be read back."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_an_encoded_record_decodes_to_the_same(record):
 
 
 @given(records)
-def test_a_line_is_one_line(record):
+def test_an_encoded_record_has_no_line_break(record):
     assert b"\n" not in encode(record)
 
 
@@ -70,7 +70,7 @@ def test_a_line_leaves_out_defaults():
     assert said == {"kind": "utterance", "entity": "e", "turn": "t", "content": "hi", "duration_ms": 1.5}
 
 
-def test_every_kind_of_record_has_its_word():
+def test_the_kinds_of_records_have_fixed_names():
     words = "header intent steer utterance gate_started gate_finished turn child fold reward ended "
     words += "refused adopted query_posted asked requested decided forgotten"
     assert frozenset(words.split()) == KINDS
@@ -97,27 +97,27 @@ def test_integers_past_64_bits_stay_exact(number):
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
-def test_numbers_that_json_has_no_word_for_come_back(number):
+def test_infinities_and_nan_are_decoded_as_they_were_encoded(number):
     (back,) = decode(encode(finished([number]))).observation.result
     assert back == number or (math.isnan(back) and math.isnan(number))
 
 
-def test_a_null_is_no_number():
+def test_a_null_is_not_decoded_as_a_number():
     line = encode(finished([None, "null"]))
     assert b"wide" not in line
     assert decode(line).observation.result == [None, "null"]
 
 
-def test_a_lone_surrogate_comes_back():
+def test_a_lone_surrogate_is_decoded_as_it_was_encoded():
     assert decode(encode(IntentGiven("e", "half \ud83d of it", AT))).intent == "half \ud83d of it"
 
 
-def test_the_halves_of_one_character_come_back_as_that_character():
+def test_two_surrogates_of_one_character_are_decoded_as_that_character():
     assert decode(encode(IntentGiven("e", "\ud83d\ude00", AT))).intent == "\U0001f600"
 
 
 @pytest.mark.parametrize("levels", [200, 300, DEEPEST - 10])
-def test_deep_values_come_back(levels):
+def test_deeply_nested_values_are_decoded_as_they_were_encoded(levels):
     assert decode(encode(finished(nested(levels)))) == finished(nested(levels))
 
 
@@ -126,7 +126,7 @@ def test_a_value_too_deep_to_be_read_back_is_refused():
         encode(finished(nested(DEEPEST + 1)))
 
 
-def test_a_value_that_holds_itself_is_refused():
+def test_a_value_that_contains_itself_is_refused():
     value: list[object] = []
     value.append(value)
     with pytest.raises(LoomError, match="JSON cannot say"):
@@ -141,7 +141,7 @@ def test_a_value_without_a_json_form_is_refused_with_its_type(value):
         encode(finished(value))
 
 
-def test_a_mapping_that_is_no_dict_is_kept_as_one():
+def test_a_mapping_that_is_not_a_dict_is_encoded_as_one():
     from types import MappingProxyType
 
     assert decode(encode(finished({"m": MappingProxyType({"a": 1})}))) == finished({"m": {"a": 1}})
@@ -197,7 +197,7 @@ def test_there_is_an_upcast_for_every_earlier_version():
         (b'{"wide":true,"x":' + b"[" * 5000, "no record of a loom"),
     ],
 )
-def test_a_line_that_is_no_record_is_refused(line, why):
+def test_a_line_that_is_not_a_record_is_refused(line, why):
     with pytest.raises(LoomError, match="no record of a loom") as caught:
         decode(line)
     assert why in str(caught.value)
@@ -210,7 +210,7 @@ def test_no_beginning_of_a_line_is_a_record(record, data):
         decode(line[: data.draw(st.integers(0, len(line) - 1))])
 
 
-def test_a_field_of_a_later_minor_version_is_no_obstacle():
+def test_a_field_of_a_later_minor_version_is_ignored():
     said = orjson.loads(encode(header("e"))) | {"colour": "red"}
     assert decode(orjson.dumps(said)) == header("e")
 

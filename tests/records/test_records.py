@@ -63,7 +63,7 @@ class TestTurns:
             turn.reward = 1.0
 
     @pytest.mark.rule("LOOM-3")
-    def test_the_latest_reward_counts_however_late_it_comes(self) -> None:
+    def test_the_latest_reward_counts_at_any_time(self) -> None:
         drive = run(say(call("look")), say(done()))
         first, second = drive.turns
         rewards: list[Record] = [Rewarded("e1", first.id, value, "later") for value in (0.0, 1.0)]
@@ -72,7 +72,7 @@ class TestTurns:
         assert second.reward is None
 
     @pytest.mark.rule("LOOM-1")
-    def test_an_utterance_whose_turn_was_cut_short_is_no_turn(self) -> None:
+    def test_an_utterance_whose_turn_was_interrupted_is_not_a_turn(self) -> None:
         drive = run(say(call("look")), say(call("look")), say(done()))
         for cut in range(len(drive.records) + 1):
             turns = list(turns_of(drive.records[:cut]))
@@ -109,18 +109,18 @@ class TestTurns:
         assert Observation("g", None, result).content == text
 
 
-class TestGoingOn:
+class TestForks:
     """A fork continues from the records of a thread (LOOM-4, reading 7)."""
 
     @pytest.mark.rule("LOOM-4", "INTENT-2", "INTENT-3")
-    def test_the_path_comes_first_then_the_new_intent(self) -> None:
+    def test_a_fork_begins_with_the_path_and_then_the_new_intent(self) -> None:
         original = run(say(call("echo", text="A")), say(call("echo", text="B")), say(done("original")))
         fork = Drive(cantrip(), say(done("forked")), lineage=upto(original, 1), entity_id="e2", forked=True)
         assert fork.go("continue").result == "forked"
         assert texts(fork.queries[0]) == ["user go", 'assistant echo({"text":"A"})', "tool A", "user continue"]
 
     @pytest.mark.rule("LOOM-4", "LOOM-2", "CALL-4")
-    def test_its_own_turns_hang_from_the_turn_it_was_forked_from(self) -> None:
+    def test_the_turns_of_a_fork_follow_the_turn_that_it_was_forked_from(self) -> None:
         original = run(say(call("look")), say(call("look")), say(done()))
         at = original.turns[1].id
         fork = Drive(
@@ -140,14 +140,14 @@ class TestGoingOn:
         assert (outcome.usage, outcome.terminated) == (Usage(1, 1), True)
 
     @pytest.mark.rule("LOOM-4", "LOOP-1")
-    def test_from_a_seam_the_calls_that_came_after_are_answered_as_left_out(self) -> None:
+    def test_a_fork_from_the_first_part_of_a_split_turn_answers_the_later_calls_as_left_out(self) -> None:
         original = run(say(call("echo", text="A"), call("call_agent", intent="x"), call("look")), say(done()))
         fork = Drive(cantrip(), say(done()), lineage=upto(original, 1), entity_id="e2")
         fork.go("another way")
         assert texts(fork.queries[0])[2:] == ["tool A", f"tool {LEFT_OUT}", f"tool {LEFT_OUT}", "user another way"]
 
     @pytest.mark.rule("LOOM-4")
-    def test_a_fork_from_the_turn_after_a_seam_shows_no_seam(self) -> None:
+    def test_a_fork_from_the_last_part_of_a_split_turn_shows_one_utterance(self) -> None:
         original = run(say(call("echo", text="A"), call("call_agent", intent="x"), call("look")), say(done()))
         fork = Drive(cantrip(), say(done()), lineage=upto(original, 2), entity_id="e2")
         fork.go("on")
@@ -161,7 +161,7 @@ class TestGoingOn:
         assert texts(fork.queries[0])[2:] == ["tool first", f"tool {SKIPPED}", "user again"]
 
     @pytest.mark.rule("LOOM-4", "D-001")
-    def test_between_sends_later_intents_stand_where_they_came(self) -> None:
+    def test_a_fork_of_a_long_lived_entity_has_later_intents_at_their_position(self) -> None:
         original = Drive(cantrip(), say("one"), say("two"), say("three"), lasting=True)
         for intent in ("first", "second", "third"):
             original.go(intent)
@@ -197,7 +197,7 @@ class TestGoingOn:
         assert len(ids) == len(set(ids))
 
     @pytest.mark.rule("LOOM-4", "LOOP-1")
-    def test_a_fork_of_a_fork_from_a_seam_has_the_calls_left_out_before_the_intent(self) -> None:
+    def test_a_fork_of_a_fork_from_a_split_turn_has_the_calls_left_out_before_the_intent(self) -> None:
         one = run(say(call("call_agent", intent="x"), call("look")), say(done()))
         two = Drive(cantrip(), say(call("look")), say(done()), lineage=upto(one, 1), entity_id="e2")
         two.go("second")
@@ -207,7 +207,7 @@ class TestGoingOn:
         assert texts(three.queries[0])[2:5] == [f"tool {LEFT_OUT}", f"tool {LEFT_OUT}", "user second"]
 
     @pytest.mark.rule("LOOM-4", "CALL-2")
-    def test_the_call_is_the_forks_own(self) -> None:
+    def test_a_fork_has_its_own_call(self) -> None:
         original = Drive(cantrip(call=Call("You are terse")), say(call("look")), say(done()))
         original.go()
         fork = Drive(cantrip(call=Call("You are kind")), say(done()), lineage=upto(original, 1), entity_id="e2")
@@ -215,7 +215,7 @@ class TestGoingOn:
         assert texts(fork.queries[0])[:2] == ["system You are kind", "user go"]
 
     @pytest.mark.rule("LOOM-4")
-    def test_an_utterance_whose_turn_was_cut_short_is_left_out(self) -> None:
+    def test_a_fork_leaves_out_an_utterance_whose_turn_was_interrupted(self) -> None:
         original = run(say(call("look")), say(call("look")), say(done()))
         end = max(n for n, record in enumerate(original.records) if isinstance(record, Utterance))
         fork = Drive(cantrip(), say(done()), lineage=original.records[: end + 1], entity_id="e2")
@@ -223,7 +223,7 @@ class TestGoingOn:
         fork.go("on")
         assert texts(fork.queries[0])[-2:] == ["tool seen", "user on"]
 
-    def test_folding_a_lineage_begins_nothing(self) -> None:
+    def test_folding_a_lineage_starts_no_action(self) -> None:
         original = run(say(call("look")), say(done()))
         fork = Drive(cantrip(), lineage=upto(original, 1), entity_id="e2")
         assert (fork.state.phase, fork.state.inherited, fork.records) == (Phase.NEW, 1, [])

@@ -1,4 +1,4 @@
-"""Secrets never leave: however they are written, wherever in a value they are, in pieces, in logs and in errors."""
+"""Secrets are redacted in every encoding, at every position of a value, in streams, logs and errors."""
 
 import base64
 import html
@@ -61,7 +61,7 @@ WRITINGS = {
 
 class TestKnownSecrets:
     @pytest.mark.parametrize("written", WRITINGS.values(), ids=WRITINGS)
-    def test_however_it_is_written(self, written):
+    def test_a_known_secret_is_redacted_in_every_encoding(self, written):
         said = Redactor({"search": KEY}).text(f"it is {written(KEY)} here")
         assert said.startswith("it is ")
         assert said.endswith(" here")
@@ -70,7 +70,7 @@ class TestKnownSecrets:
         assert len(rest) <= 8, rest  # what stood before or after it in the same base64
 
     @given(secret=secrets, before=texts, after=texts, way=st.sampled_from(sorted(WRITINGS)))
-    def test_any_secret_anywhere_in_any_writing(self, secret, before, after, way):
+    def test_any_secret_is_redacted_at_any_position_in_every_encoding(self, secret, before, after, way):
         redactor = Redactor([secret], patterns=())
         written = WRITINGS[way](secret)
         said = redactor.text(before + written + after)
@@ -80,23 +80,23 @@ class TestKnownSecrets:
 
     @given(first=secrets, second=secrets, overlap=st.integers(1, 7))
     @example(first="abcdefgh", second="efghijkl", overlap=4)
-    def test_of_secrets_that_overlap_nothing_is_left(self, first, second, overlap):
+    def test_overlapping_secrets_are_redacted_completely(self, first, second, overlap):
         second = first[-overlap:] + second
         redactor = Redactor({"a": first, "b": second}, patterns=())
         assert redactor.text(f"<{first}{second[overlap:]}>") == "<[redacted:a]>"
 
-    def test_one_secret_within_another(self):
+    def test_a_secret_within_another_is_redacted_with_it(self):
         redactor = Redactor({"short": "abcd-efgh", "long": "xx-abcd-efgh-yy"})
         assert redactor.text("xx-abcd-efgh-yy") == "[redacted:long]"
 
     def test_overlapping_occurrences_of_a_secret_are_redacted(self):
         assert Redactor(["abcabcabc"]).text("abcabcabcabc!") == "[redacted:secret]!"
 
-    def test_each_line_of_a_key_of_several_lines(self):
+    def test_each_line_of_a_multiline_key_is_redacted(self):
         key = "-----BEGIN X-----\nMIIEpAIBAAKCAQEA7\nq83vEjRWeJCrze8Sm\n-----END X-----"
         assert Redactor({"pem": key}).text("grep says: q83vEjRWeJCrze8Sm") == "grep says: [redacted:pem]"
 
-    def test_a_passphrase_over_two_lines(self):
+    def test_a_passphrase_wrapped_over_two_lines_is_redacted(self):
         assert Redactor({"pass": WORDS}).text("correct horse\n  battery staple.") == "[redacted:pass]."
 
     def test_an_empty_secret_is_ignored_and_a_short_one_is_refused(self):
@@ -109,11 +109,11 @@ class TestKnownSecrets:
         redactor = Redactor({"search": KEY})
         assert repr(redactor) == f"<Redactor of 1 secrets and {len(COMMON)} patterns>"
 
-    def test_further_secrets(self):
+    def test_knowing_adds_secrets(self):
         redactor = Redactor({"a": "first-secret"}).knowing({"b": "second-secret"})
         assert redactor.text("first-secret second-secret") == "[redacted:a] [redacted:b]"
 
-    def test_a_name_is_fit_for_a_marker(self):
+    def test_the_name_of_a_secret_is_escaped_in_its_marker(self):
         assert Redactor({"my key]<b>": "first-secret"}).text("first-secret") == "[redacted:my-key--b-]"
 
 
@@ -156,19 +156,19 @@ IN_CONTEXT = {
 class TestPatterns:
     @pytest.mark.parametrize("name", EXAMPLES)
     @pytest.mark.parametrize("around", ["{}", "key={}", "({}).", '"{}"', "a {} b", "x\n{}\ny", '{{"k":"{}"}}'])
-    def test_keys_that_their_issuers_made_to_be_found(self, name, around):
+    def test_keys_of_known_services_are_redacted(self, name, around):
         said = Redactor().text(around.format(EXAMPLES[name]))
         assert said == around.format(f"[redacted:{name}]")
 
     @pytest.mark.parametrize("name", EXAMPLES)
-    def test_in_json_in_json(self, name):
+    def test_keys_in_json_inside_json_are_redacted(self, name):
         text = json.dumps(json.dumps({"text": f"line\n{EXAMPLES[name]}\nline"}))
         said = Redactor().text(text)
         assert EXAMPLES[name] not in said
         assert f"[redacted:{name}]" in json.loads(json.loads(said))["text"]
 
     @pytest.mark.parametrize("name", IN_CONTEXT)
-    def test_secrets_that_their_surroundings_show(self, name):
+    def test_secrets_beside_a_telling_name_are_redacted(self, name):
         text, said = IN_CONTEXT[name]
         assert Redactor().text(text) == said.format(f"[redacted:{name}]")
 
@@ -177,7 +177,7 @@ class TestPatterns:
         once = Redactor().text(IN_CONTEXT[name][0])
         assert Redactor().text(once) is once
 
-    def test_a_private_key_that_was_cut_off(self):
+    def test_a_truncated_private_key_is_redacted(self):
         text = "-----BEGIN " + "PRIVATE KEY-----\nMIIEvQ"
         assert Redactor().text(f"see {text}") == "see [redacted:private-key]"
         assert Redactor().text(json.dumps({"file": text})).startswith('{"file": "[redacted:private-key]')
@@ -199,7 +199,7 @@ class TestPatterns:
             "eyJust a word, eyJ.eyJ.x",
         ],
     )
-    def test_text_without_a_secret_is_kept(self, text):
+    def test_text_without_a_secret_is_not_changed(self, text):
         assert Redactor().text(text) is text
 
     @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ class TestPatterns:
         ],
         ids=lambda text: text[:12],
     )
-    def test_no_text_takes_long(self, text):
+    def test_redacting_any_text_takes_bounded_time(self, text):
         began = time.process_time()
         Redactor(["some-secret-or-other"]).text(text)
         assert time.process_time() - began < 10
@@ -240,7 +240,7 @@ class TestPatterns:
 
 class TestValues:
     @given(value=values, secret=secrets, data=st.data())
-    def test_planted_anywhere_not_a_byte_of_it_leaves(self, value, secret, data):
+    def test_a_secret_planted_anywhere_in_a_value_is_redacted(self, value, secret, data):
         planted = plant(value, secret, data)
         redactor = Redactor([secret], patterns=())
         text = json.dumps(redactor.value(planted), ensure_ascii=False)
@@ -251,11 +251,11 @@ class TestValues:
     def test_a_clean_value_is_returned_as_the_same_object(self, value):
         assert Redactor(["not-in-there-ever"]).value(value) is value
 
-    def test_keys_stay_apart(self):
+    def test_redacted_keys_of_a_mapping_stay_distinct(self):
         said = Redactor(["secret-1", "secret-2"]).value({"secret-1": 1, "secret-2": 2, "c": 3})
         assert said == {"[redacted:secret]": 1, "[redacted:secret]#2": 2, "c": 3}
 
-    def test_numbers_and_bytes(self):
+    def test_secrets_in_numbers_and_bytes_are_redacted(self):
         redactor = Redactor(["1234567890"])
         assert redactor.value([12345678901, 5, b"x1234567890", True]) == [
             "[redacted:secret]1",
@@ -283,7 +283,7 @@ class TestValues:
             duration_ms=2.0,
         )
 
-    def test_however_deep(self):
+    def test_secrets_at_any_depth_are_redacted(self):
         value = "my-secret"
         for _ in range(5000):
             value = [value] if isinstance(value, (str, dict)) else {"k": value}
@@ -322,17 +322,17 @@ class TestStreams:
         assert said == redactor.text(text)
 
     @pytest.mark.parametrize("name", [*EXAMPLES, *IN_CONTEXT])
-    def test_sign_by_sign(self, name):
+    def test_a_stream_fed_one_character_at_a_time_is_redacted(self, name):
         text = f"see {IN_CONTEXT[name][0] if name in IN_CONTEXT else EXAMPLES[name]} there"
         stream = RedactedStream(Redactor())
         assert "".join([stream.feed(sign) for sign in text] + [stream.close()]) == Redactor().text(text)
 
-    def test_words_come_one_word_late(self):
+    def test_a_stream_holds_back_the_last_word(self):
         stream = RedactedStream(Redactor())
         assert [stream.feed(piece) for piece in ("He", "llo wor", "ld ", "!")] == ["", "Hello ", "world ", ""]
         assert stream.close() == "!"
 
-    def test_a_long_word_is_not_held_for_ever(self):
+    def test_a_long_word_is_passed_on_in_the_end(self):
         stream = RedactedStream(Redactor(["my-secret-key"]))
         out = "".join(stream.feed("x" * 1000) for _ in range(50))
         assert len(out) > 40_000
@@ -362,14 +362,14 @@ class TestLogs:
         ],
         ids=["a text", "deep", "a key", "an error", "an object", "objects in lists"],
     )
-    def test_no_line_shows_it(self, logged, fields):
+    def test_no_log_line_has_a_secret(self, logged, fields):
         logger, out = logged
         event = f"event {KEY}"
         logger.warning(event, **fields)
         assert out.getvalue().count("[redacted:search]") == 2
         assert not any(piece in out.getvalue() for piece in (KEY, repr(KEY)[1:-1]))
 
-    def test_nor_a_traceback(self, logged):
+    def test_no_logged_traceback_has_a_secret(self, logged):
         logger, out = logged
         try:
             raise ValueError(f"bad key {KEY}")
@@ -377,14 +377,14 @@ class TestLogs:
             logger.exception("it failed")
         assert "ValueError: bad key [redacted:search]" in out.getvalue().encode().decode("unicode_escape")
 
-    def test_a_clean_line_is_left_alone(self, logged):
+    def test_a_clean_log_line_is_not_changed(self, logged):
         error = ValueError("fine")
         line = {"event": "x", "exc_info": error, "n": 1, "list": [1]}
         assert log_processor(Redactor([KEY]))(None, "info", dict(line)) == line
 
 
 class TestErrors:
-    def test_its_text_its_cause_its_notes_and_its_group(self):
+    def test_an_errors_text_cause_notes_and_group_are_redacted(self):
         cause = ConnectionError(f"refused {KEY}")
         error = ValueError(f"bad {KEY}", 3)
         error.__cause__ = cause
@@ -396,7 +396,7 @@ class TestErrors:
         assert error.__notes__ == ["tried [redacted:secret]"]
         assert KEY not in repr(group.exceptions[1])
 
-    def test_a_circle_of_causes(self):
+    def test_an_error_with_a_circle_of_causes_is_redacted(self):
         one, two = ValueError("a"), ValueError(KEY)
         one.__context__, two.__context__ = two, one
         redact_error(one, Redactor([KEY]))

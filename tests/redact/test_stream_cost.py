@@ -1,4 +1,4 @@
-"""What a streamed text costs to redact grows with its length, however small the pieces are that it comes in."""
+"""The cost of redacting a stream grows linearly with its length, for pieces of any size."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def looked_through(text: str, size: int) -> int:
 @pytest.mark.rule("X-08")
 @pytest.mark.parametrize("size", [1, 3, 16, 1000])
 @pytest.mark.parametrize("what", TEXTS)
-def test_twice_the_text_is_twice_the_work(what: str, size: int) -> None:
+def test_the_work_grows_linearly_with_the_text(what: str, size: int) -> None:
     text = TEXTS[what][:60_000]
     half, whole = looked_through(text[: len(text) // 2], size), looked_through(text, size)
     assert whole < 2.3 * half + 16 * WORD  # until a word is longer than that, all of it is held
-    # a piece of three characters is looked at with what stands before it: CONTEXT, and not all that is held
+    # a piece of three characters is searched with CONTEXT characters before it, and not with all held text
     assert whole < (700 / size + 40) * len(text)
 
 
 @pytest.mark.rule("X-08")
 @pytest.mark.parametrize("what", TEXTS)
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_the_pieces_add_up_to_the_whole(what: str, size: int) -> None:
+def test_redacted_pieces_equal_the_redacted_whole(what: str, size: int) -> None:
     text = f"first {TEXTS[what][:9000]} and s3cret-value at the end"
     stream = RedactedStream(Redactor({"token": "s3cret-value"}))
     out = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.close()

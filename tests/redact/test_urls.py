@@ -74,7 +74,7 @@ def test_a_url_is_rendered_without_its_password(url):
         "memory:",
     ],
 )
-def test_a_url_without_a_password_stays_as_it_is(url):
+def test_a_url_without_a_password_is_not_changed(url):
     assert render_url(url) == url
 
 
@@ -142,7 +142,7 @@ def test_the_command_line_shows_no_password_of_a_url(url, command, tmp_path, mon
 
 
 @pytest.mark.parametrize("url", ["https://me:MARK/of-it@api.example/v1", "http://me:x@api.example:MARK/v1"])
-def test_an_address_of_a_provider_that_cannot_be_read_is_refused_and_its_parts_are_not_repeated(url) -> None:
+def test_an_invalid_address_of_a_provider_is_refused_without_repeating_its_parts(url) -> None:
     with pytest.raises(InvalidCantrip, match="expected an address") as refused:
         openai("gpt-x", base_url=url, api_key="k")
     assert "MARK/of" not in str(refused.value)

@@ -256,7 +256,7 @@ async def test_a_process_that_is_killed_while_its_batch_is_accepted_pays_once(ki
 
 
 @pytest.mark.parametrize("kind", WITH_BUCKETS)
-async def test_a_batch_whose_acceptance_was_lost_is_found_in_the_list(kind):
+async def test_a_batch_whose_acceptance_was_lost_is_found_in_the_providers_list(kind):
     server = kind()
     server.lose = lambda method, path: method == "POST" and len(server.batches) == 1
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
@@ -337,7 +337,7 @@ async def test_a_refused_parameter_is_left_out_of_the_next_batch(kind):
     assert "temperature" in next(one for one in records if isinstance(one, Utterance)).metadata["left_out"]
 
 
-async def test_an_answer_that_misses_its_schema_is_asked_for_in_another_batch_and_both_are_counted():
+async def test_an_answer_that_misses_its_schema_is_requested_in_another_batch_and_both_count():
     answers = ["no JSON", '{"n": 1}']
     server = AnthropicServer(lambda body: answers.pop(0))
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -384,7 +384,7 @@ async def test_a_batch_that_cannot_be_polled_for_hours_is_not_lost():
         assert (await entity.episode()).result == "fine"
 
 
-async def test_without_a_runtime_a_batched_crystal_is_simply_slow():
+async def test_a_batched_crystal_without_a_runtime_waits_for_its_answer():
     server = GoogleServer()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, HOUR)
@@ -392,7 +392,7 @@ async def test_without_a_runtime_a_batched_crystal_is_simply_slow():
     assert response.content == "fine"
 
 
-def test_the_name_of_a_batched_crystal_is_a_name(monkeypatch):
+def test_the_name_of_a_batched_crystal_resolves_to_it(monkeypatch):
     cantrip = Cantrip("batch:anthropic:claude-sonnet-4-5", circle=Circle(gates=["done"], wards=[max_turns(1)]))
     assert cantrip.crystal == "batch:anthropic:claude-sonnet-4-5"
     assert batched("openai-chat:gpt-5").name == "batch:openai-chat:gpt-5"
@@ -545,7 +545,7 @@ class TestBackground:
             assert (await entity.episode()).result == "fine"
         assert len(server.made) == 2
 
-    async def test_a_parameter_that_is_refused_is_left_out(self):
+    async def test_a_refused_parameter_is_left_out_of_the_next_request(self):
         server = self.Server()
         server.status, server.refuses = "completed", "temperature"
         crystal = server.crystal()

@@ -1,4 +1,4 @@
-"""The blocking face: synchronous code does everything with long-lived entities that async code does."""
+"""The blocking runtime: synchronous code does everything with long-lived entities that async code does."""
 
 import inspect
 import threading
@@ -87,7 +87,7 @@ quick = cantrip(scripted(lambda ctx: done(ctx[-1].content), record=False))
         (Subscription, BlockingSubscription),
     ],
 )
-def test_the_blocking_face_has_all_that_the_async_face_has_with_its_docstrings(face: type, blocking: type) -> None:
+def test_a_blocking_runtime_has_every_method_of_the_async_one_with_its_docstring(face: type, blocking: type) -> None:
     public = {name for name in vars(face) if not name.startswith("_")} - ASYNC_ONLY
     internal = {"check"}
     assert public - internal <= set(dir(blocking)) | {"entity_id", "key"}
@@ -95,7 +95,7 @@ def test_the_blocking_face_has_all_that_the_async_face_has_with_its_docstrings(f
         assert (getattr(blocking, name).__doc__ or "").strip(), name
 
 
-def test_the_parameters_of_blocking_methods_are_those_of_the_async_face() -> None:
+def test_blocking_methods_have_the_parameters_of_the_async_ones() -> None:
     for face, blocking in ((Runtime, BlockingRuntime), (Entity, BlockingEntity), (Receipt, BlockingReceipt)):
         for name, method in vars(face).items():
             if inspect.isfunction(method) and not name.startswith("_") and name not in {*ASYNC_ONLY, "check"}:

@@ -1,4 +1,4 @@
-"""Casting: episodes, errors of the cast, bad input at the door."""
+"""Casting: episodes, errors of the cast, refused input."""
 
 import asyncio
 import sqlite3
@@ -48,7 +48,7 @@ async def test_a_cantrip_is_cast_many_times_concurrently() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.rule("LOOM-1")
-async def test_a_runtime_closed_right_after_many_casts_tells_each_caller_and_holds_nothing(tmp_path) -> None:
+async def test_a_runtime_closed_right_after_many_casts_answers_each_caller_and_releases_every_lease(tmp_path) -> None:
     url, count = f"sqlite:{tmp_path}/loom.db", 400
     together = anyio.Event()
 
@@ -84,7 +84,7 @@ async def test_an_episode_has_its_result_and_its_thread() -> None:
 
 
 @pytest.mark.rule("LOOP-4", "LOOM-7")
-async def test_a_ward_truncates_and_says_which() -> None:
+async def test_a_truncated_episode_names_its_ward() -> None:
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip(lambda _: say("echo", text="x"), wards=(max_turns(3),)), "go")
     assert (episode.truncated, episode.terminated, episode.ward) == (True, False, "max_turns")
@@ -129,7 +129,7 @@ async def test_a_cast_without_an_intent_makes_no_entity(intent: object) -> None:
         assert runtime.loom.entities() == []
 
 
-async def test_a_crystal_of_no_known_family_is_refused() -> None:
+async def test_a_crystal_of_an_unknown_family_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidCantrip, match="no crystal family"):
             await runtime.cast(Cantrip("nobody:x", circle=Circle(["done"], [max_turns(1)])), "go")
@@ -141,7 +141,7 @@ async def test_a_cast_of_a_non_cantrip_is_refused() -> None:
             await runtime.cast("hello", "go")
 
 
-async def test_a_runtime_that_is_not_open_says_so() -> None:
+async def test_a_cast_in_a_runtime_that_is_not_open_is_an_error() -> None:
     runtime = Runtime.open()
     with pytest.raises(RuntimeClosed, match="async with"):
         await runtime.cast(cantrip([done(1)]), "go")
@@ -175,7 +175,7 @@ async def test_a_gate_that_raises_is_an_observation() -> None:
 
 
 @pytest.mark.rule("D-011")
-async def test_a_bug_of_the_runtime_is_a_crash_and_no_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_of_the_runtime_is_a_crash_and_not_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     from cantrip_actors.runtime import entity_actor as entity
 
     def broken(*_: object) -> None:
@@ -229,7 +229,7 @@ async def test_a_token_budget_truncates_at_the_turn_that_used_it_up() -> None:
     assert episode.usage.total_tokens == 150
 
 
-async def test_cancelling_the_wait_stops_the_entity_and_says_so_in_the_loom() -> None:
+async def test_cancelling_a_cast_stops_the_entity_and_records_that() -> None:
     class Slow:
         closed = False
 
@@ -269,7 +269,7 @@ async def test_the_call_is_the_root_of_the_thread_in_the_loom() -> None:
 
 
 @pytest.mark.rule("COMP-7", "CRYSTAL-1")
-async def test_a_crystal_is_asked_with_the_whole_context_each_time() -> None:
+async def test_a_crystal_gets_the_whole_context_in_each_query() -> None:
     crystal = scripted([say("echo", text="x"), done("y")])
     async with Runtime.open() as runtime:
         await runtime.cast(cantrip(crystal, call=Call(system_prompt="Hi", tool_choice="required")), "go")

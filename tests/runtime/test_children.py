@@ -32,7 +32,7 @@ async def test_a_child_answers_its_parent_and_hangs_below_its_turn() -> None:
 
 
 @pytest.mark.rule("COMP-3")
-async def test_batch_children_run_at_once_and_answer_in_order() -> None:
+async def test_batch_children_run_at_the_same_time_and_answer_in_order() -> None:
     ask = say("call_agent_batch", intents=[{"intent": f"{n}"} for n in range(8)])
     child = [{**done(n), "delay": 10.0 - n} for n in range(8)]
     async with Runtime.open() as runtime:
@@ -43,7 +43,7 @@ async def test_batch_children_run_at_once_and_answer_in_order() -> None:
 
 
 @pytest.mark.rule("COMP-8", "D-011")
-async def test_a_child_that_fails_or_hangs_leaves_its_siblings_alone() -> None:
+async def test_a_child_that_fails_or_hangs_does_not_affect_its_siblings() -> None:
     ask = say("call_agent_batch", intents=[{"intent": "a"}, {"intent": "b"}, {"intent": "c", "timeout": 5}, "d", "e"])
 
     def child(ctx: object) -> object:
@@ -139,7 +139,7 @@ async def test_cancelling_a_parent_stops_its_subtree_with_the_reason() -> None:
     assert sorted(reasons) == ["cancelled", "parent_ended", "parent_ended"]
 
 
-async def test_children_are_told_their_parents_timeout() -> None:
+async def test_a_parents_timeout_ends_its_child_with_that_reason() -> None:
     async with Runtime.open() as runtime:
         spell = family([say("call_agent", intent="a")], forever, wards=(timeout(2.5),))
         episode = await runtime.cast(spell, "go")
@@ -170,7 +170,7 @@ async def test_a_child_that_crashes_is_an_error_observation(monkeypatch: pytest.
 
 
 @pytest.mark.rule("D-002")
-async def test_the_old_names_of_delegation_are_taken() -> None:
+async def test_the_old_names_of_the_delegation_gates_still_work() -> None:
     async with Runtime.open() as runtime:
         episode = await runtime.cast(family([say("call_entity", intent="a"), done("on")], [done(7)]), "go")
     assert episode.thread[1].gate_calls[0].gate == "call_agent"

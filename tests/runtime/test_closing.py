@@ -1,4 +1,4 @@
-"""A runtime that closes while callers wait: it suspends long-lived entities and tells every caller."""
+"""A runtime that closes while callers wait: it suspends long-lived entities, and every caller gets an error."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ async def slow(context: Any) -> dict[str, object]:
 
 
 @pytest.mark.rule("D-001")
-async def test_a_sender_is_told_whether_its_intent_was_taken_when_the_runtime_closes() -> None:
+async def test_a_sender_gets_an_error_that_says_whether_its_intent_was_taken_when_the_runtime_closes() -> None:
     said: dict[str, str] = {}
 
     async def send(entity: Entity, intent: str) -> None:
@@ -149,7 +149,7 @@ class TestAwaited:
                 await runtime.aclose()
             assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
 
-    async def test_context_variables_are_those_of_the_opening_task(self) -> None:
+    async def test_gates_see_the_context_variables_of_the_task_that_opened_the_runtime(self) -> None:
         runtime = await Runtime.open()
         entity = await runtime.invoke(cantrip([done(1), done(2)]), "go")
         await entity.episode()

@@ -53,7 +53,7 @@ def _cut(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.rule("N-01")
-async def test_a_node_is_listed_while_it_is_there_and_gone_afterwards(url: str) -> None:
+async def test_a_node_is_listed_until_it_leaves(url: str) -> None:
     async with Runtime.open(url) as client:
         async with node(url, "w1", release="7", zone="a", labels={"disk": "d"}, capacity=5):
             (found,) = await client.cluster.nodes()
@@ -286,7 +286,7 @@ async def test_a_lease_that_the_store_did_not_release_is_released_later(url: str
 
 
 @pytest.mark.rule("N-06", "N-23")
-async def test_a_node_that_lost_an_entity_while_it_was_frozen_leaves_its_state_alone(url: str) -> None:
+async def test_a_node_that_lost_an_entity_while_it_was_frozen_does_not_write_its_state(url: str) -> None:
     async with Runtime.open(url, cantrips=[DESK], passivate_after=20) as frozen:
         keeper = await frozen.invoke(DESK, "first", name="keeper")
         await keeper.episode()
@@ -433,7 +433,7 @@ async def test_a_submission_is_refused_while_too_many_wait_before_it(url: str) -
 
 
 @pytest.mark.rule("N-58")
-async def test_senders_that_are_too_fast_are_refused_lose_nothing_and_hold_up_nothing_urgent(url: str) -> None:
+async def test_senders_that_are_too_fast_are_refused_and_delay_no_urgent_submission(url: str) -> None:
     """A node runs two casts of a second each at once; ten senders submit as fast as they may."""
     casts: dict[str, Submission] = {}
     refused, most = 0, 0

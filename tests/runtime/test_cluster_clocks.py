@@ -1,4 +1,4 @@
-"""Nodes whose wall clocks are wrong, on a Postgres loom: no statement has their time, and what is due is due (N-03).
+"""Nodes with wrong wall clocks, on a Postgres loom: no statement has their time, and timers are on time (N-03).
 
 A test cannot set the clock of one process for itself, and libfaketime is not everywhere. So `time.time` is what is
 wrong here, for the whole process: the server alone has the right time.

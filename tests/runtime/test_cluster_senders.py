@@ -46,7 +46,7 @@ def walker(steps: int = 6, delay: float = 1.0) -> Cantrip:
 
 
 @pytest.mark.rule("N-61")
-async def test_a_sender_is_told_when_no_living_node_can_run_the_entity(url: str) -> None:
+async def test_a_sender_gets_an_error_when_no_living_node_can_run_the_entity(url: str) -> None:
     slow = answering(name="slow", turns=20)
     async with Runtime.open(url, cantrips=[slow]) as program:
         await (await program.invoke(slow, "begin", name="keeper")).episode()
@@ -61,7 +61,7 @@ async def test_a_sender_is_told_when_no_living_node_can_run_the_entity(url: str)
 
 
 @pytest.mark.rule("N-61")
-async def test_a_sender_waits_on_while_a_node_works_or_has_no_room(url: str) -> None:
+async def test_a_sender_continues_to_wait_while_a_node_is_busy_or_full(url: str) -> None:
     slow = answering(delay=40)
     async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", slow, capacity=1):
         casts = [await client.submit("desk", f"job {n}") for n in range(2)]
@@ -124,7 +124,7 @@ async def test_a_waiter_that_is_cancelled_leaves_its_mail_in_place(url: str) -> 
 
 
 @pytest.mark.rule("N-38")
-async def test_a_cast_whose_caller_is_cancelled_is_stopped_wherever_it_runs(url: str) -> None:
+async def test_a_cast_whose_caller_is_cancelled_is_stopped_on_any_node(url: str) -> None:
     slow = answering(delay=60)
     async with Runtime.open(url) as client, node(url, "w1", slow) as one:
         cast = await one.start(slow, "work")
@@ -259,7 +259,7 @@ async def test_an_end_recorded_before_its_node_died_settles_the_mail(url: str) -
 
 
 @pytest.mark.rule("N-56")
-async def test_the_budget_of_an_entity_goes_with_it_to_another_node(url: str) -> None:
+async def test_the_budget_of_an_entity_holds_on_another_node(url: str) -> None:
 
     async def policy(context: Any) -> object:
         return {**say("echo", text="more"), "delay": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 5}}

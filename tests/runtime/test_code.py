@@ -101,7 +101,7 @@ class World:
 
 
 @pytest.mark.rule("CIRCLE-9", "CIRCLE-4", "CIRCLE-3")
-async def test_variables_live_on_from_turn_to_turn(language: str) -> None:
+async def test_variables_persist_from_turn_to_turn(language: str) -> None:
     world = World(language)
     says = world.says
     async with Runtime.open() as runtime:
@@ -142,7 +142,7 @@ async def test_granting_a_forbidden_gate_to_a_child_is_an_error_that_the_program
 
 
 @pytest.mark.rule("COMP-6")
-async def test_programs_nest_as_deep_as_the_ward_says_on_two_cores(language: str) -> None:
+async def test_programs_nest_to_the_depth_of_the_ward_on_two_cores(language: str) -> None:
     world = World(language)
 
     def policy(context: Invocation) -> Any:
@@ -172,7 +172,7 @@ async def test_a_fork_has_the_variables_of_its_turn(language: str) -> None:
 
 @pytest.mark.rule("CIRCLE-9", "D-011")
 @pytest.mark.parametrize("at", range(1, 6))
-async def test_a_program_is_resumed_in_its_middle_after_a_crash(
+async def test_a_program_is_resumed_in_the_middle_after_a_crash(
     language: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(language)
@@ -187,7 +187,7 @@ async def test_a_program_is_resumed_in_its_middle_after_a_crash(
 
 @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
 @pytest.mark.parametrize("after", range(2, 8))
-async def test_a_program_is_resumed_in_its_middle_by_the_next_process(
+async def test_a_program_is_resumed_in_the_middle_by_the_next_process(
     language: str, after: int, tmp_path: Path
 ) -> None:
     world = World(language)
@@ -209,7 +209,7 @@ async def test_a_program_is_resumed_in_its_middle_by_the_next_process(
         assert turns[-1].gate_calls[0].result == 42
 
 
-async def test_a_language_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_language_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from cantrip_actors.circle import medium
 
     monkeypatch.setattr(medium, "_OFFERS", {})
@@ -252,7 +252,7 @@ WARDS = {"spin": max_compute(0.3), "fill": max_memory(2**22), "calls": max_gate_
 @pytest.mark.rule("CIRCLE-6", "CIRCLE-5")
 @pytest.mark.parametrize("what", sorted(WARDS))
 @pytest.mark.parametrize("name", sorted(TOO_MUCH))
-async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name: str, what: str) -> None:
+async def test_a_ward_on_programs_ends_the_program_in_each_language_and_not_the_entity(name: str, what: str) -> None:
     @gate
     def look() -> str:
         """Look."""
@@ -268,7 +268,7 @@ async def test_a_ward_on_programs_reaches_each_language_and_ends_no_entity(name:
     if what == "print":  # output that is too long is cut; it ends nothing
         assert "cut" in seen.result["output"]
         assert len(seen.result["output"]) < 150
-    elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may go on
+    elif (name, what) == ("shell", "fill"):  # one process has failed, and the shell may continue
         assert seen.is_error
     else:
         assert seen.is_error
@@ -296,7 +296,7 @@ LIMIT_TEXTS = {"spin": "0.3 s of computing", "fill": "4 MiB of memory", "calls":
     ],
 )
 @pytest.mark.parametrize("name", sorted(TOO_MUCH))
-async def test_the_entity_is_told_of_its_limits(name: str, ward: Ward, told: str) -> None:
+async def test_the_capability_text_has_the_limits_of_the_circle(name: str, ward: Ward, told: str) -> None:
     crystal = scripted([{"code": TOO_MUCH[name]["after"].replace("x", "1").replace("$", "")}])
     circle = Circle(["done"], [max_turns(5), ward], medium=name)
     async with Runtime.open() as runtime:
@@ -332,7 +332,7 @@ ASKED: dict[str, str] = {
 @pytest.mark.rule("COMP-1", "D-009", "CIRCLE-6")
 @pytest.mark.parametrize("what", sorted(WARDS))
 @pytest.mark.parametrize("name", sorted(ASKED))
-async def test_a_child_can_be_asked_for_with_less(name: str, what: str) -> None:
+async def test_a_request_can_lower_the_program_limits_of_a_child(name: str, what: str) -> None:
     @gate
     def look() -> str:
         """Look."""
@@ -357,7 +357,7 @@ async def test_a_child_can_be_asked_for_with_less(name: str, what: str) -> None:
 
 
 @pytest.mark.rule("COMP-1", "D-009")
-async def test_a_child_cannot_be_asked_for_with_more(language: str) -> None:
+async def test_a_request_cannot_raise_the_program_limits_of_a_child(language: str) -> None:
     crystal = scripted([{"code": ASKED[language].format("max_compute", 60)}])
     child = scripted([{"code": TOO_MUCH[language]["spin"]}, {"code": "done('stopped')"}])
     circle = Circle(["done", "call_agent_batch"], [max_turns(3), max_depth(1), max_compute(0.2)], medium=language)
@@ -370,7 +370,7 @@ async def test_a_child_cannot_be_asked_for_with_more(language: str) -> None:
 
 
 @pytest.mark.rule("COMP-8")
-async def test_a_sandbox_is_closed_while_programs_of_others_take_all_the_threads(language: str) -> None:
+async def test_a_sandbox_is_closed_while_other_programs_use_all_threads(language: str) -> None:
     """Otherwise an ending entity would wait for each computing program, one after the other."""
     actor = CircleActor(Circle(["done"], medium=language))  # type: ignore[arg-type]
     await actor.handle_call(Compute("1", None, []), None)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def accompanied(responses: Any, companion: Companion, *gates: Any, **parts: Any)
     return Cantrip(crystal, circle=Circle(["done", "echo", *gates], [max_turns(10)], companion=companion), **parts)
 
 
-async def test_a_companion_hears_each_beginning_and_end_of_an_episode() -> None:
+async def test_a_companion_is_called_at_each_beginning_and_end_of_an_episode() -> None:
     companion = Told()
     async with Runtime.open() as runtime:
         made = accompanied([done(1), done(2)], companion)
@@ -51,7 +51,7 @@ async def test_a_companions_greeting_is_in_the_first_query() -> None:
     assert [message.content for message in made.crystal.invocations[0].messages] == ["go", "mind the step"]
 
 
-async def test_a_companion_is_told_that_the_episode_is_resumed_after_a_crash() -> None:
+async def test_a_companion_learns_that_an_episode_is_resumed_after_a_crash() -> None:
     companion = Told()
     crashes = iter([True, False])
 
@@ -125,7 +125,7 @@ async def test_a_crystal_summarises_folded_turns() -> None:
 
 
 @pytest.mark.rule("D-007")
-async def test_the_next_summary_has_the_last_one_in_it() -> None:
+async def test_a_summary_includes_the_one_before_it() -> None:
     summaries = scripted([{"content": "first summary"}, {"content": "second summary"}])
     turns = [say("echo", text=f"word {n}") for n in range(5)]
     crystal = scripted([*turns, done(1)])

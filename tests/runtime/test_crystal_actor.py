@@ -162,7 +162,7 @@ class TestLimits:
         assert anyio.current_time() - began == pytest.approx(1.3, abs=0.01)
         assert model.cancelled == 1
 
-    async def test_the_queue_can_be_seen(self, stand):
+    async def test_the_status_shows_running_and_waiting_queries(self, stand):
         one = await stand(Model(limits=Limits(concurrency=2)))
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
@@ -357,7 +357,7 @@ class TestHedge:
         assert len(model.asked) == 1
         assert "hedged" not in response.metadata
 
-    async def test_the_first_attempt_may_still_win(self, stand):
+    async def test_the_first_attempt_can_win_after_the_hedge_started(self, stand):
         model = Speaker(lambda number: 3.0 if number == 1 else 9.0, hedge=Hedge(after=2.0))
         response = await (await stand(model)).ask()
         assert (response.content, response.metadata["hedged"]) == ("word 1", 1)
@@ -375,7 +375,7 @@ class TestHedge:
         error = await (await stand(model)).ask()
         assert (error.attempts, error.status, len(model.asked)) == (1, 500, 2)
 
-    async def test_a_second_attempt_needs_a_place(self, stand):
+    async def test_a_hedge_waits_for_a_free_place(self, stand):
         model = Model(3.0, hedge=Hedge(after=1.0), limits=Limits(concurrency=1))
         response = await (await stand(model)).ask()
         assert response.content == "ok"
@@ -398,8 +398,8 @@ class TestHedge:
         assert isinstance(await one.ask(), CircuitOpen)
 
 
-class TestTerms:
-    def test_attributes_of_other_types_are_not_taken_as_terms(self):
+class TestSettings:
+    def test_attributes_of_other_types_are_ignored(self):
         class Mock:
             limits = breaker = deadline = hedge = "whatever"
 
@@ -409,7 +409,7 @@ class TestTerms:
         assert terms_of(Mock()) is NO_TERMS
         assert terms_of(scripted([])) is NO_TERMS
 
-    def test_the_functions_of_the_families_accept_terms(self):
+    def test_the_functions_of_the_families_accept_limits(self):
         limits, breaker = Limits(concurrency=3), Breaker()
         crystal = local("http://localhost:1/v1", "m", limits=limits, breaker=breaker)
         assert terms_of(crystal) == (limits, breaker, None, None)
@@ -435,7 +435,7 @@ class TestTerms:
             (lambda: Hedge(quantile=1), "hedge: quantile"),
         ],
     )
-    def test_impossible_terms_are_refused(self, make, said):
+    def test_impossible_limits_are_refused(self, make, said):
         with pytest.raises(InvalidCantrip, match=said):
             make()
 
@@ -457,7 +457,7 @@ async def casts(runtime, cantrip, count):
 
 
 @pytest.mark.rule("D-006", "PROD-2")
-async def test_a_storm_raises_no_entitys_turn_count():
+async def test_a_storm_of_refusals_adds_no_turns():
     """Every third request is refused, each with a hint; each entity needs two answers, and makes two turns."""
 
     class Stormy(Model):
@@ -515,7 +515,7 @@ class TestOverSockets:
             assert server.connections <= 50
         assert time.monotonic() - began < 60
 
-    async def test_a_storm_of_429s_raises_no_entitys_turn_count(self):
+    async def test_a_storm_of_429s_adds_no_turns(self):
         """The provider refuses the first 40 requests, then every fifth."""
         count = 0
 
@@ -533,7 +533,7 @@ class TestOverSockets:
         assert all(episode.terminated for episode in episodes)
 
 
-class TestAskedByARuntime:
+class TestAsk:
     """`Runtime.ask`: a query without an entity, on the same terms."""
 
     async def test_a_query_is_answered_without_a_loom_record(self):

@@ -26,7 +26,7 @@ from cantrip_actors.runtime.events import Bus
 from tests.runtime.spells import cantrip, done, forever, say
 
 
-async def test_a_run_is_seen_from_start_to_end() -> None:
+async def test_events_show_a_run_from_start_to_end() -> None:
     first = {**say("echo", text="hi"), "content": "let me see", "thinking": "hm"}
     async with Runtime.open() as runtime:
         events = runtime.events()
@@ -112,7 +112,7 @@ async def test_a_dropped_subscription_ends() -> None:
 
 
 @pytest.mark.rule("PROD-1")
-async def test_the_answer_is_among_an_entitys_own_events() -> None:
+async def test_the_events_of_an_entity_include_its_answer() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.start(cantrip([{**done("bye"), "delay": 1.0}]), "go")
         seen = [event async for event in entity.events()]
@@ -122,7 +122,7 @@ async def test_the_answer_is_among_an_entitys_own_events() -> None:
 
 @pytest.mark.rule("PROD-1")
 @pytest.mark.parametrize("how", ["done", "failed", "stopped", "by name"])
-async def test_an_entity_that_is_over_has_no_more_events(how: str) -> None:
+async def test_an_entity_that_has_ended_has_no_more_events(how: str) -> None:
     async with Runtime.open(passivate_after=10) as runtime:
         spell = cantrip([] if how == "failed" else [done(1)])
         entity = await (runtime.invoke(spell, "go", name="x") if how == "by name" else runtime.start(spell, "go"))
@@ -173,7 +173,7 @@ async def test_a_watcher_that_raises_is_removed() -> None:
     assert [entry["event"] for entry in logs] == ["a watcher has raised, and is not called any more"]
 
 
-async def test_several_may_read_one_subscription() -> None:
+async def test_several_tasks_can_read_one_subscription() -> None:
     async with Runtime.open() as runtime:
         events, seen = runtime.events(), []
 

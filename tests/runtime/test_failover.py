@@ -103,7 +103,7 @@ async def ended(runtime: Runtime, entity_id: str) -> Any:
 
 
 @pytest.mark.rule("N-73", "N-69")
-async def test_an_entity_ahead_of_its_log_is_resumed_from_the_loom(pair: Pair) -> None:
+async def test_an_entity_whose_last_records_were_lost_is_resumed_from_the_loom(pair: Pair) -> None:
     said = scripted(lambda messages: {"tool_calls": [{"gate": "done", "args": {"answer": messages[-1].content}}]})
     desk = Cantrip(said, circle=Circle(["done"], [max_turns(5)]), name="desk")
     async with Runtime.open(pair.url, cantrips=[desk], node=Node("w1", beat=0.2, ttl=5)) as runtime:
@@ -137,7 +137,7 @@ async def sent(runtime: Runtime, text: str) -> Any:
 
 
 @pytest.mark.rule("N-70")
-async def test_a_node_says_that_a_standby_is_not_synchronous(pair: Pair) -> None:
+async def test_a_node_warns_that_a_standby_is_not_synchronous(pair: Pair) -> None:
     desk = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(5)]), name="desk")
     with capture_logs() as logs:
         async with Runtime.open(pair.url, cantrips=[desk], node=Node("w1")) as runtime:
@@ -189,7 +189,7 @@ async def test_an_entity_is_resumed_from_its_records_when_the_connection_is_lost
 
 
 @pytest.mark.rule("N-73")
-async def test_a_lease_that_comes_back_with_a_failover_is_released() -> None:
+async def test_a_lease_that_a_failover_restores_is_released() -> None:
     url = postgres.fresh()
     async with Runtime.open(url, cantrips=[DESK]) as program:
         entity = await program.invoke(DESK, "work", name="x")

@@ -79,7 +79,7 @@ async def test_a_parents_budget_counts_the_tokens_of_failed_answers_of_its_child
 
 @pytest.mark.rule("C-60")
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
-async def test_an_entity_whose_gate_exits_takes_its_next_intent(error: type[BaseException]) -> None:
+async def test_an_entity_handles_its_next_intent_after_a_gate_exits(error: type[BaseException]) -> None:
     @gate
     async def leave() -> str:
         """Exit."""

@@ -65,8 +65,8 @@ class Picky:
 
 
 @pytest.mark.rule("R-20", "INTENT-1")
-class TestGiven:
-    async def test_a_file_goes_wherever_an_image_goes(self) -> None:
+class TestGivingAFile:
+    async def test_a_file_can_be_given_in_every_position_of_an_image(self) -> None:
         crystal = scripted(lambda context: done([one.filename for m in context for one in m.files]))
         async with Runtime.open() as runtime:
             entity = await runtime.invoke(cantrip(crystal), ["Read it.", REPORT, PHOTO], context={"more": NOTES})
@@ -104,7 +104,7 @@ class TestGiven:
 
 
 @pytest.mark.rule("R-20")
-class TestAtTheDoor:
+class TestRefusals:
     @pytest.mark.parametrize("given", [["Listen.", SOUND], SOUND])
     async def test_a_file_that_the_crystal_cannot_take_is_refused_before_an_entity_is_made(self, given: Any) -> None:
         wanted = r"file a.mp3, audio/mpeg, 14 B: test:picky cannot be given it: this model takes application/pdf"
@@ -143,7 +143,7 @@ class TestAtTheDoor:
 
 
 @pytest.mark.rule("R-20", "LOOM-1")
-class TestKept:
+class TestStoring:
     async def test_each_content_is_stored_once_and_can_be_read_again(self, place: Place) -> None:
         crystal = scripted([say("look_up"), done("seen")] * 2)
         spell = cantrip(crystal, look_up)
@@ -243,7 +243,7 @@ async def draw(context: Any) -> Response:
 
 
 @pytest.mark.rule("R-09", "LOOM-1")
-class TestMade:
+class TestGeneratedImages:
     async def test_a_generated_image_alone_is_answered_as_its_handle(self, place: Place) -> None:
         async with Runtime.open(place.url) as runtime:
             episode = await runtime.cast(cantrip(scripted([Response(images=(CAT,))])), "Draw a cat.")

@@ -51,7 +51,7 @@ async def test_forget_deletes_one_shot_and_long_lived_entities(place, tmp_path):
 
 
 @pytest.mark.rule("C-50")
-async def test_an_entity_that_is_alive_is_not_forgotten():
+async def test_an_entity_that_has_not_ended_is_not_forgotten():
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(secret(), "go", name="notes")
         with pytest.raises(LoomError, match=r"entity .* is loaded: stop it first, and then forget it"):

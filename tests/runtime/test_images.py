@@ -53,7 +53,7 @@ def seen(context: Invocation) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.rule("INTENT-1", "INTENT-2", "CRYSTAL-6")
-class TestGiven:
+class TestGivingAnImage:
     async def test_an_intent_with_an_image_keeps_its_text(self) -> None:
         crystal = scripted([{"content": "a cat"}])
         async with Runtime.open() as runtime:
@@ -114,7 +114,7 @@ class TestGiven:
 
 @pytest.mark.rule("CIRCLE-4", "D-005")
 class TestFromGates:
-    async def test_an_image_is_a_handle_and_a_picture(self) -> None:
+    async def test_an_image_of_a_gate_reaches_the_crystal_as_its_handle_and_as_an_image(self) -> None:
         crystal = scripted([say("shoot"), done("seen")])
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(crystal, shoot), "look")
@@ -163,7 +163,7 @@ class TestFromGates:
 
 @pytest.mark.rule("COMP-2", "COMP-8")
 class TestChildren:
-    async def test_a_child_sees_what_its_parent_names_and_gives_back_what_it_names(self) -> None:
+    async def test_a_child_sees_the_images_that_its_parent_names_and_returns_those_that_it_names(self) -> None:
         def policy(context: Invocation) -> object:
             if context[0].content is not None and context[0].content.startswith("child"):
                 child = seen(context)
@@ -254,7 +254,7 @@ LOOMS = ("loom.jsonl", "loom.db")
 
 
 def walker(context: Invocation) -> object:
-    """Three pictures, one after the other, and then those that are still visible."""
+    """Take three pictures, one after the other, and then report the visible ones."""
     done_so_far = sum(one.role == "assistant" for one in context)
     if done_so_far < 3:
         return say("shoot", which="ABC"[done_so_far])
@@ -262,7 +262,7 @@ def walker(context: Invocation) -> object:
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-4", "LOOM-10")
-class TestRecovered:
+class TestRecovery:
     @pytest.mark.parametrize("at", range(1, 8))
     async def test_an_entity_that_crashes_sees_its_images_again(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
@@ -326,7 +326,7 @@ class TestRecovered:
         assert A.data not in (tmp_path / "loom.db").read_bytes()
 
 
-class TestShown:
+class TestEventsAndStreams:
     async def test_events_and_streams_describe_images_without_their_bytes(self) -> None:
         async with Runtime.open() as runtime:
             upserts = Upserts()
@@ -346,7 +346,7 @@ class TestShown:
             assert (image.base64() or "") not in repr(told) + outputs_told
             assert str(image.data)[2:40] not in repr(told) + outputs_told
 
-    async def test_a_summary_of_folded_turns_is_told_which_images_they_had(self) -> None:
+    async def test_a_summary_of_folded_turns_gets_the_labels_of_their_images(self) -> None:
         crystal = scripted([{"content": "so it was"}])
         spell = Cantrip(
             scripted([*(say("shoot", which=one) for one in "ABCA"), done("seen")]),

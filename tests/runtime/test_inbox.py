@@ -211,7 +211,7 @@ async def test_2500_waiting_posts_are_handled_in_order_across_processes(tmp_path
 
 
 @pytest.mark.rule("C-12", "C-10")
-async def test_more_posts_than_a_page_to_a_working_entity_are_handled_in_order(
+async def test_more_posts_than_one_page_are_handled_in_order_by_a_working_entity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (inbox, inboxes):
@@ -243,7 +243,7 @@ async def test_more_posts_than_a_page_to_a_working_entity_are_handled_in_order(
 
 
 @pytest.mark.rule("C-13", "N-33")
-async def test_a_full_inbox_refuses_intents_takes_control_mail_and_loses_nothing(url: str) -> None:
+async def test_a_full_inbox_refuses_intents_and_accepts_control_mail(url: str) -> None:
     async with Runtime.open(url, cantrips=[SLOW]) as runtime:
         runtime._tree.store.max_waiting = 5
         entity = await runtime.invoke(SLOW, "start", name="x")
@@ -372,7 +372,7 @@ async def test_a_runtime_that_drains_answers_its_callers_and_leaves_other_mail_t
     ("bad", "why"),
     [("intent without a text", "cannot carry out mail of kind 'intent'"), ("image without bytes", "are not to be had")],
 )
-async def test_mail_that_cannot_be_taken_fails_with_its_reason_and_holds_up_none(
+async def test_mail_that_cannot_be_taken_fails_with_its_reason_and_delays_no_other_mail(
     tmp_path: Path, bad: str, why: str
 ) -> None:
     def policy(context: Any) -> Any:

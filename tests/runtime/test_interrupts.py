@@ -19,12 +19,12 @@ HOUR = 3600.0
 
 
 def users(context: Any) -> list[str]:
-    """Return what the entity was told, in order."""
+    """Return the texts of the user messages that the entity has, in order."""
     return [message.content for message in context if message.role == "user"]
 
 
 async def policy(context: Any) -> Any:
-    """Hang in a query or a gate, work for an hour in turns of ten seconds, or answer with what the entity was told."""
+    """Hang in a query or a gate, work for an hour in turns of ten seconds, or answer with the user messages."""
     last = users(context)[-1]
     if last == "hang":
         return {**done("late"), "delay": HOUR}
@@ -151,7 +151,7 @@ async def test_an_interrupt_now_ends_the_episode_at_any_point(what: str, steps: 
 
 
 @pytest.mark.rule("C-17", "LOOM-1")
-async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_spares_the_next_episode() -> None:
+async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_the_next_episode_runs() -> None:
     """Nothing here waits, so the interrupt comes at each point of a turn, also while a step is recorded."""
 
     def spin(context: Any) -> Any:
@@ -228,7 +228,7 @@ async def test_an_interrupt_now_stops_children_that_hang() -> None:
 
 
 @pytest.mark.rule("C-17")
-async def test_an_interrupt_now_of_a_child_leaves_its_parent_alone() -> None:
+async def test_an_interrupt_now_of_a_child_does_not_affect_its_parent() -> None:
     def parent(context: Any) -> Any:
         if context[-1].role == "tool":
             return done(context[-1].content)
@@ -267,7 +267,7 @@ async def test_a_one_shot_entity_that_is_interrupted_is_over(now: bool) -> None:
 
 @pytest.mark.rule("C-17")
 @pytest.mark.parametrize("now", [False, True])
-async def test_an_interrupt_that_comes_after_its_episode_is_void(now: bool) -> None:
+async def test_an_interrupt_that_arrives_after_its_episode_has_no_effect(now: bool) -> None:
     """The episode ends while the interrupt is on its way; the next one is not harmed."""
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "start", name="x")
@@ -310,7 +310,7 @@ async def test_an_interrupt_of_a_crashed_episode_ends_it_when_it_is_resumed(url:
 
 
 @pytest.mark.rule("C-17")
-async def test_several_interrupts_count_once_and_spare_the_next_episode() -> None:
+async def test_several_interrupts_count_once_and_do_not_end_the_next_episode() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "wait")
         await anyio.sleep(100)

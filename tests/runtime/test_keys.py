@@ -205,7 +205,7 @@ async def test_a_send_that_is_repeated_after_a_crash_is_handled_once(
 
 
 @pytest.mark.rule("C-11")
-async def test_a_receipt_tells_the_state_of_its_intent(url: str) -> None:
+async def test_a_receipt_has_the_state_of_its_intent(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime, Runtime.open(url) as other:
         entity = await runtime.invoke(SPELL, "start", name="x")
         receipt = await entity.post("order", key="4711")
@@ -390,7 +390,7 @@ async def test_a_fork_with_a_used_key_from_another_turn_is_refused(url: str) -> 
 
 
 @pytest.mark.rule("C-18")
-async def test_a_cast_with_a_key_that_is_cancelled_leaves_its_entity_alone(url: str) -> None:
+async def test_a_cast_with_a_key_that_is_cancelled_does_not_stop_its_entity(url: str) -> None:
     async with Runtime.open(url) as runtime:
         episodes: list[Episode] = []
 

@@ -47,7 +47,7 @@ async def test_max_turns_counts_anew_for_each_send() -> None:
     assert results == ["ok"] * 20
 
 
-async def test_sends_are_taken_in_order() -> None:
+async def test_sends_are_handled_in_order() -> None:
     async def slow(ctx: object) -> object:
         return {**done(ctx[-1].content), "delay": 1.0}
 
@@ -92,7 +92,7 @@ async def test_a_name_belongs_to_one_entity_at_a_time() -> None:
 
 
 @pytest.mark.rule("LOOM-4", "INTENT-3")
-async def test_a_fork_continues_from_a_turn_and_leaves_the_original_alone() -> None:
+async def test_a_fork_continues_from_a_turn_and_does_not_affect_the_original() -> None:
     branch_crystal = scripted([done("forked")])
     async with Runtime.open() as runtime:
         spell = cantrip([say("echo", text="A"), say("echo", text="B"), done("original")])
@@ -126,7 +126,7 @@ async def test_a_fork_of_an_unknown_turn_is_refused() -> None:
             await runtime.fork("nowhere", intent="x")
 
 
-async def test_the_first_episode_of_an_invoked_entity_can_be_waited_for() -> None:
+async def test_episode_waits_for_the_first_episode_of_an_invoked_entity() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip([{**done("first"), "delay": 5.0}, done("second")]), "start", name="x")
         assert (await entity.episode()).result == "first"
@@ -201,7 +201,7 @@ async def test_a_steering_message_to_an_idle_entity_comes_before_its_next_intent
         assert (await entity.send("more")).result == ["start", "by the way", "more"]
 
 
-async def test_an_episode_is_interrupted_at_the_border_of_a_turn_and_the_entity_lives_on() -> None:
+async def test_an_episode_is_interrupted_between_two_turns_and_the_entity_continues() -> None:
     async def slow(ctx: object) -> object:
         return {**(done("ok") if ctx[-1].content == "again" else say("echo", text="x")), "delay": 10.0}
 
@@ -216,7 +216,7 @@ async def test_an_episode_is_interrupted_at_the_border_of_a_turn_and_the_entity_
         assert (await entity.send("again")).result == "ok"
 
 
-async def test_cancelling_a_send_does_not_take_the_intent_back() -> None:
+async def test_cancelling_a_send_does_not_withdraw_the_intent() -> None:
     async def slow(ctx: object) -> object:
         return {**done(ctx[-1].content), "delay": 10.0}
 
@@ -293,7 +293,7 @@ async def test_an_unloaded_entity_is_stopped_through_its_handle() -> None:
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-async def test_an_entity_is_stopped_for_whatever_reason_is_given(asleep: bool) -> None:
+async def test_an_entity_is_stopped_with_any_reason(asleep: bool) -> None:
     async with Runtime.open(passivate_after=60) as runtime:
         entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
         await entity.episode()
@@ -323,7 +323,7 @@ async def test_a_waiter_gets_the_episode_that_a_timeout_or_a_stop_ends() -> None
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", "two\nlines", "half \ud83d", 5])
-async def test_a_name_is_a_text_that_can_be_said_again(name: object) -> None:
+async def test_an_invalid_name_is_refused(name: object) -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidIntent, match="name: expected a text"):
             await runtime.invoke(cantrip([done(1)]), "start", name=name)

@@ -1,7 +1,7 @@
-"""Laws of the whole runtime: worlds made at random and struck at any instant, in virtual time, on both backends.
+"""Laws of the whole runtime: random worlds that are broken at any instant, in virtual time, on both backends.
 
-What is held against each world is what the documents promise: the loom is whole and in order, no effect happens twice,
-what is told is what is recorded, a struck world comes to what an undisturbed one comes to, and everything ends.
+Each world is checked against the documented guarantees: the loom is whole and in order, no effect happens twice,
+events match the records, a broken world reaches the same result as an undisturbed one, and everything ends.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def comes_to_the_same(backend: str, task: Task, struck: list[Blow], patience: fl
 @pytest.mark.rule("D-011", "LOOM-1", "S-21", "COMP-8", "PROD-3")
 @law
 @given(backends, tasks(), st.lists(blows("entity", "circle", "crystal", "steer"), max_size=3), patiences)
-def test_an_entity_struck_by_crashes_reaches_the_same_result(
+def test_an_entity_that_crashes_at_random_reaches_the_same_result(
     backend: str, task: Task, struck: list[Blow], patience: float
 ) -> None:
     comes_to_the_same(backend, task, struck, patience)
@@ -125,7 +125,7 @@ def test_a_runtime_killed_at_any_point_resumes_to_the_same_result(
 @pytest.mark.rule("COMP-8", "S-21")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("how", ["circle", "entity", "registry", "loom"])
-def test_at_every_step_of_a_start_and_of_an_end(backend: str, how: str) -> None:
+def test_a_crash_at_any_step_of_a_start_or_an_end_leads_to_the_same_result(backend: str, how: str) -> None:
     """A child is not cancelled when its parent restarts while it starts; every end is delivered."""
     for tick in range(0, 30, 2):
         for task in (Task(), Task((Words((Children((Task(),)),)),))):
@@ -252,7 +252,7 @@ async def unrecorded(task: Task, written: bool, nth: int) -> Any:
 @given(backends, tasks(), st.booleans(), st.integers(1, 20), patiences)
 @example("trio", Task((Words((Children((CHILD,) * 4),)),)), True, 8, 1.0)
 @example("asyncio", Task((Words((Children((CHILD,) * 4),)),)), True, 10, 1.0)
-def test_a_loom_that_fails_once_costs_and_doubles_nothing(
+def test_a_loom_that_fails_once_loses_and_repeats_nothing(
     backend: str, task: Task, written: bool, nth: int, patience: float
 ) -> None:
     found = live(backend, unrecorded, task, written, nth, patience=patience)
@@ -319,7 +319,7 @@ async def lasting(
         assert sorted(intents) == sorted(asked)
         assert (
             intents == asked or sleeps < max(at for at, _ in [*sends, (0.0, 0)]) + 1
-        )  # else one came as it fell asleep
+        )  # else one arrived while it was unloaded
         assert set(came) == set(asked)
         for name, one in came.items():
             assert isinstance(one, ProviderError) or one is None or str(one).split(":")[0] == name

@@ -95,7 +95,7 @@ async def test_an_entity_that_posts_does_not_wait() -> None:
 
 
 @pytest.mark.rule("C-16")
-async def test_a_message_says_who_sent_it() -> None:
+async def test_a_message_names_its_sender() -> None:
     async with Runtime.open() as runtime:
         await made(runtime, "a", "b")
         await runtime.entity("a").send("ask b hello")
@@ -104,7 +104,7 @@ async def test_a_message_says_who_sent_it() -> None:
 
 
 @pytest.mark.rule("C-16")
-async def test_an_entity_that_waits_for_an_answer_hibernates_and_one_that_is_asked_is_loaded() -> None:
+async def test_an_asker_hibernates_while_it_waits_and_the_asked_entity_is_loaded() -> None:
     async with Runtime.open(passivate_after=10) as runtime:
         await made(runtime, "a", "c")
         await made(runtime, "b", of=spell(policy=slowly))
@@ -167,7 +167,7 @@ async def test_a_message_to_a_full_inbox_is_an_error_observation() -> None:
 
 @pytest.mark.rule("C-16")
 @pytest.mark.parametrize("how", ["stop", "interrupt"])
-async def test_an_asker_is_told_that_no_answer_comes(how: str) -> None:
+async def test_an_asker_gets_an_error_when_no_answer_can_come(how: str) -> None:
     async with Runtime.open() as runtime:
         await made(runtime, "a")
         await made(runtime, "b", of=spell(policy=slowly))
@@ -237,7 +237,7 @@ async def test_a_circle_of_askers_in_two_runtimes_is_an_error_observation(url: s
 
 @pytest.mark.rule("C-15")
 @pytest.mark.parametrize("runtimes", [1, 2])
-async def test_one_of_two_entities_that_ask_each_other_is_told_of_the_circle(url: str, runtimes: int) -> None:
+async def test_one_of_two_entities_that_ask_each_other_observes_the_circle(url: str, runtimes: int) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
         await made(one, "a")
         await made(one if runtimes == 1 else two, "b")
@@ -313,7 +313,7 @@ async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: 
 
 
 @pytest.mark.rule("C-15")
-async def test_waiting_for_an_intent_that_is_done_is_no_circle() -> None:
+async def test_waiting_for_a_finished_intent_of_itself_is_not_a_circle() -> None:
     """A gate may read the receipt of an earlier intent of its own entity."""
     runtimes: list[Runtime] = []
 

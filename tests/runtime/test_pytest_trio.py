@@ -1,4 +1,4 @@
-"""Users' own tests under pytest-trio: its jumping clock and a runtime get on with each other."""
+"""Users' own tests under pytest-trio: a runtime works with its autojump clock."""
 
 import pytest
 

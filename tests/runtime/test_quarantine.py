@@ -73,7 +73,7 @@ async def test_an_entity_whose_runtime_was_killed_is_interrupted_until_another_r
 
 
 @pytest.mark.rule("C-65")
-async def test_an_entity_whose_processes_died_three_times_is_left_alone_and_the_others_are_resumed(url: str) -> None:
+async def test_an_entity_whose_processes_died_three_times_is_not_resumed_and_the_others_are(url: str) -> None:
     poison, sound = await cut_short(url, "poison", "sound")
     async with Runtime.open(url) as runtime:
         lose(runtime, poison, 3)
@@ -109,7 +109,7 @@ async def test_abandoning_an_entity_in_quarantine_ends_it(url: str) -> None:
 
 
 @pytest.mark.rule("C-65")
-async def test_an_idle_entity_is_not_quarantined_however_many_of_its_processes_died(url: str) -> None:
+async def test_an_idle_entity_is_not_quarantined_after_any_number_of_dead_processes(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entity = await runtime.invoke(SPELL, "go", name="x")
         await entity.episode()
@@ -120,7 +120,7 @@ async def test_an_idle_entity_is_not_quarantined_however_many_of_its_processes_d
 
 
 @pytest.mark.rule("C-65")
-async def test_mail_to_an_entity_in_quarantine_waits_and_its_sender_is_told(url: str) -> None:
+async def test_mail_to_an_entity_in_quarantine_waits_and_its_sender_gets_an_error(url: str) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entity = await runtime.invoke(SPELL, "go", name="x")
         await entity.episode()

@@ -127,7 +127,7 @@ async def test_every_send_is_answered_when_the_entity_crashes(
     assert len(world.effects) == len(set(world.effects))
 
 
-async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entity_is_restarted_from_its_log_when_its_circle_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     crash_at(monkeypatch, GatesActor, "handle_call", after=False, at=2)
     async with Runtime.open() as runtime:
@@ -137,7 +137,7 @@ async def test_a_circle_that_crashes_takes_its_entity_back_to_the_log(monkeypatc
     assert "outcome unknown" in episode.thread[1].observation
 
 
-async def test_children_survive_their_parents_crash_and_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_children_survive_their_parents_crash_and_it_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
     whole = Delegation.wait_for_event
@@ -328,7 +328,7 @@ async def test_a_budget_counts_what_was_spent_before_the_crash(tmp_path: Path) -
     assert episode.usage.total_tokens == 150
 
 
-async def test_a_timeout_counts_the_time_while_no_process_runs_the_entity(
+async def test_a_timeout_counts_the_time_in_which_no_process_runs_the_entity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cantrip_actors.runtime import tree as house
@@ -426,7 +426,7 @@ async def test_a_lease_that_was_not_released_does_not_block_the_next_runtime_of_
 
 @pytest.mark.rule("D-011", "LOOM-1")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
-async def test_a_run_reads_the_same_whichever_store_has_it(tmp_path: Path, store: str) -> None:
+async def test_a_run_reads_the_same_from_every_store(tmp_path: Path, store: str) -> None:
     world = World()
     url = f"{store}:{tmp_path / 'loom'}"
     async with Runtime.open(url) as runtime:

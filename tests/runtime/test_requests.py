@@ -149,7 +149,7 @@ async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(me
         ("token:phone", "anna with the token phone"),
     ],
 )
-async def test_a_decision_says_who_made_it_and_through_which_door(url: str, door: str, words: str) -> None:
+async def test_a_decision_names_its_person_and_its_door(url: str, door: str, words: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(asking(), "go")
         request = await request_of(runtime)
@@ -246,7 +246,7 @@ async def test_a_process_killed_at_any_write_pays_at_most_once_and_never_without
 @pytest.mark.rule("C-20")
 @pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
 @pytest.mark.parametrize("at", part(range(1, 9), 3))
-async def test_a_program_that_waits_is_resumed_wherever_its_process_is_killed(
+async def test_a_waiting_program_is_resumed_after_its_process_is_killed_at_any_write(
     tmp_path: Path, medium: str, at: int
 ) -> None:
     seen = await Life(f"sqlite:{tmp_path / 'loom'}", asking(medium=medium)).until_paid(at, durable=True)
@@ -254,7 +254,7 @@ async def test_a_program_that_waits_is_resumed_wherever_its_process_is_killed(
 
 
 @pytest.mark.rule("C-20")
-async def test_closing_the_runtime_leaves_a_one_shot_entity_waiting_and_tells_its_caller(url: str) -> None:
+async def test_closing_the_runtime_leaves_a_one_shot_entity_waiting_and_its_caller_gets_its_id(url: str) -> None:
     errors: list[CantripError] = []
 
     async def cast(runtime: Runtime) -> None:
@@ -508,7 +508,7 @@ async def test_a_request_expires_over_a_restart(lasting_url: str) -> None:
 
 
 @pytest.mark.rule("C-21")
-async def test_a_request_that_is_not_there_is_unknown(url: str) -> None:
+async def test_a_decision_of_an_unknown_request_is_refused(url: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(SPELL, "go")
         await request_of(runtime)
@@ -709,7 +709,7 @@ async def test_a_child_of_a_child_waits_over_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("C-24")
-async def test_done_is_asked_about_first(url: str) -> None:
+async def test_ask_first_works_for_done(url: str) -> None:
     spell = Cantrip(
         scripted(lambda context: done(sum(message.role == "tool" for message in context)), record=False),
         circle=Circle([ask_first("done")], [max_turns(9)]),
@@ -723,7 +723,7 @@ async def test_done_is_asked_about_first(url: str) -> None:
 
 @pytest.mark.rule("C-24")
 @pytest.mark.parametrize("medium", ["tools", "python"])
-async def test_a_delegation_is_asked_about_first(medium: Any) -> None:
+async def test_ask_first_works_for_a_delegation(medium: Any) -> None:
     first = {
         "tools": say("call_agent", intent="go on"),
         "python": {"content": "```python\ncall_agent('go on')\n```"},
@@ -789,7 +789,7 @@ def test_an_invalid_option_is_refused_when_the_circle_is_made(make: Any, expecte
 
 
 @pytest.mark.rule("C-21")
-async def test_events_tell_of_requests_and_decisions(url: str) -> None:
+async def test_events_include_requests_and_decisions(url: str) -> None:
     async with Runtime.open(url) as runtime:
         events = runtime.events(lambda event: isinstance(event, (RequestedEvent, DecidedEvent)))
         entity = await runtime.start(SPELL, "go")

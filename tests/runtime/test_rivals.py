@@ -66,7 +66,9 @@ async def test_one_of_two_concurrent_invokes_of_one_name_is_refused(url: str) ->
         await made[0].episode()
 
 
-async def test_an_entity_answers_in_the_runtime_that_runs_it_and_here_once_that_is_closed(tmp_path: Path) -> None:
+async def test_a_send_is_answered_by_the_runtime_that_runs_the_entity_and_here_when_that_has_closed(
+    tmp_path: Path,
+) -> None:
     url = f"sqlite:{tmp_path}/loom.db"
     await asleep(url)
     async with Runtime.open(url, cantrips=[SPELL]) as mine:

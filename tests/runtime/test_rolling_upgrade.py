@@ -1,6 +1,7 @@
 """Tables that a later version of cantrip-actors has upgraded while nodes of this version run (N-66).
 
-The later version is SQL here: it adds a table, an index, and a column to every table, and says who can read them.
+The later version is SQL here: it adds a table, an index, and a column to every table, and says which versions can
+read them.
 """
 
 import contextlib

@@ -232,7 +232,7 @@ async def test_a_schedule_with_the_same_id_and_content_is_made_once() -> None:
 
 
 @pytest.mark.rule("N-49")
-async def test_a_schedule_with_the_same_id_and_other_content_takes_the_place_before_the_next_firing() -> None:
+async def test_a_schedule_with_the_same_id_and_other_content_replaces_the_first_one() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         await runtime.schedule("spell", "old", every=20, id="s")
         await anyio.sleep(15)
@@ -375,7 +375,7 @@ async def test_a_firing_for_an_entity_that_is_gone_waits_for_the_next_one_of_its
         assert intents(runtime, new) == ["start", "tick"]
 
 
-async def test_a_firing_that_is_set_aside_does_not_hold_up_others() -> None:
+async def test_a_firing_that_is_set_aside_does_not_delay_others() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         for n in range(150):
             await runtime.schedule("unknown", "tick", every=100, to="cantrip" if n % 2 else "entity")
@@ -388,7 +388,7 @@ async def test_a_firing_that_is_set_aside_does_not_hold_up_others() -> None:
 
 
 @pytest.mark.rule("C-31")
-async def test_a_firing_that_still_waits_in_the_inbox_stands_for_those_that_would_stop_it() -> None:
+async def test_a_firing_with_overlap_stop_adds_no_intent_while_the_last_one_waits_in_the_inbox() -> None:
     async with Runtime.open(cantrips=[SLOW]) as runtime:
         entity = await runtime.invoke(SLOW, "start", name="x")
         await runtime.schedule("x", "tick", every=200, overlap="stop")
@@ -399,7 +399,7 @@ async def test_a_firing_that_still_waits_in_the_inbox_stands_for_those_that_woul
         assert intents(runtime, entity.id) == ["start", "tick"]
 
 
-async def test_a_full_inbox_takes_a_firing_later() -> None:
+async def test_a_firing_into_a_full_inbox_is_delivered_later() -> None:
     async with Runtime.open(cantrips=[SLOW], max_waiting=1) as runtime:
         entity = await runtime.invoke(SLOW, "start", name="x")
         await entity.post("fills the inbox")

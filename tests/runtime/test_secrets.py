@@ -19,7 +19,7 @@ TOKEN = "a-token-that-only-the-gate-has"
 
 @gate
 async def leak(token: Injected[str]) -> str:
-    """Say what nobody should."""
+    """Return a secret."""
     return f"the token is {token}, the secret {SECRET}"
 
 

@@ -254,7 +254,7 @@ async def test_sends_with_dependencies_of_their_own_may_be_concurrent():
 
 
 @pytest.mark.rule("CIRCLE-10")
-async def test_a_sender_that_waits_for_unloading_is_told_when_the_runtime_closes():
+async def test_a_sender_that_waits_for_unloading_gets_an_error_when_the_runtime_closes():
     async def slow(context):
         return {"content": "late", "delay": 1000.0}
 
@@ -593,7 +593,7 @@ async def test_draining_an_idle_runtime_takes_no_time():
 
 
 @pytest.mark.rule("LOOM-7")
-async def test_an_entity_is_found_by_its_id_wherever_it_is(tmp_path):
+async def test_an_entity_is_found_by_its_id_in_any_state(tmp_path):
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url, passivate_after=10) as runtime:
         started = await runtime.start(taking(5), "go")
@@ -635,7 +635,7 @@ async def test_a_child_that_is_found_may_be_stopped():
 
 @pytest.mark.rule("CIRCLE-4")
 @pytest.mark.real_time
-def test_the_blocking_face_finds_entities_and_passes_the_context_on():
+def test_a_blocking_runtime_finds_entities_and_passes_the_context_on():
     REQUEST.set("the thread's")
     with Runtime.blocking() as runtime:
         assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}

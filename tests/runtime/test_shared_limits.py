@@ -74,7 +74,7 @@ async def test_crystals_of_one_runtime_share_their_limits_by_name() -> None:
 
 
 @pytest.mark.rule("N-53")
-async def test_a_refusal_that_one_crystal_hears_holds_up_the_others_of_its_name() -> None:
+async def test_a_refusal_of_one_crystal_pauses_the_others_of_its_name() -> None:
     refused: dict[str, Any] = {}
     seen: dict[str, Any] = {}
     says = ProviderError("slow down", status=429, retry_after=30.0)

@@ -169,7 +169,7 @@ class TestRecovery:
 
     @pytest.mark.rule("CIRCLE-9", "D-011", "LOOM-1")
     @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
-    async def test_a_process_killed_in_the_middle_of_a_call_is_resumed_there(
+    async def test_a_process_killed_in_the_middle_of_a_gate_call_is_resumed_in_that_call(
         self, kind: str, language: str, tmp_path: Path
     ) -> None:
         """The kill is a real one: the child's gate ends its process while its parent waits for it, three calls deep.
@@ -261,7 +261,7 @@ class TestForks:
 
     @pytest.mark.rule("LOOM-4")
     @pytest.mark.usefixtures("always")
-    async def test_a_fork_of_a_fork_has_its_variables_and_leaves_the_original_alone(self, language: str) -> None:
+    async def test_a_fork_of_a_fork_has_its_variables_and_does_not_affect_the_original(self, language: str) -> None:
         says = SAYS[language]
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
@@ -274,7 +274,7 @@ class TestForks:
             assert runtime.loom.turns(episode.entity_id) == before
 
 
-class TestWhatCannotBeUsed:
+class TestUnusableSnapshots:
     """Each falls back to replay, with a line in the log, and to the same result."""
 
     @staticmethod
@@ -425,7 +425,7 @@ class TestSecrets:
             assert secret.encode() not in file.read_bytes()
         assert not (tmp_path / f"{path.name}.key").exists()
 
-    async def test_snapshots_hold_secrets_like_the_loom_and_a_redacted_loom_shows_none(self, tmp_path: Path) -> None:
+    async def test_snapshots_contain_secrets_and_a_redacted_loom_shows_no_snapshot(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
         from cantrip_actors.records.records import snapshot_of
@@ -447,9 +447,9 @@ class TestSecrets:
             assert secret not in repr(records)
 
 
-class TestWhatIsKept:
+class TestStoredSnapshots:
     @pytest.mark.rule("LOOM-1")
-    async def test_a_turn_refers_to_its_sandbox_and_a_call_to_the_program_that_waits(self) -> None:
+    async def test_a_turn_refers_to_its_sandbox_and_a_gate_call_to_the_waiting_program(self) -> None:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell("python", "set", "deep"), "go")
             records = runtime.loom.records(episode.entity_id)

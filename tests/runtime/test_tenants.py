@@ -1,4 +1,4 @@
-"""A tenant of a loom reaches nothing of another tenant, by whatever id, name, key or search it asks (X-42)."""
+"""A tenant of a loom reaches nothing of another tenant by any id, name, key or search (X-42)."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def result_of(found: Any) -> Any:
     return await found if isinstance(found, Awaitable) else found
 
 
-async def test_every_read_by_an_id_says_that_there_is_no_such_entity(world: World) -> None:
+async def test_every_read_by_an_id_of_another_tenant_says_that_there_is_no_such_entity(world: World) -> None:
     for path in IDS:
         id = id_of(world, path)
         for name, look in REFUSED.items():
@@ -270,7 +270,7 @@ async def test_the_tenant_itself_finds_everything(world: World) -> None:
     assert world.acme.entity("notes") is not None
 
 
-def test_the_matrix_has_every_public_method() -> None:
+def test_the_matrix_of_these_tests_has_every_public_method() -> None:
     public = {name for name, _ in inspect.getmembers(Runtime) if not name.startswith("_")}
     public |= {f"loom.{name}" for name, _ in inspect.getmembers(Loom) if not name.startswith("_")}
     known = {*REFUSED, *OF_TURNS, *NOTHING, *ELSEWHERE, *OF_THE_WHOLE, *OF_NO_ENTITY}
@@ -304,7 +304,7 @@ async def test_events_and_the_stream_are_those_of_the_tenant(world: World) -> No
     assert {one.session_id for one in envelopes} == {mine.entity_id}
 
 
-async def test_names_keys_and_schedules_are_each_tenants_own(world: World) -> None:
+async def test_names_keys_and_schedules_belong_to_one_tenant(world: World) -> None:
     mine = await world.other.invoke(cantrip(), "mine", name="notes", key="begun")
     everybodys = await world.runtime.invoke(cantrip(), "whole", name="notes", key="begun")
     assert len({mine.id, everybodys.id, world.named.id}) == 3
@@ -361,7 +361,7 @@ async def test_an_invalid_tenant_name_is_refused(name: Any) -> None:
             runtime.tenant(name)
 
 
-async def test_entities_of_a_tenant_live_on_in_the_next_process(tmp_path: Path) -> None:
+async def test_entities_of_a_tenant_are_loaded_in_the_next_process(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as runtime:
         first = await runtime.tenant("acme").invoke(cantrip("notes"), "one", name="notes")
@@ -380,7 +380,7 @@ async def test_entities_of_a_tenant_live_on_in_the_next_process(tmp_path: Path) 
         assert loom.named("notes") == first.id
 
 
-def test_a_blocking_runtime_has_tenants_too() -> None:
+def test_a_blocking_runtime_has_tenants() -> None:
     with Runtime.blocking() as runtime:
         runtime.tenant("acme").cast(cantrip(), "hello")
         assert runtime.tenant("other").loom.entities() == []

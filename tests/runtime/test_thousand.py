@@ -90,7 +90,7 @@ async def cast_all(runtime: Runtime) -> list[Episode]:
 
 
 @pytest.mark.rule("D-011", "COMP-8", "CIRCLE-5", "LOOM-1", "LOOM-8", "ENTITY-2")
-async def test_a_thousand_entities_survive_everything_that_can_go_wrong(tmp_path):
+async def test_a_thousand_entities_reach_their_results_despite_crashes_and_failures(tmp_path):
     url = f"jsonl:{tmp_path / 'loom.jsonl'}"
     before, began = tasks(), anyio.current_time()
     with capture_logs() as reports:

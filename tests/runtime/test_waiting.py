@@ -64,7 +64,7 @@ async def test_an_entity_that_waits_for_a_child_has_no_task() -> None:
         assert anyio.current_time() >= 2 * HOUR
 
 
-async def test_an_idle_entity_has_no_task_and_takes_its_mail() -> None:
+async def test_an_idle_entity_has_no_task_and_handles_its_mail() -> None:
     async def policy(context: Any) -> Any:
         return done([m.content for m in context if m.role == "user"])
 
@@ -86,7 +86,7 @@ async def test_an_idle_entity_has_no_task_and_takes_its_mail() -> None:
         assert runtime.loom.state(first.id) != "active"
 
 
-async def test_an_entity_idle_for_long_is_unloaded_however_often_it_had_work_before() -> None:
+async def test_an_idle_entity_is_unloaded_after_any_number_of_intents() -> None:
     async with Runtime.open(passivate_after=300) as runtime:
         entity = await runtime.invoke(family([done(n) for n in range(4)], []), "0")
         assert (await entity.episode()).result == 0
@@ -102,7 +102,7 @@ async def test_an_entity_idle_for_long_is_unloaded_however_often_it_had_work_bef
 
 
 @pytest.mark.rule("COMP-3")
-async def test_children_that_end_one_after_the_other_are_all_waited_for() -> None:
+async def test_a_parent_waits_for_all_children_that_end_one_after_the_other() -> None:
     ask = say("call_agent_batch", intents=[{"intent": f"{n}"} for n in range(8)])
     delays = [5.0, 50.0, 0.0, 50.0, 500.0, 49.0, 499.5, 1.0]
     child = [slow(n, delay) for n, delay in enumerate(delays)]
@@ -112,7 +112,7 @@ async def test_children_that_end_one_after_the_other_are_all_waited_for() -> Non
     assert episode.result == "over"
 
 
-async def test_mail_to_a_waiting_parent_is_taken_after_the_turn_and_is_not_lost() -> None:
+async def test_mail_to_a_waiting_parent_is_handled_after_the_turn() -> None:
     def policy(context: Any) -> Any:
         last = context[-1]
         if last.role == "user" and last.content == "first":
@@ -138,7 +138,7 @@ async def test_mail_to_a_waiting_parent_is_taken_after_the_turn_and_is_not_lost(
         assert second == [["first", "hurry", "please", "second"]]
 
 
-async def test_an_interrupt_of_a_waiting_parent_is_taken_after_its_children_end() -> None:
+async def test_an_interrupt_of_a_waiting_parent_takes_effect_after_its_children_end() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(family([say("call_agent", intent="compute")], [slow(42)]), "first")
         await anyio.sleep(60)
@@ -248,7 +248,7 @@ def programs(waits: anyio.Event) -> Cantrip:
 
 @pytest.fixture
 def circles(monkeypatch: pytest.MonkeyPatch) -> list[CircleActor]:
-    """The circles that were told to drop their programs from memory; parents hibernate at once."""
+    """Return the circles that dropped their programs from memory; parents hibernate at once."""
     told: list[CircleActor] = []
     whole = CircleActor.handle_cast
 

@@ -66,7 +66,7 @@ async def test_steps_and_wrappers_run_in_order_around_one_gate_call() -> None:
 
 
 @pytest.mark.rule("F-41", "F-20")
-async def test_a_refusal_means_that_the_gate_is_not_run_and_the_entity_goes_on() -> None:
+async def test_a_refused_gate_does_not_run_and_the_entity_continues() -> None:
     trail = Trail()
     seen = await observed(
         trail.gate(),
@@ -121,7 +121,7 @@ async def test_a_post_step_cannot_turn_an_error_into_a_success() -> None:
 
 
 @pytest.mark.rule("F-41")
-async def test_a_post_step_may_refuse_and_remark() -> None:
+async def test_a_post_step_can_refuse_a_result_or_add_a_remark() -> None:
     trail = Trail()
     refused = await observed(trail.gate(), wrap("press", post=[trail.after("x", says=Refused("not like this"))]))
     assert (refused.is_error, refused.result) == (True, "not like this\nwhat press gave: pressed a")
@@ -157,7 +157,7 @@ async def test_a_step_cannot_change_the_arguments_of_the_gate() -> None:
     assert got == ["a"]
 
 
-async def test_steps_and_gates_are_told_who_calls() -> None:
+async def test_steps_and_gates_get_the_gate_call() -> None:
     told: list[GateCall] = []
 
     @gate

@@ -1,4 +1,4 @@
-"""Worlds for the laws of the runtime: trees of entities with answers that follow from their intents, and blows.
+"""Worlds for the laws of the runtime: trees of entities with answers that follow from their intents, and faults.
 
 A `Task` is what one intent is about: what its entity says, utterance by utterance. Entities know nothing but their
 path, which is their intent; so a world can be run again, disturbed, and come to the same. Effects are counted by the

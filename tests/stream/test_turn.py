@@ -87,7 +87,7 @@ def test_streamed_item_ids_have_the_turn_and_the_attempt() -> None:
 
 
 @pytest.mark.rule("U-58")
-def test_the_crystals_own_end_waits_for_the_gates() -> None:
+def test_the_end_of_a_response_is_sent_after_the_gates() -> None:
     stream = turn()
     stream.start("m", "p")
     stream.pass_on(ItemStart("0", "function_call", name="search", call_id="c1"))
@@ -103,7 +103,7 @@ def test_the_crystals_own_end_waits_for_the_gates() -> None:
     ]
 
 
-def test_a_crystal_that_does_not_stream_has_items_all_the_same() -> None:
+def test_a_crystal_that_does_not_stream_has_items() -> None:
     stream = turn()
     stream.start("m", "p")
     response = Response(
@@ -193,7 +193,7 @@ def test_unfinished_items_are_closed_when_the_crystal_has_answered() -> None:
     assert payloads(stream.complete()) == [ResponseDone("completed", usage=StreamUsage(0, 0))]
 
 
-def test_a_call_that_the_stream_forgot_is_announced_with_the_answer() -> None:
+def test_a_call_that_was_not_streamed_is_announced_with_the_answer() -> None:
     stream = turn()
     stream.pass_on(ItemStart("0", "function_call", name="a", call_id="c1"))
     stream.pass_on(ItemDone("0", FinalFunctionCall("a", "c1", {})))
@@ -300,14 +300,14 @@ def test_events_after_the_end_are_dropped() -> None:
 
 
 @pytest.mark.rule("U-63")
-def test_a_turn_that_ran_out_of_tokens_is_complete_and_says_so() -> None:
+def test_a_turn_that_ran_out_of_tokens_is_complete_with_that_reason() -> None:
     stream = turn()
     stream.pass_on(ResponseDone("completed", "max_tokens", usage=StreamUsage(1, 4096)))
     stream.answer(Response("half"))
     assert payloads(stream.complete())[-1] == ResponseDone("completed", "max_tokens", usage=StreamUsage(1, 4096))
 
 
-def test_items_that_a_crystal_gives_up_itself_are_passed_on() -> None:
+def test_items_that_a_crystal_gives_up_are_passed_on() -> None:
     stream = turn()
     stream.pass_on(ItemStart("0", "function_call", name="a", call_id="c1"))
     stream.pass_on(ItemStart("1", "message"))
@@ -329,7 +329,7 @@ def test_an_item_id_is_parsed_as_it_was_written(turn_id, attempt, block) -> None
 
 
 @pytest.mark.parametrize("text", ["m1", "", "t1:", "t1:x:0", "t1:0", "t2:1:0", "1:0"])
-def test_an_id_that_another_program_made_has_no_parts(text) -> None:
+def test_an_item_id_of_another_program_has_no_parts(text) -> None:
     assert ItemId.parse(text, "t1") is None
 
 

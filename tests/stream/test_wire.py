@@ -1,4 +1,4 @@
-"""The canonical events: their wire shape, and what is refused at the door."""
+"""The canonical events: their wire format, and refused events."""
 
 import contextlib
 
@@ -71,12 +71,12 @@ def test_each_event_survives_json(payload) -> None:
 
 
 @pytest.mark.rule("U-01")
-def test_all_eight_types_are_among_them() -> None:
+def test_the_events_of_these_tests_have_all_eight_types() -> None:
     assert {payload.type for payload in EVERY} == set(stream.EventType.__args__)
 
 
 @pytest.mark.rule("U-01")
-def test_the_wire_has_camel_case_and_nothing_that_is_absent() -> None:
+def test_wire_fields_are_camel_case_and_absent_ones_are_left_out() -> None:
     made = Envelope("e", "2026-02-16T08:00:00Z", "t", "s", ItemStart("i", "function_call", name="search", call_id="c"))
     assert made.as_wire() == {
         "eventId": "e",
@@ -95,7 +95,7 @@ def test_the_wire_has_camel_case_and_nothing_that_is_absent() -> None:
 
 
 @pytest.mark.rule("U-61")
-def test_a_parent_travels_with_the_envelope() -> None:
+def test_an_envelope_keeps_its_parent() -> None:
     made = Envelope("e", "2026-02-16T08:00:00Z", "t", "child", ResponseStart("m", "p"), Parent("root", "turn-3"))
     assert made.as_wire()["parent"] == {"sessionId": "root", "turnId": "turn-3"}
     assert Envelope.from_json(made.to_json()) == made
@@ -109,7 +109,7 @@ def test_unknown_keys_are_dropped_and_empty_strings_are_fine() -> None:
 
 
 @pytest.mark.rule("U-02")
-def test_a_type_that_is_not_the_payloads_is_an_error_on_type() -> None:
+def test_a_type_that_differs_from_the_payloads_is_an_error() -> None:
     delta = {"type": "item_delta", "itemId": "i", "deltaContent": "x"}
     assert problems(wire(delta, type="item_start")) == {"type": "Envelope type must match payload.type"}
 
@@ -125,7 +125,7 @@ def test_a_function_call_starts_with_a_name_and_a_call_id(given) -> None:
 
 
 @pytest.mark.rule("U-03")
-def test_the_other_items_need_neither() -> None:
+def test_other_items_need_no_name_and_no_call_id() -> None:
     for kind in ("message", "reasoning", "function_call_output"):
         assert Envelope.parse(wire({"type": "item_start", "itemId": "i", "itemType": kind})).payload.item_type == kind
 
@@ -154,7 +154,7 @@ def test_timestamps_are_iso_in_utc_with_z(stamp) -> None:
 
 @pytest.mark.rule("U-04")
 @pytest.mark.parametrize("stamp", ["2026-02-16T08:00:00Z", "2026-02-16T08:00:00.1Z", "2024-02-29T23:59:59.123456789Z"])
-def test_any_precision_will_do(stamp) -> None:
+def test_timestamps_may_have_any_precision(stamp) -> None:
     assert Envelope.parse(wire({"type": "item_cancelled", "itemId": "i"}, timestamp=stamp)).timestamp == stamp
 
 
@@ -188,13 +188,13 @@ def test_problems_of_a_finished_item_are_named(final, path) -> None:
 
 @pytest.mark.rule("U-06")
 @pytest.mark.parametrize("reason", ["because", "", 3])
-def test_an_item_is_cancelled_for_one_of_three_reasons(reason) -> None:
+def test_an_unknown_cancel_reason_is_refused(reason) -> None:
     assert set(problems(wire({"type": "item_cancelled", "itemId": "i", "reason": reason}))) == {"payload.reason"}
 
 
 @pytest.mark.rule("U-06")
 @pytest.mark.parametrize("reason", ["user_cancel", "timeout", "process_death"])
-def test_these_are_the_three(reason) -> None:
+def test_the_three_cancel_reasons_are_accepted(reason) -> None:
     assert Envelope.parse(wire({"type": "item_cancelled", "itemId": "i", "reason": reason})).payload.reason == reason
 
 
@@ -219,7 +219,7 @@ def test_an_unknown_type_is_an_error() -> None:
 
 
 @pytest.mark.rule("U-08")
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_of_an_event_are_reported_at_once() -> None:
     found = problems({"eventId": 3, "timestamp": "2026", "type": "item_delta", "payload": {"type": "item_delta"}})
     assert set(found) == {
         "eventId",
@@ -238,13 +238,13 @@ def test_a_value_that_is_not_an_event_is_refused(value) -> None:
         Envelope.parse(value)
 
 
-def test_text_that_is_no_json_is_refused() -> None:
+def test_text_that_is_not_json_is_refused() -> None:
     with pytest.raises(InvalidStreamEvent, match="expected JSON"):
         Envelope.from_json(b'{"eventId":')
 
 
 @pytest.mark.parametrize("amount", [True, "3", None, []])
-def test_usage_is_numbers(amount) -> None:
+def test_usage_that_is_not_a_number_is_refused(amount) -> None:
     done = {"type": "response_done", "status": "completed", "usage": {"inputTokens": amount, "outputTokens": 1}}
     assert set(problems(wire(done))) == {"payload.usage.inputTokens"}
 
@@ -264,7 +264,7 @@ def test_usage_is_numbers(amount) -> None:
         ),
     )
 )
-def test_no_json_value_is_answered_with_another_error(value) -> None:
+def test_any_json_value_is_an_event_or_an_invalid_stream_event(value) -> None:
     for given_value in (value, wire({"type": "item_done", "itemId": "i", "finalItem": value})):
         with contextlib.suppress(InvalidStreamEvent):
             Envelope.parse(given_value)

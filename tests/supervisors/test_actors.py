@@ -1,4 +1,4 @@
-"""Calls, mail, and what an actor can do: the ground of everything above."""
+"""Calls, mail, and everything that an actor can do."""
 
 import anyio
 import anyio.lowlevel
@@ -140,7 +140,7 @@ async def test_on_abandoned_of_a_call_that_is_abandoned_already_runs_at_once(new
         assert told == [1]
 
 
-async def test_the_call_in_hand_dies_with_the_incarnation_and_the_waiting_ones_do_not(new_system):
+async def test_the_call_being_handled_fails_with_the_incarnation_and_waiting_calls_do_not(new_system):
     async with new_system(max_restarts=5) as system, anyio.create_task_group() as group:
         ref = await system.start(Script("a", crash_on=2).spec())
         got = []
@@ -158,7 +158,7 @@ async def test_the_call_in_hand_dies_with_the_incarnation_and_the_waiting_ones_d
         assert len(got) == 4
 
 
-async def test_calls_taken_and_not_answered_die_with_the_incarnation(new_system):
+async def test_calls_received_and_not_answered_fail_with_the_incarnation(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(ChildSpec("a", Later))
 
@@ -289,7 +289,7 @@ async def test_an_offer_to_an_ended_actor_raises(new_system):
             await ref.offer(1)
 
 
-async def test_a_long_queue_lets_others_in(new_system):
+async def test_an_actor_with_a_long_queue_lets_others_run(new_system):
     order = []
 
     class Quick(Actor):
@@ -305,7 +305,7 @@ async def test_a_long_queue_lets_others_in(new_system):
         assert order.index("b") <= BATCH
 
 
-async def test_selective_receive_leaves_the_others_where_they_are(new_system):
+async def test_selective_receive_keeps_the_other_messages_in_order(new_system):
     class Picky(Actor):
         async def run(self):
             last = await self.receive(lambda message: message == "last")
@@ -324,7 +324,7 @@ async def test_selective_receive_leaves_the_others_where_they_are(new_system):
         assert await ref.outcome() == Outcome(Normal(), "done")
 
 
-async def test_an_own_loop_is_stopped_while_it_receives(new_system):
+async def test_an_actor_with_its_own_run_is_stopped_while_it_receives(new_system):
     class Own(Actor):
         async def run(self):
             while True:
@@ -338,7 +338,7 @@ async def test_an_own_loop_is_stopped_while_it_receives(new_system):
         assert ref.last_exit == Shutdown()
 
 
-async def test_stashed_messages_come_back_in_their_order(new_system):
+async def test_stashed_messages_are_returned_in_order(new_system):
     class Door(Actor):
         async def init(self):
             self.open, self.seen = False, []
@@ -400,7 +400,7 @@ async def test_a_stash_survives_a_restart(new_system):
 # --- state from one incarnation to the next -----------------------------------------------------------------------
 
 
-async def test_snapshot_goes_to_the_next_incarnation(new_system):
+async def test_a_snapshot_is_passed_to_the_next_incarnation(new_system):
     class Counter(Actor):
         n = 0
 
@@ -427,7 +427,7 @@ async def test_snapshot_goes_to_the_next_incarnation(new_system):
         assert await ref.call(0) == 3  # a kill leaves none, so the one before is the last
 
 
-async def test_a_snapshot_that_raises_is_the_reason(new_system, recorder):
+async def test_an_exception_of_snapshot_is_the_exit_reason(new_system, recorder):
     class Bad(Actor):
         def snapshot(self):
             raise Boom("snapshot")
@@ -458,7 +458,7 @@ class Trapper(Watcher):
     trap_exit = True
 
 
-async def test_a_monitor_tells_of_the_end_once(new_system):
+async def test_a_monitor_reports_an_end_once(new_system):
     async with new_system(max_restarts=5) as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         ref = await system.start(Script("a").spec())
@@ -495,7 +495,7 @@ async def test_a_monitor_on_an_ended_actor_fires_at_once(new_system):
         assert actor_of(watcher).seen == [Down(ref, Normal(), final=True)]
 
 
-async def test_demonitor_and_the_watchers_own_end_forget_it(new_system):
+async def test_demonitor_and_the_end_of_the_watcher_remove_a_monitor(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         ref = await system.start(Script("a").spec(restart="temporary"))
@@ -526,7 +526,7 @@ async def test_a_monitoring_actor_keeps_no_ended_actors(new_system):
         assert actor_of(watcher)._me._watched == {}
 
 
-async def test_of_two_monitors_on_one_actor_the_other_is_still_known(new_system):
+async def test_two_monitors_on_one_actor_are_independent(new_system):
     async with new_system(max_restarts=5) as system:
         watcher = await system.start(ChildSpec("w", Watcher))
         ref = await system.start(Script("a").spec())
@@ -541,7 +541,7 @@ async def test_of_two_monitors_on_one_actor_the_other_is_still_known(new_system)
 
 
 @pytest.mark.parametrize("how", ["crash", Leave(Shutdown("x")), "kill"], ids=["crash", "shutdown", "kill"])
-async def test_a_link_shares_an_abnormal_fate_both_ways(new_system, how):
+async def test_a_link_passes_an_abnormal_end_both_ways(new_system, how):
     for linker, linked in ((0, 1), (1, 0)):
         async with new_system() as system:
             refs = [
@@ -721,7 +721,7 @@ async def test_an_actor_serves_many_calls_at_once_and_cancels_the_abandoned(new_
 # --- names and groups ---------------------------------------------------------------------------------------------
 
 
-async def test_a_name_lasts_as_long_as_the_identity(new_system):
+async def test_a_name_is_registered_as_long_as_the_identity_exists(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec(name="db"))
         ref.kill()

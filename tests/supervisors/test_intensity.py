@@ -44,7 +44,7 @@ async def test_the_window_slides_and_its_edge_counts(new_system, pause, survives
 
 @pytest.mark.rule("S-28")
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_each_attempt_counts_also_one_that_fails(new_system, made):
+async def test_each_restart_attempt_counts_even_if_it_fails(new_system, made):
     script = Script("a", starts=["ok", "error"])
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: made(max_restarts=5), restart="temporary"))
@@ -68,7 +68,7 @@ async def test_ends_that_are_not_restarts_do_not_count(new_system):
 
 
 @pytest.mark.rule("S-30")
-async def test_intensity_0_the_first_restart_is_fatal(new_system):
+async def test_the_first_restart_is_fatal_with_intensity_0(new_system):
     script = Script("a")
     async with new_system() as system:
         supervisor = await system.start(
@@ -104,7 +104,7 @@ async def test_the_parent_restarts_a_permanent_supervisor_that_gave_up(new_syste
 
 @pytest.mark.rule("S-32")
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_a_restart_loop_answers_and_obeys(new_system, made):
+async def test_a_supervisor_in_a_restart_loop_answers_requests(new_system, made):
     script = Script("a", starts=["ok", "error"])
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: made(max_restarts=10**9, period=1e9)))
@@ -162,7 +162,7 @@ async def test_max_children_counts_those_that_are_being_restarted(new_system):
         await supervisor.start_child(Script("b").spec())
 
 
-async def test_a_foreign_child_is_not_found_and_untouched(new_system):
+async def test_a_child_of_another_supervisor_is_not_found(new_system):
     async with new_system() as system:
         one = await system.start(ChildSpec("one", DynamicSupervisor))
         two = await system.start(ChildSpec("two", DynamicSupervisor))

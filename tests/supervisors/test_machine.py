@@ -342,7 +342,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_no_mail_lost_no_caller_stuck_no_orphan_and_true_books(backend):
+def test_random_operations_lose_no_mail_and_leave_no_waiting_caller_and_no_orphan(backend):
     machine = type("Machine", (Machine,), {"backend": backend})
     run_state_machine_as_test(
         machine,

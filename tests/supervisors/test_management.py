@@ -27,7 +27,7 @@ from supervisors.testing import Boom, Leave, Script
 
 
 @pytest.mark.rule("S-40")
-async def test_terminate_child_keeps_the_spec_and_is_fine_twice(new_system, recorder):
+async def test_terminate_child_keeps_the_spec_and_can_be_repeated(new_system, recorder):
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor([Script("a").spec()], max_restarts=0)))
         for _ in range(2):
@@ -140,7 +140,7 @@ async def test_a_request_to_a_dynamic_supervisor_is_handled_after_an_earlier_ret
 
 
 @pytest.mark.rule("S-43")
-async def test_asking_a_dynamic_supervisor_lets_others_run(new_system):
+async def test_requests_to_a_dynamic_supervisor_let_other_tasks_run(new_system):
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         ran = []
@@ -223,7 +223,7 @@ def _significant(flag, *specs):
         ("temporary", "crash"),
     ],
 )
-async def test_any_significant_ends_the_supervisor_with_the_rest(new_system, recorder, restart, how):
+async def test_any_significant_ends_the_supervisor_and_its_other_children(new_system, recorder, restart, how):
     a = Script("a").spec(restart=restart, significant=True)
     async with new_system() as system:
         supervisor = await system.start(_significant("any_significant", a, Script("b").spec()))
@@ -273,7 +273,7 @@ async def test_auto_shutdown_is_not_triggered_by_other_ends(new_system):
 
 @pytest.mark.rule("S-48")
 @pytest.mark.parametrize("significant", [True, False])
-async def test_auto_shutdown_rises_only_through_a_significant_supervisor(new_system, significant):
+async def test_auto_shutdown_spreads_only_through_a_significant_supervisor(new_system, significant):
     leaf = Script("leaf").spec(restart="transient", significant=True)
     nested = ChildSpec(
         "nested",
@@ -321,7 +321,7 @@ async def test_a_wrong_configuration_changes_nothing(new_system):
 
 
 @pytest.mark.rule("S-51")
-async def test_a_dynamic_one_takes_a_new_template_and_flags(new_system):
+async def test_a_dynamic_supervisor_accepts_a_new_template_and_flags(new_system):
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", lambda: DynamicSupervisor(ChildSpec("t", Script("old")))))
         ref = await dynamic.start_child()
@@ -344,7 +344,7 @@ class _Logger:
 
 
 @pytest.mark.rule("S-52")
-async def test_reports_name_the_child_its_place_and_its_spec():
+async def test_reports_name_the_child_its_path_and_its_spec():
     from supervisors import ActorSystem
     from supervisors.reports import Reports
 
@@ -374,7 +374,7 @@ async def test_reports_name_the_child_its_place_and_its_spec():
 
 
 @pytest.mark.rule("S-52")
-async def test_progress_is_reported_on_request_and_expected_ends_never():
+async def test_progress_is_reported_on_request_only_and_expected_ends_are_not():
     from supervisors import ActorSystem
     from supervisors.reports import Reports
 
@@ -388,7 +388,7 @@ async def test_progress_is_reported_on_request_and_expected_ends_never():
 
 
 @pytest.mark.rule("S-52")
-async def test_one_event_for_each_thing(new_system, recorder):
+async def test_each_change_of_a_child_is_one_event(new_system, recorder):
     script = Script("a", starts=["ok", "error"])
     async with new_system() as system:
         group = await system.start(ChildSpec("g", lambda: Supervisor([script.spec()]), restart="temporary"))

@@ -1,4 +1,4 @@
-"""What reaches a supervisor or an actor in which order, and what is left when one of them ends in the midst of it."""
+"""The order of messages to supervisors and actors, and what is left when one of them ends in between."""
 
 import anyio
 import anyio.lowlevel
@@ -54,7 +54,7 @@ async def test_a_supervisor_that_is_stopped_in_a_restart_loop_leaves_nothing_in_
 
 
 @pytest.mark.rule("S-50")
-async def test_the_exits_that_a_supervisor_did_not_get_to_are_nothing_to_the_next_one(new_system):
+async def test_exits_that_a_supervisor_did_not_handle_do_not_reach_its_next_incarnation(new_system):
     script, slow = Script("a"), Script("slow", slow_start=9)
     async with new_system(max_restarts=9) as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor([script.spec()])))
@@ -96,7 +96,7 @@ async def test_a_request_sent_before_an_exit_is_handled_before_it(new_system):
 
 
 @pytest.mark.rule("S-33")
-async def test_the_delay_of_a_restart_that_was_called_off_is_not_that_of_the_next_one(new_system):
+async def test_the_delay_of_a_cancelled_restart_does_not_apply_to_the_next_one(new_system):
     script = Script("a", starts=["ok", "error", "ok", "error", "ok"])
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor(max_restarts=9)))
@@ -161,7 +161,7 @@ async def test_an_actor_asked_to_end_handles_no_further_message(new_system):
 
 
 @pytest.mark.rule("S-35")
-async def test_a_zombie_that_wakes_up_takes_no_mail_of_the_next_incarnation(new_system, recorder):
+async def test_a_zombie_that_continues_takes_no_mail_of_the_next_incarnation(new_system, recorder):
     begun, release = [], anyio.Event()
 
     class Sleeper(_Slow):
@@ -239,7 +239,7 @@ async def test_a_zombie_whose_init_ends_late_changes_nothing(new_system, recorde
         assert await ref.call("who?") == 2
 
 
-async def test_a_zombies_snapshot_and_timers_are_nothing_to_the_next_incarnation(new_system, recorder):
+async def test_a_zombies_snapshot_and_timers_do_not_reach_the_next_incarnation(new_system, recorder):
     release, made, seen = anyio.Event(), [], []
 
     class Sleeps(Actor):

@@ -1,4 +1,4 @@
-"""The decisions, as tables and properties: no event loop in sight."""
+"""The decisions of supervisors, as tables and properties, without an event loop."""
 
 import pytest
 from hypothesis import given
@@ -67,7 +67,7 @@ def test_a_temporary_child_is_dropped_after_any_exit(reason):
         ("rest_for_one", "a", Plan(("d", "c", "b"), ("a", "b", "c", "d"))),
     ],
 )
-def test_whom_a_strategy_stops_and_starts(strategy, failed, expected):
+def test_each_strategy_stops_and_starts_the_right_children(strategy, failed, expected):
     assert plan(strategy, ["a", "b", "c", "d"], failed) == expected
 
 
@@ -82,7 +82,7 @@ def test_a_plan_stops_children_in_reverse_start_order(strategy, size, data):
 
 @pytest.mark.rule("S-26", "S-30")
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_so_many_restarts_are_fine_and_the_next_is_fatal(limit):
+def test_max_restarts_are_allowed_and_the_next_is_fatal(limit):
     window = RestartWindow(limit, 5.0)
     for n in range(limit):
         window = window.add(float(n) / 100)
@@ -119,7 +119,7 @@ def test_the_window_is_exceeded_exactly_if_too_many_are_young_enough(times, limi
         ("all_significant", False, False, False),
     ],
 )
-def test_when_an_end_ends_the_supervisor(flag, significant, others, ends):
+def test_auto_shutdown_decides_whether_the_end_of_a_child_ends_the_supervisor(flag, significant, others, ends):
     assert ends_supervisor(flag, significant=significant, others_active=others) is ends
 
 
@@ -128,7 +128,7 @@ def test_backoff_begins_at_once_and_doubles_up_to_its_maximum():
     assert [backoff.delay(n, 0.5) for n in range(6)] == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_jitter_only_shortens_and_only_by_its_part():
+def test_jitter_only_shortens_a_delay_by_its_share_at_most():
     backoff = Backoff(first=1.0, maximum=100.0, jitter=0.5)
     assert backoff.delay(1, 0.0) == 1.0
     assert backoff.delay(1, 1.0) == 0.5
@@ -154,7 +154,7 @@ def test_stop_carries_its_reason():
 
 
 @pytest.mark.rule("S-15")
-def test_abnormal_is_crash_and_kill():
+def test_crashes_and_kills_are_abnormal():
     assert [name for name, reason in REASONS.items() if is_abnormal(reason)] == ["killed", "crash"]
 
 
@@ -175,7 +175,7 @@ def test_an_interrupt_in_a_group_wins():
     assert fatal(ValueError()) is None
 
 
-def test_reasons_read_well():
+def test_exit_reasons_have_readable_texts():
     assert [str(reason) for reason in REASONS.values()] == [
         "normal",
         "shutdown",

@@ -95,7 +95,7 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_known_trace(backend):
+def test_a_known_scenario_has_its_known_trace(backend):
     rows = run(SAMPLE, backend)
     assert [row["result"] for row in rows] == [
         "ok",
@@ -133,7 +133,7 @@ def test_a_trace_ends_where_the_outcome_is_uncertain():
 
 
 @needs_erlang
-def test_the_kept_referee_gives_the_oracles_own_traces(referee, tmp_path):
+def test_the_persistent_referee_gives_the_traces_of_the_oracle(referee, tmp_path):
     path = tmp_path / "scenario.json"
     path.write_text(json.dumps(SAMPLE))
     oracle = Path(__file__).parents[3] / "shared" / "otp" / "oracle.py"

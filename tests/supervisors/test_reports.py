@@ -1,4 +1,4 @@
-"""What the reports leave out: a storm's records beyond the limit, and how this package runs an actor."""
+"""Reports: their limit in a storm, and tracebacks without the frames of this package."""
 
 import anyio
 import pytest
@@ -28,7 +28,7 @@ def _exited(time):
 
 
 @pytest.mark.rule("S-52")
-def test_a_storm_is_written_up_to_the_limit_and_then_counted():
+def test_a_storm_of_reports_is_written_up_to_the_limit_and_then_counted():
     logger = _Logger()
     reports = Reports(logger, burst=3)
     for n in range(10):
@@ -54,7 +54,7 @@ def test_reports_of_giving_up_and_of_zombies_are_never_dropped():
 
 
 @pytest.mark.rule("S-52")
-def test_there_may_be_no_limit():
+def test_reports_can_be_unlimited():
     logger = _Logger()
     reports = Reports(logger, burst=None)
     for _ in range(2 * BURST):
@@ -63,7 +63,7 @@ def test_there_may_be_no_limit():
 
 
 @pytest.mark.rule("S-52")
-def test_a_clock_that_goes_back_is_another_clock():
+def test_a_clock_that_goes_back_resets_the_limit():
     logger = _Logger()
     reports = Reports(logger, burst=1)
     reports(_exited(1000.0))
@@ -89,7 +89,7 @@ async def test_the_last_dropped_reports_are_counted_when_the_system_ends():
 
 
 @pytest.mark.rule("S-52")
-async def test_a_crash_is_shown_from_the_users_own_code_on():
+async def test_a_traceback_begins_with_the_users_own_code():
     logger = _Logger()
 
     class Fails(Actor):

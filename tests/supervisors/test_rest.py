@@ -108,7 +108,7 @@ async def test_an_actor_that_is_never_idle_for_long_keeps_its_task(new_system):
             assert tasks() == before + 1
 
 
-async def test_its_own_timers_wake_it(new_system):
+async def test_a_timer_wakes_a_hibernated_actor(new_system):
     class Ticking(Counter):
         async def handle_cast(self, message):
             self.send_after(100, "tick")
@@ -165,7 +165,7 @@ async def test_an_ended_actor_is_not_kept_alive_by_its_idle_timer():
         assert kept() is None
 
 
-async def test_a_kill_spares_it_its_terminate(new_system):
+async def test_a_killed_hibernated_actor_does_not_terminate(new_system):
     log = []
     async with new_system() as system:
         ref = await system.start(spec("tidy", lambda: Tidy(log), restart="temporary"))
@@ -174,7 +174,7 @@ async def test_a_kill_spares_it_its_terminate(new_system):
         assert log == []
 
 
-async def test_mail_that_comes_while_it_ends_is_for_the_next_incarnation(new_system):
+async def test_mail_that_arrives_while_an_actor_ends_is_for_the_next_incarnation(new_system):
     async with new_system() as system:
         ref = await system.start(spec("counter"))
         ref.kill()
@@ -227,7 +227,7 @@ async def test_a_long_chain_of_links_ends_without_deep_recursion(new_system):
             assert await ref.exited() == Shutdown("all")
 
 
-async def test_a_supervisor_hibernates_too_and_does_its_duty(new_system):
+async def test_a_hibernated_supervisor_restarts_its_children(new_system):
     def made():
         return Supervisor([spec("a"), spec("b")], strategy="rest_for_one", max_restarts=5, hibernate_after=10.0)
 
@@ -248,7 +248,7 @@ async def test_a_supervisor_hibernates_too_and_does_its_duty(new_system):
         assert not first.alive
 
 
-async def test_a_dynamic_supervisor_hibernates_too_and_does_its_duty(new_system):
+async def test_a_hibernated_dynamic_supervisor_restarts_its_children(new_system):
     async with new_system() as system:
         before = tasks()
         group = await system.start(spec("group", lambda: DynamicSupervisor(hibernate_after=10.0)))
@@ -267,7 +267,7 @@ async def test_a_dynamic_supervisor_hibernates_too_and_does_its_duty(new_system)
 
 
 @pytest.mark.rule("S-34")
-async def test_a_killed_supervisor_takes_those_along_that_rest(new_system):
+async def test_a_killed_supervisor_ends_its_hibernated_children(new_system):
     async with new_system() as system:
         group = await system.start(spec("group", lambda: Supervisor([spec("a")], hibernate_after=1.0)))
         child = group.child("a")

@@ -23,7 +23,7 @@ async def _end(ref: ActorRef, how: str) -> None:
 @pytest.mark.parametrize("how", [*LEAVES, "kill"])
 @pytest.mark.parametrize("restart", ["permanent", "transient", "temporary"])
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_which_end_restarts_which_child(new_system, made, restart, how):
+async def test_a_child_is_restarted_after_the_ends_that_its_spec_names(new_system, made, restart, how):
     script = Script("a")
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: made(max_restarts=1)))
@@ -95,7 +95,7 @@ async def test_rest_for_one_restarts_the_failed_one_and_the_later_ones(new_syste
 
 @pytest.mark.rule("S-17")
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
-async def test_temporary_siblings_vanish_and_cost_no_intensity(new_system, recorder, strategy):
+async def test_temporary_siblings_are_dropped_and_do_not_count(new_system, recorder, strategy):
     specs = [Script("a").spec(), Script("b").spec(restart="temporary")]
     async with new_system() as system:
         group = await system.start(ChildSpec("s", lambda: Supervisor(specs, strategy=strategy)))
@@ -145,7 +145,7 @@ async def test_rest_for_one_tries_again_from_the_child_that_failed_to_start(new_
 
 
 @pytest.mark.rule("S-25")
-async def test_states_between_retries(new_system):
+async def test_children_have_the_expected_states_between_retries(new_system):
     from supervisors import Backoff
 
     slow = Backoff(first=10, jitter=0)
@@ -160,7 +160,7 @@ async def test_states_between_retries(new_system):
 
 
 @pytest.mark.rule("S-49")
-async def test_a_restarted_supervisor_comes_back_with_its_static_children_only(new_system):
+async def test_a_restarted_supervisor_has_only_its_static_children(new_system):
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: Supervisor([Script("a").spec()])))
         await supervisor.start_child(Script("added").spec())
@@ -169,7 +169,7 @@ async def test_a_restarted_supervisor_comes_back_with_its_static_children_only(n
         assert [(child.id, child.state) for child in await supervisor.which_children()] == [("a", "running")]
 
 
-async def test_the_ref_of_a_restarted_child_stays_good(new_system):
+async def test_the_ref_of_a_restarted_child_stays_valid(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a", crash_on=2).spec())
         assert await ref.call(1) == 1
@@ -207,7 +207,7 @@ async def test_backoff_delays_each_restart_longer_and_begins_anew_after_quiet(ne
         assert [round(wait) for wait in waits] == [0, 1, 2, 4, 101]
 
 
-async def test_backoff_of_a_start_that_fails(new_system, recorder):
+async def test_backoff_delays_retries_of_a_failed_start(new_system, recorder):
     from supervisors import Backoff
     from supervisors.events import StartFailed
 

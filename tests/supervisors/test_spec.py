@@ -65,7 +65,7 @@ def test_wrong_flags_are_refused_with_their_own_reason(what, wrong):
 
 
 @pytest.mark.rule("S-13")
-def test_a_dynamic_supervisor_takes_one_template_and_nothing_else():
+def test_a_dynamic_supervisor_accepts_one_template_only():
     with pytest.raises(SpecError):
         DynamicSupervisor([ChildSpec("a", Actor), ChildSpec("b", Actor)])
     with pytest.raises(TypeError):
@@ -82,7 +82,7 @@ async def test_a_dynamic_supervisor_starts_nothing_at_boot(new_system, recorder)
 
 @pytest.mark.rule("S-45")
 @pytest.mark.parametrize("made", [DynamicSupervisor, Supervisor])
-async def test_a_significant_child_is_refused_where_nothing_shuts_down_for_it(new_system, made):
+async def test_a_significant_child_is_refused_without_auto_shutdown(new_system, made):
     async with new_system() as system:
         ref = await system.start(ChildSpec("s", made))
         with pytest.raises(SpecError, match="significant"):
@@ -105,7 +105,7 @@ async def test_a_ref_of_the_wrong_kind_is_a_failed_start(new_system):
         assert (await system.root.count_children()).specs == 0
 
 
-async def test_a_ref_made_beforehand_is_the_childs(new_system):
+async def test_a_child_uses_the_ref_of_its_spec(new_system):
     ref = SupervisorRef()
     async with new_system() as system:
         assert await system.start(ChildSpec("s", Supervisor, ref=ref)) is ref

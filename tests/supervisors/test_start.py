@@ -139,7 +139,7 @@ async def test_a_dynamic_child_whose_restart_ignores_disappears(new_system, reco
 
 @pytest.mark.rule("S-08")
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_extra_start_info_is_handed_back_and_kept_nowhere(new_system, made):
+async def test_extra_start_info_is_returned_and_not_stored(new_system, made):
     class Info:
         pass
 
@@ -164,7 +164,7 @@ async def test_extra_start_info_is_handed_back_and_kept_nowhere(new_system, made
 
 @pytest.mark.rule("S-09")
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_start_child_that_fails_costs_nothing(new_system, made):
+async def test_a_failed_start_child_does_not_count_as_a_restart(new_system, made):
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", lambda: made(max_restarts=0)))
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Stopping: order, graces, kills, and who does not want to end."""
+"""Stopping: order, time limits, kills, and children that do not end."""
 
 import gc
 import math
@@ -18,7 +18,7 @@ def _group(specs, **flags):
 
 
 @pytest.mark.rule("S-34")
-async def test_static_children_stop_last_first_each_gone_before_the_next_is_asked(new_system, recorder):
+async def test_static_children_stop_one_after_the_other_last_first(new_system, recorder):
     scripts = [Script(name, stop_takes=1) for name in "abc"]
     async with new_system() as system:
         group = await system.start(_group([script.spec() for script in scripts]))
@@ -67,7 +67,7 @@ async def test_a_child_with_shutdown_kill_is_not_asked_to_end(new_system, record
 
 
 @pytest.mark.rule("S-35")
-async def test_infinity_waits_as_long_as_it_takes(new_system):
+async def test_a_child_with_infinite_shutdown_is_waited_for(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a", stop_takes=86_400).spec(shutdown=math.inf))
         await system.root.terminate_child("a")
@@ -75,7 +75,7 @@ async def test_infinity_waits_as_long_as_it_takes(new_system):
 
 
 @pytest.mark.rule("S-36")
-async def test_dynamic_children_are_asked_at_once_and_take_as_long_as_the_slowest(new_system, recorder):
+async def test_dynamic_children_are_stopped_at_the_same_time(new_system, recorder):
     async with new_system() as system:
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         for seconds in (1, 4, 2):
@@ -126,7 +126,7 @@ async def test_a_normal_end_during_the_stop_is_unexpected_of_a_permanent_child_o
 
 
 @pytest.mark.rule("S-38")
-async def test_a_child_that_is_dead_already_cannot_hang_or_misreport_the_stop(new_system, recorder):
+async def test_a_child_that_has_ended_already_does_not_delay_the_stop(new_system, recorder):
     async with new_system() as system:
         group = await system.start(_group([Script("a").spec(), Script("b").spec()], strategy="one_for_all"))
         a, b = group.child("a"), group.child("b")
@@ -142,7 +142,7 @@ async def test_a_child_that_is_dead_already_cannot_hang_or_misreport_the_stop(ne
 
 @pytest.mark.rule("S-39")
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_messages_from_strangers_are_reported_and_ignored(new_system, recorder, made):
+async def test_unexpected_messages_to_a_supervisor_are_reported_and_ignored(new_system, recorder, made):
     from supervisors import Down, SupervisorsError
     from supervisors.events import DeadLetter
 
@@ -157,7 +157,7 @@ async def test_messages_from_strangers_are_reported_and_ignored(new_system, reco
 
 
 @pytest.mark.rule("S-50")
-async def test_a_killed_supervisor_takes_its_children_along_and_names_are_free_before_its_restart(new_system, recorder):
+async def test_a_killed_supervisor_ends_its_children_and_frees_names_before_its_restart(new_system, recorder):
     scripts = [Script("a", stop_takes=5), Script("b", stop_takes=5)]
 
     def tree():
@@ -200,7 +200,7 @@ async def test_a_busy_handler_is_cancelled_and_then_terminate_runs(new_system):
         assert log == ["cancelled", "shutdown: parent_ended"]
 
 
-async def test_a_supervisor_hands_the_reason_on(new_system):
+async def test_a_supervisor_passes_its_reason_to_its_children(new_system):
     script, lazy = Script("a"), Script("b")
     async with new_system() as system:
         nested = ChildSpec("n", lambda: Supervisor([script.spec()]))
@@ -268,7 +268,7 @@ async def test_a_child_that_only_looks_idle_is_given_up_after_its_grace(new_syst
         release.set()
 
 
-async def test_zombies_do_not_keep_their_supervisors_from_ending(new_system):
+async def test_zombies_do_not_prevent_their_supervisors_from_ending(new_system):
     script = Script("z", immortal=True)
     async with new_system(kill_grace=1) as system:
         group = await system.start(_group([Script("a").spec(), script.spec(shutdown=1)]))

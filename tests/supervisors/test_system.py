@@ -39,15 +39,15 @@ async def _program() -> int:
         return await ref.call(42)
 
 
-def test_in_a_plain_asyncio_program():
+def test_a_system_runs_in_a_plain_asyncio_program():
     assert asyncio.run(_program()) == 42
 
 
-def test_in_a_plain_trio_program():
+def test_a_system_runs_in_a_plain_trio_program():
     assert trio.run(_program) == 42
 
 
-async def test_several_systems_on_one_loop(new_system):
+async def test_several_systems_run_on_one_event_loop(new_system):
     async with new_system(name="one") as one, new_system(name="two") as two:
         refs = [await system.start(ChildSpec("echo", Echo, name="echo")) for system in (one, two)]
         assert [ref.path for ref in refs] == ["one/echo", "two/echo"]
@@ -55,7 +55,7 @@ async def test_several_systems_on_one_loop(new_system):
         assert [await ref.call(n) for n, ref in enumerate(refs)] == [0, 1]
 
 
-async def test_an_error_in_the_block_comes_out_as_it_is_and_after_the_stop(new_system, recorder):
+async def test_an_error_in_the_block_is_raised_unchanged_after_the_stop(new_system, recorder):
     with pytest.raises(ValueError, match="mine"):  # noqa: PT012
         async with new_system() as system:
             await system.start(Script("a", stop_takes=1).spec())
@@ -89,7 +89,7 @@ async def test_stop_within_kills_the_remaining_actors(new_system):
 
 
 @pytest.mark.real_time
-async def test_threads_go_through_the_portal(new_system):
+async def test_threads_call_actors_through_the_portal(new_system):
     class Small(Actor):
         mailbox_limit = 1
 
@@ -123,7 +123,7 @@ async def test_sigterm_ends_the_service_within_its_deadline(new_system, recorder
     assert recorder.log == ["+a", "-a shutdown"]
 
 
-async def test_a_cancelled_aenter_leaves_nothing(anyio_backend_name):
+async def test_a_cancelled_start_of_a_system_leaves_no_task(anyio_backend_name):
     with anyio.CancelScope() as scope:
         scope.cancel()
         async with ActorSystem(reports=None):
@@ -154,7 +154,7 @@ async def test_the_tree_shows_states_ages_depths_restarts_and_last_exits(new_sys
         assert "└─ d  DynamicSupervisor  up" in text
 
 
-async def test_calls_in_hand_are_counted(new_system):
+async def test_calls_being_handled_are_counted(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(Script("a", hang_on=1).spec())
         group.start_soon(ref.call, 1)

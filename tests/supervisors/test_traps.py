@@ -34,8 +34,8 @@ def _chain(depth, script):
     return spec
 
 
-async def test_a_cancellation_from_outside_stops_in_order_and_not_all_at_once(recorder):
-    """3.1: a bare group wakes its children in any order."""
+async def test_a_cancellation_from_outside_stops_the_tree_in_order(recorder):
+    """3.1: a bare task group cancels its children in any order."""
     for _ in range(20):
         with anyio.CancelScope() as scope:
             async with ActorSystem(reports=None) as system:
@@ -83,7 +83,7 @@ async def test_a_nested_exception_group_is_flattened_for_the_reason(new_system):
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["handler", "init", "group"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_interrupt_is_no_crash_it_ends_the_system_in_order(backend, where, interrupt):
+def test_an_interrupt_ends_the_system_in_order_and_is_not_a_crash(backend, where, interrupt):
     recorder = Recorder()
     incarnations = []
 
@@ -199,7 +199,7 @@ async def test_a_late_reply_does_not_kill_the_server(new_system):
         assert ref.last_exit is None
 
 
-async def test_a_temporary_childs_crash_leaves_its_supervisor_alone(new_system):
+async def test_the_crash_of_a_temporary_child_does_not_affect_its_supervisor(new_system):
     """triotp P1, P2: and a permanent child that returns past the limit ends it."""
 
     class Returns(Actor):
@@ -217,7 +217,7 @@ async def test_a_temporary_childs_crash_leaves_its_supervisor_alone(new_system):
         assert isinstance(await supervisor.exited(), Shutdown)
 
 
-async def test_a_throwing_constructor_leaves_nothing(new_system):
+async def test_a_constructor_that_raises_leaves_no_child(new_system):
     """actor-ts#913."""
 
     def factory():
@@ -251,7 +251,7 @@ async def test_an_actor_that_swallows_cancellation_is_reported_and_uses_no_cpu(n
         assert ref.last_exit == Killed()
 
 
-async def test_a_cancellation_at_the_hand_over_loses_no_message(new_system):
+async def test_a_cancellation_while_a_message_is_received_loses_no_message(new_system):
     """3.2: a native cancel loses an item that was handed over already."""
     script = Script("a")
     async with new_system(max_restarts=10_000) as system:
@@ -280,7 +280,7 @@ async def test_deep_trees_start_and_stop(new_system, recorder):
 
 
 @pytest.mark.real_time
-async def test_ordered_stop_is_linear_when_the_whole_is_cancelled(anyio_backend_name):
+async def test_an_ordered_stop_of_a_cancelled_system_takes_linear_time(anyio_backend_name):
     """3.2: one shield a child is quadratic on asyncio; here all stand under one."""
 
     async def cost(n):
@@ -297,7 +297,7 @@ async def test_ordered_stop_is_linear_when_the_whole_is_cancelled(anyio_backend_
     assert await cost(4000) < 4 * min([await cost(400) for _ in range(3)])
 
 
-async def test_only_child_py_catches_everything():
+async def test_only_child_py_catches_every_exception():
     """3.5: the one sanctioned place."""
     import ast
 
@@ -349,7 +349,7 @@ async def test_a_dead_actor_leaves_no_garbage_that_only_the_collector_finds(new_
             gc.enable()
 
 
-async def test_the_top_giving_up_cancels_the_block_and_raises(new_system):
+async def test_a_system_whose_top_supervisor_gives_up_cancels_its_block_and_raises(new_system):
     with pytest.raises(SystemDown) as down:  # noqa: PT012
         async with new_system(max_restarts=0) as system:
             ref = await system.start(Script("a").spec())

@@ -15,7 +15,7 @@ import pytest
 from supervisors.testing import Stuck, virtual
 
 
-async def test_hours_pass_in_no_time_and_add_up_exactly() -> None:
+async def test_hours_of_virtual_time_take_no_real_time() -> None:
     real, start = time.monotonic(), anyio.current_time()
     for seconds in (1, 2, 4, 8, 600, 3600):
         await anyio.sleep(seconds)
@@ -23,7 +23,7 @@ async def test_hours_pass_in_no_time_and_add_up_exactly() -> None:
     assert time.monotonic() - real < 2
 
 
-async def test_time_stands_still_while_code_runs() -> None:
+async def test_virtual_time_stands_still_while_code_runs() -> None:
     before = anyio.current_time()
     time.sleep(0.02)  # noqa: ASYNC251 - blocks on purpose
     await anyio.lowlevel.checkpoint()
@@ -63,7 +63,7 @@ async def test_a_thread_can_exceed_a_short_timeout() -> None:
     await anyio.sleep(100)
 
 
-async def test_many_threads_at_once() -> None:
+async def test_many_threads_can_run_in_virtual_time() -> None:
     async with anyio.create_task_group() as group:
         for n in range(8):
             group.start_soon(anyio.to_thread.run_sync, time.sleep, 0.01 * n)
@@ -83,7 +83,7 @@ async def test_a_thread_that_waits_for_the_loop_lets_time_jump() -> None:
     assert await anyio.to_thread.run_sync(work) - start >= 3600
 
 
-async def test_executors_of_asyncio_count_as_threads(anyio_backend_name: str) -> None:
+async def test_executors_of_asyncio_count_as_working_threads(anyio_backend_name: str) -> None:
     if anyio_backend_name != "asyncio":
         pytest.skip("there is no executor on trio")
     async with asyncio.timeout(2):
@@ -95,7 +95,7 @@ def test_an_unknown_backend_is_refused() -> None:
         virtual("curio")
 
 
-def test_a_run_outside_pytest() -> None:
+def test_virtual_time_works_outside_pytest() -> None:
     async def main() -> float:
         await anyio.sleep(86_400 * 3)
         return anyio.current_time()
@@ -116,7 +116,7 @@ def test_a_run_that_nothing_can_wake_fails_instead_of_hanging() -> None:
             anyio.run(main, backend=name, backend_options=options)
 
 
-def test_silence_that_ends_by_an_event_from_outside_is_not_the_end() -> None:
+def test_a_run_that_an_outside_event_can_wake_continues() -> None:
     async def main() -> float:
         event = anyio.Event()
         token = anyio.lowlevel.current_token()

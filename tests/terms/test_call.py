@@ -1,4 +1,4 @@
-"""The call: immutable conditioning, checked when it is made."""
+"""The call: an immutable value, validated when it is made."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ class TestImmutable:
         with pytest.raises(ImmutableError, match=r"^call is immutable"):
             del call.system_prompt
 
-    def test_options_can_neither_be_changed_in_place_nor_from_behind(self) -> None:
+    def test_options_cannot_be_changed_in_place_or_through_the_given_mapping(self) -> None:
         given: dict[str, Any] = {"seed": 1}
         call = Call(options=given)
         given["seed"] = 2
@@ -33,13 +33,13 @@ class TestImmutable:
         with pytest.raises(TypeError):
             call.options["seed"] = 2
 
-    def test_another_call_is_made_from_it(self) -> None:
+    def test_replace_makes_another_call(self) -> None:
         call = Call("You are helpful", temperature=0.7, stop="END", options={"seed": 1})
         other = replace(call, system_prompt="You are terse")
         assert other == Call("You are terse", temperature=0.7, stop=("END",), options={"seed": 1})
         assert call.system_prompt == "You are helpful"
 
-    def test_a_call_is_a_value(self) -> None:
+    def test_equal_calls_are_equal_values(self) -> None:
         assert len({Call("a", options={"seed": 1}), Call("a", options={"seed": 1}), Call("b")}) == 2
 
 
@@ -81,7 +81,7 @@ def test_sampling_has_only_the_fields_that_were_set() -> None:
 
 
 @pytest.mark.rule("CALL-4")
-def test_the_loom_keeps_all_that_was_set() -> None:
+def test_the_header_has_every_field_that_was_set() -> None:
     call = Call("prompt", temperature=0, tool_choice="required", require_done_tool=True, options={"seed": 1})
     assert call.as_json() == {
         "system_prompt": "prompt",
@@ -141,7 +141,7 @@ class TestOptions:
         with pytest.raises(InvalidCantrip, match=f"{where}: expected a JSON value"):
             Call(options={"x": value})
 
-    def test_a_list_in_itself_is_refused(self):
+    def test_a_list_that_contains_itself_is_refused(self):
         endless: list[object] = []
         endless.append(endless)
         with pytest.raises(InvalidCantrip, match="nested more than 100 levels deep, or it contains itself"):
@@ -160,9 +160,7 @@ class TestOptions:
         ({"output_schema": {"items": {"$ref": "https://a.example/b"}}}, "'https://a.example/b' is nowhere in it"),
     ],
 )
-def test_a_level_or_a_schema_that_no_answer_can_follow_is_refused_before_one_is_paid_for(
-    options: dict[str, Any], why: str
-) -> None:
+def test_an_invalid_effort_or_schema_is_refused_when_the_call_is_made(options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidCantrip, match=re.escape(why)):
         Call(options=options)
 
@@ -177,5 +175,5 @@ def test_a_level_or_a_schema_that_no_answer_can_follow_is_refused_before_one_is_
         {"properties": {"$ref": {"type": "string"}}, "const": {"$ref": "data"}},
     ],
 )
-def test_a_schema_may_refer_to_all_that_is_in_it(schema: dict[str, Any]) -> None:
+def test_a_schema_may_refer_to_its_own_definitions(schema: dict[str, Any]) -> None:
     assert Call(options={"output_schema": schema}).options["output_schema"] == schema

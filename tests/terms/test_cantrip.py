@@ -44,24 +44,24 @@ class Named:
         return self.name
 
 
-class TestMade:
+class TestConstruction:
     @pytest.mark.rule("CANTRIP-1")
-    def test_a_crystal_is_needed(self) -> None:
+    def test_a_cantrip_without_a_crystal_is_refused(self) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip requires a crystal"):
             Cantrip(circle=DONE_ONLY)
 
     @pytest.mark.rule("CANTRIP-1")
-    def test_a_circle_is_needed(self) -> None:
+    def test_a_cantrip_without_a_circle_is_refused(self) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip requires a circle"):
             Cantrip("a:b")
 
     @pytest.mark.rule("CANTRIP-1")
-    def test_a_missing_call_is_an_empty_one(self) -> None:
+    def test_a_missing_call_is_an_empty_call(self) -> None:
         assert Cantrip("a:b", circle=DONE_ONLY).call == Call()
 
     @pytest.mark.rule("CIRCLE-1", "CANTRIP-3")
     @pytest.mark.parametrize("gates", [[], [echo]])
-    def test_a_done_gate_is_needed(self, gates: list[Any]) -> None:
+    def test_a_cantrip_without_a_done_gate_is_refused(self, gates: list[Any]) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
             Cantrip("a:b", circle=Circle(gates=gates, wards=[max_turns(10)]))
 
@@ -80,19 +80,19 @@ class TestMade:
         ],
         ids=["call", "cantrip", "ward"],
     )
-    def test_without_done_nothing_could_end_where_it_is_required(self, parts: dict[str, Any]) -> None:
+    def test_require_done_tool_without_a_done_gate_is_refused(self, parts: dict[str, Any]) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip with require_done must have a done gate"):
             Cantrip("a:b", **parts)
 
     @pytest.mark.rule("LOOP-2", "CIRCLE-2", "CANTRIP-3")
     @pytest.mark.parametrize("wards", [[], [max_depth(3)], [require_done_tool()]])
-    def test_a_ward_that_truncates_is_needed(self, wards: list[Ward]) -> None:
+    def test_a_cantrip_without_a_truncating_ward_is_refused(self, wards: list[Ward]) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip must have at least one truncation ward"):
             Cantrip("a:b", circle=Circle(gates=["done"], wards=wards))
 
     @pytest.mark.rule("CIRCLE-2")
     @pytest.mark.parametrize("ward", [max_turns(1), timeout(1), max_tokens(1), max_cost(1)])
-    def test_any_enforced_one_will_do(self, ward: Ward) -> None:
+    def test_any_truncating_ward_is_enough(self, ward: Ward) -> None:
         assert Cantrip("a:b", circle=Circle(gates=["done"], wards=[ward])).circle.resolved.bounded
 
     @pytest.mark.rule("CANTRIP-3")
@@ -148,13 +148,13 @@ class TestValue:
         with pytest.raises(TypeError):
             made.crystals["small"] = "a:d"
 
-    def test_another_is_made_from_it(self) -> None:
+    def test_replace_makes_another_cantrip(self) -> None:
         made = Cantrip("a:b", circle=DONE_ONLY, require_done_tool=True, name="n", crystals={"big": "a:c"})
         other = replace(made, call=Call("You are terse"))
         assert (other.call.system_prompt, other.crystal, other.require_done_tool) == ("You are terse", "a:b", True)
         assert made.call == Call()
 
-    def test_another_crystal_changes_nothing_else(self) -> None:
+    def test_with_crystal_changes_only_the_crystal(self) -> None:
         child = carve(cantrip(), AgentRequest(intent="x", gates=("echo",)))
         assert isinstance(child, Cantrip)
         other = child.with_crystal("x:y")
@@ -163,7 +163,7 @@ class TestValue:
         with pytest.raises(InvalidCantrip, match="cantrip requires a crystal"):
             child.with_crystal("y")
 
-    def test_its_id_is_its_content(self) -> None:
+    def test_the_id_of_a_cantrip_follows_from_its_content(self) -> None:
         parts: dict[str, Any] = {"call": Call("p", options={"seed": 2**70}), "circle": DONE_ONLY}
         made = Cantrip("a:b", **parts)
         assert made.id == Cantrip("a:b", **parts).id
@@ -184,7 +184,7 @@ class TestValue:
         ]
         assert len({made.id, *(one.id for one in others)}) == len(others) + 1
 
-    def test_its_id_is_the_same_in_every_process(self) -> None:
+    def test_the_id_of_a_cantrip_is_the_same_in_every_process(self) -> None:
         code = (
             "from cantrip_actors.terms.cantrip import Cantrip; from cantrip_actors.terms.circle import Circle;"
             "print(Cantrip('a:b', circle=Circle(gates=['done'], wards=[{'max_turns': 10}])).id)"
@@ -237,7 +237,7 @@ class TestCarve:
         assert carved(parent).call is parent.call
 
     @pytest.mark.rule("COMP-1")
-    def test_left_out_the_child_has_its_parents_gates(self) -> None:
+    def test_a_child_has_its_parents_gates_if_the_request_names_none(self) -> None:
         assert [*carved(DEEP).circle.open_gates] == [*DEEP.circle.open_gates]
 
     @pytest.mark.rule("COMP-1")
@@ -267,7 +267,7 @@ class TestCarve:
         assert "echo" not in carved(parent).circle.open_gates
 
     @pytest.mark.rule("COMP-1")
-    def test_a_child_cannot_regrant_gates_that_it_gave_up(self) -> None:
+    def test_a_child_cannot_grant_gates_that_it_gave_up(self) -> None:
         child = carved(DEEP, remove_gates=("echo", "call_entity_batch"))
         assert {"echo", "call_agent_batch"}.isdisjoint(child.circle.open_gates)
         assert 'cannot grant gate "echo"' in refused(child, gates=("echo",))
@@ -299,7 +299,7 @@ class TestCarve:
             },
         )
     )
-    def test_its_wards_are_at_least_its_parents(self, request_: dict[str, Any]) -> None:
+    def test_the_wards_of_a_child_are_at_least_as_strict_as_its_parents(self, request_: dict[str, Any]) -> None:
         parent = cantrip(max_turns(20), max_depth(3), timeout(20), require_done_tool(False))
         wards = carved(parent, **request_).circle.resolved
         assert wards.max_turns == min(20, request_.get("max_turns", 20))
@@ -341,17 +341,17 @@ class TestCarve:
         with pytest.raises(ValidationError):
             AgentRequest(intent="x", **request_)
 
-    def test_a_child_cannot_take_back_that_done_is_required(self) -> None:
+    def test_a_child_cannot_turn_off_require_done_tool(self) -> None:
         assert carved(cantrip(require_done_tool=True), require_done_tool=False).requires_done
 
     @pytest.mark.rule("COMP-7")
-    def test_its_call_is_its_parents_unless_it_names_another_prompt(self) -> None:
+    def test_a_child_has_its_parents_call_unless_the_request_names_another_prompt(self) -> None:
         parent = cantrip(call=Call("You are terse", temperature=0.2))
         assert carved(parent).call is parent.call
         assert carved(parent, system_prompt="You are kind").call == Call("You are kind", temperature=0.2)
 
     @pytest.mark.rule("COMP-7")
-    def test_which_crystal_it_gets(self) -> None:
+    def test_a_child_gets_the_crystal_of_its_request_its_depth_or_its_parent(self) -> None:
         own, child, two, big = (Named(name) for name in ("own", "child", "two", "big"))
         plain = replace(DEEP, crystal=own)
         assert carved(plain).crystal is own
@@ -364,7 +364,7 @@ class TestCarve:
         assert carved(carved(by_depth), crystal="big").crystal is big
 
     @pytest.mark.rule("COMP-7")
-    def test_an_unknown_crystal_is_refused_with_those_that_may_be_named(self) -> None:
+    def test_an_unknown_crystal_is_refused_with_the_known_names(self) -> None:
         parent = replace(DEEP, crystals={1: "a:b", "big": "a:c"})
         assert refused(parent, crystal="huge") == ('unknown crystal "huge": crystals that may be named here: big')
         assert refused(parent, crystal="1").endswith("here: big")
@@ -375,7 +375,7 @@ class TestCarve:
         child = carved(carved(parent))
         assert (child.level, child.folding, child.retry) == (2, Folding(3), Retry(max_retries=1))
 
-    def test_every_gate_it_may_name_is_checked_like_any_other(self) -> None:
+    def test_these_tests_name_every_open_gate(self) -> None:
         assert {one if isinstance(one, str) else one.name for one in GATES} == {*DEEP.circle.open_gates}
 
 
@@ -396,19 +396,19 @@ class TestRetry:
     def test_other_failures_are_not_retried(self, status: int) -> None:
         assert Retry().delay(1, status, None, 0.0) is None
 
-    def test_delays_double_up_to_the_longest(self) -> None:
+    def test_delays_double_up_to_the_maximum(self) -> None:
         retry = Retry(max_retries=100)
         assert [retry.delay(n, None, None, 1.0) for n in (1, 2, 3, 7, 100)] == [1, 2, 4, 60, 60]
 
     @given(st.integers(1, 200), st.floats(0, 1), st.none() | st.floats(0, 1e6))
-    def test_no_delay_is_longer_than_the_longest_or_shorter_than_half(
+    def test_no_delay_is_longer_than_the_maximum_or_shorter_than_half(
         self, attempt: int, chance: float, after: float | None
     ) -> None:
         delay = Retry(max_retries=200).delay(attempt, 429, after, chance)
         assert delay is not None
         assert min(60, 2.0 ** (attempt - 1)) / 2 <= delay <= 60
 
-    def test_the_providers_wish_goes_first_within_reason(self) -> None:
+    def test_the_wait_that_the_provider_asks_for_is_used_within_limits(self) -> None:
         retry = Retry()
         assert retry.delay(1, 429, 7.5, 0.0) == 7.5
         assert retry.delay(1, 429, 3600, 0.0) == 60
@@ -431,5 +431,5 @@ class TestRetry:
         with pytest.raises(InvalidCantrip, match=why):
             Retry(**fields)
 
-    def test_a_list_of_codes_will_do(self) -> None:
+    def test_status_codes_may_be_a_list(self) -> None:
         assert Retry(retryable_status_codes=[429]) == Retry(retryable_status_codes=(429,))

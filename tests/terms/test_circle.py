@@ -59,7 +59,7 @@ class TestGates:
         assert [one.kind for one in Circle(gates=own).gates] == ["done", "delegate"]
 
     @pytest.mark.rule("CIRCLE-10")
-    def test_a_dependency_is_given_when_the_circle_is_made(self, tmp_path: Path) -> None:
+    def test_a_circle_takes_the_dependencies_of_its_gates(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("hello world")
         circle = Circle(gates=["done", read.with_(root=tmp_path)])
         made = circle.gate("read")
@@ -89,12 +89,12 @@ class TestWards:
             assert "max_depth is 0" in circle.unavailable(name)
 
     @pytest.mark.rule("COMP-6")
-    def test_without_a_ward_children_may_not_have_children(self) -> None:
+    def test_children_may_not_have_children_without_a_depth_ward(self) -> None:
         circle = Circle(gates=["done", "call_agent"])
         assert "call_agent" in circle.open_gates
         assert circle.resolved.down(Wards()).depth == 0
 
-    def test_delegation_that_was_never_there_is_not_explained_by_depth(self) -> None:
+    def test_a_call_of_an_unlisted_delegation_gate_is_not_explained_by_depth(self) -> None:
         circle = Circle(gates=["done"], wards=[max_depth(0)])
         assert circle.unavailable("call_agent") == "gate not available: call_agent; available: done"
 
@@ -115,7 +115,7 @@ class TestWards:
         removed=st.frozensets(st.sampled_from(["echo", "look"])),
     )
 )
-def test_a_narrowed_circle_is_as_if_it_had_been_written_so(wards: Wards) -> None:
+def test_a_narrowed_circle_equals_one_written_that_way(wards: Wards) -> None:
     whole = Circle(gates=GATES)
     narrowed = whole.narrowed(whole.gates[:4], wards)
     assert narrowed.resolved == wards
@@ -150,7 +150,7 @@ class TestRefused:
             Circle(**parts)
 
 
-def test_a_circle_is_a_value() -> None:
+def test_equal_circles_are_equal_values() -> None:
     circle = Circle(gates=["done", echo], wards=[max_turns(5)])
     assert circle == Circle(gates=["done", echo], wards=[max_turns(5)])
     stricter = replace(circle, wards=(*circle.wards, max_turns(2)))
@@ -171,7 +171,7 @@ def test_the_recorded_circle_has_the_open_gates() -> None:
 @pytest.mark.rule("CIRCLE-6")
 class TestWardsOnPrograms:
     @pytest.mark.parametrize("ward", [max_compute(1), max_memory(2**20), max_output(9)])
-    def test_they_are_refused_where_there_are_none(self, ward: Ward) -> None:
+    def test_program_wards_are_refused_for_a_circle_without_programs(self, ward: Ward) -> None:
         with pytest.raises(InvalidCantrip, match=f"{ward.name}.*it bounds programs.*python, javascript, shell"):
             Circle(["done"], [max_turns(1), ward])
         assert Circle(["done"], [max_turns(1), ward], medium="javascript").resolved.as_json()[ward.name] == ward.value

@@ -1,4 +1,4 @@
-"""Content ids: they stay what they are from version to version, because only what a user wrote enters."""
+"""Content ids are the same in every version, because only what the user wrote is hashed."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).with_name("content_ids.json")
 
 
 @pytest.mark.rule("C-42")
-def test_the_content_ids_of_thirty_cantrips_are_those_of_every_release(tmp_path: Path) -> None:
+def test_the_content_ids_of_thirty_cantrips_are_the_same_in_every_release(tmp_path: Path) -> None:
     assert {what: one.id for what, one in cantrips(tmp_path).items()} == json.loads(GOLDEN.read_text())["ids"]
 
 
@@ -88,7 +88,7 @@ DEFAULTS = st.sampled_from([..., None, 1, 0.5, "x", True, [], {}, [1, "a"], {"a"
 
 @pytest.mark.rule("C-42")
 @given(st.lists(st.tuples(ANNOTATIONS, DEFAULTS), max_size=4), st.booleans())
-def test_plain_parameters_enter_as_the_schema_that_older_versions_recorded(
+def test_plain_parameters_are_hashed_as_the_schema_of_older_versions(
     parts: list[tuple[Any, Any]], is_open: bool
 ) -> None:
     fields = {f"p{n}": part for n, part in enumerate(parts)}
@@ -97,7 +97,7 @@ def test_plain_parameters_enter_as_the_schema_that_older_versions_recorded(
 
 
 @pytest.mark.rule("C-42")
-def test_names_dependencies_and_objects_do_not_enter() -> None:
+def test_a_content_id_does_not_depend_on_names_dependencies_and_objects() -> None:
     def made(*parts: Any, **more: Any) -> str:
         return Cantrip("a:b", circle=Circle(["done", *parts], [max_turns(1)]), **more).id
 
@@ -108,7 +108,7 @@ def test_names_dependencies_and_objects_do_not_enter() -> None:
 
 
 @pytest.mark.rule("C-42")
-def test_an_annotation_and_a_constraint_enter() -> None:
+def test_a_content_id_depends_on_annotations_and_constraints() -> None:
     def made(hint: Any) -> str:
         def act(x: Any) -> None:
             """Act."""

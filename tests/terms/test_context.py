@@ -33,7 +33,7 @@ class TestShared:
                 assert one == model
 
     @given(st.lists(st.integers()), st.lists(st.integers(), max_size=3), st.data())
-    def test_reads_like_a_list(self, items: list[int], more: list[int], data: Any) -> None:
+    def test_a_shared_list_reads_like_a_list(self, items: list[int], more: list[int], data: Any) -> None:
         shared = Shared(items)
         shared.extend(more)  # a longer one looks at the same list
         bound = st.none() | st.integers(-len(items) - 2, len(items) + 2)
@@ -46,7 +46,7 @@ class TestShared:
                 shared[index]
         assert list(reversed(shared)) == items[::-1]
 
-    def test_equality_and_hash_are_those_of_the_items(self) -> None:
+    def test_equality_and_hash_follow_the_items(self) -> None:
         one, other = Shared([1, 2]), Shared([1]).append(2)
         assert one == other
         assert hash(one) == hash(other)
@@ -54,7 +54,7 @@ class TestShared:
         assert one != 5
         assert repr(one) == "Shared([1, 2])"
 
-    def test_iterating_goes_as_far_as_it_was_when_it_began(self) -> None:
+    def test_an_iterator_ends_at_the_length_at_its_start(self) -> None:
         shared = Shared([1, 2])
         going: Iterator[int] = iter(shared)
         next(going)
@@ -119,11 +119,11 @@ class TestView:
         assert (view != [said(2)], view != 3, hash(view) == hash((said(1),))) == (True, True, True)
         assert repr(view).startswith("View([Message(role='user', content='1'")
 
-    def test_the_prefix_stays_while_the_context_only_grows(self) -> None:
+    def test_the_prefix_is_the_same_while_the_context_only_grows(self) -> None:
         context: Shared[Any] = Shared([said(1)])
         assert View(context, 1).prefix == View(context.append(said(2)), 1).prefix
 
-    def test_the_prefix_is_another_after_a_fork_a_fold_or_a_placeholder(self) -> None:
+    def test_the_prefix_changes_after_a_fork_a_fold_or_a_placeholder(self) -> None:
         context: Shared[Any] = Shared([said(1), said(2)])
         view = View(context, 1)
         context.append(said(3))
@@ -132,6 +132,6 @@ class TestView:
         assert View(Shared([said(0), said(2)]), 1).prefix != view.prefix
         assert View(context, 1, faded=1).prefix != view.prefix
 
-    def test_the_prefix_of_a_context_that_is_gone_fits_no_other(self) -> None:
+    def test_the_prefix_of_a_deleted_context_is_never_reused(self) -> None:
         gone = [View(Shared([said(n)])).prefix for n in range(50)]
         assert not any(a == b for n, a in enumerate(gone) for b in gone[:n])

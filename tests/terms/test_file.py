@@ -37,7 +37,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize(("data", "kind"), BYTES.items(), ids=list(BYTES.values()))
-def test_the_bytes_tell_the_type_and_not_the_name(data, kind) -> None:
+def test_the_type_of_a_file_follows_from_its_bytes_and_not_its_name(data, kind) -> None:
     assert File(data).media_type == kind
     if kind != "text/plain":
         assert File(data, filename="a.txt").media_type == kind
@@ -55,7 +55,7 @@ def test_the_bytes_tell_the_type_and_not_the_name(data, kind) -> None:
         *[("a.html", "text/html"), ("a.pdf", "text/plain"), ("a", "text/plain"), ("a.svg", "image/svg+xml")],
     ],
 )
-def test_among_texts_the_name_tells_the_type(filename, kind) -> None:
+def test_the_type_of_a_text_follows_from_its_name(filename, kind) -> None:
     made = File(b"x", filename=filename)
     assert (made.media_type, made.is_text) == (kind, True)
     assert type(image_of(image_facts(made))) is File
@@ -92,7 +92,7 @@ def test_an_invalid_file_is_refused_with_advice(make, why) -> None:
         make()
 
 
-def test_an_image_is_a_file_and_its_errors_are_those_of_files() -> None:
+def test_an_image_is_a_file_and_raises_errors_of_files() -> None:
     assert isinstance(Image(png()), File)
     with pytest.raises(InvalidFile):
         Image(PDF)
@@ -112,7 +112,7 @@ def test_the_type_of_an_address_follows_from_its_ending() -> None:
     assert list(kinds.values()) == ["application/pdf", "video/mp4", "application/pdf", "text/csv"]
 
 
-def test_bytes_that_only_others_have_are_not_to_be_had() -> None:
+def test_the_bytes_of_an_address_or_an_uploaded_file_are_an_error() -> None:
     behind, uploaded = File.at("https://example.org/a.pdf"), File.uploaded("f", "openai")
     for made, where in ((behind, "an address"), (uploaded, "only the provider")):
         with pytest.raises(LoomError, match=where):

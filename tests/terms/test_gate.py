@@ -62,7 +62,7 @@ class TestDefinition:
     """The name, the docstring and the annotations are the definition (CALL-3)."""
 
     @pytest.mark.rule("CALL-3")
-    def test_of_an_annotated_function(self):
+    def test_a_definition_is_made_of_an_annotated_function(self):
         assert search.definition.name == "search"
         assert search.definition.description == "Search the notes.\n\nBy words."
         assert search.definition.parameters == {
@@ -92,14 +92,14 @@ class TestDefinition:
             Draft202012Validator.check_schema(one.parameters)
             assert json.loads(json.dumps(one.parameters)) == one.parameters
 
-    def test_no_titles_but_a_parameter_of_that_name(self):
+    def test_a_schema_has_no_titles_except_a_parameter_of_that_name(self):
         @gate
         def make(title: str, place: Place) -> None: ...
 
         assert make.parameters["properties"]["title"] == {"type": "string"}
         assert '"title": "' not in json.dumps(make.parameters)
 
-    def test_a_signature_for_people(self):
+    def test_a_gate_has_a_readable_signature(self):
         assert search.signature == 'search(query: string, limit: integer = 5, kind: "note" | "page" = "note")'
 
         @gate
@@ -107,7 +107,7 @@ class TestDefinition:
 
         assert more.signature == "more(a: array of integer, b: integer | null, c: Place, d: boolean = false)"
 
-    def test_settings_in_the_decorator(self):
+    def test_the_decorator_takes_settings(self):
         @gate(name="look-up", description="Look.", ephemeral=True, visible_for=2, idempotent=True, timeout=3)
         def whatever() -> None:
             """Not this."""
@@ -143,7 +143,7 @@ class TestDefinition:
         assert made(a=1) == 3
         assert "unexpected" in refused(made, a=1, b=3)
 
-    def test_of_a_method_and_of_an_object_with_call(self):
+    def test_a_method_and_a_callable_object_can_be_gates(self):
         class Shop:
             def buy(self, what: str) -> str:
                 """Buy it."""
@@ -159,19 +159,19 @@ class TestDefinition:
         assert gate(name="count")(shop).description == "Count."
 
     @pytest.mark.parametrize("name", ["json", "copy", "schema", "dict", "model_name", "self_", "class_"])
-    def test_parameters_whose_names_pydantic_uses_itself(self, name):
+    def test_parameters_may_have_names_that_pydantic_uses(self, name):
         space: dict[str, Any] = {}
         exec(f"def odd({name}: int, other: str = 'x') -> None: ...", space)  # a name a parameter may have
         assert bound(gate(space["odd"]), **{name: 7}) == {name: 7, "other": "x"}
 
     @pytest.mark.parametrize("name", ["_hidden", "model_fields", "model_dump"])
-    def test_parameters_that_cannot_be(self, name):
+    def test_unsupported_parameters_are_refused(self, name):
         space: dict[str, Any] = {}
         exec(f"def odd({name}: int) -> None: ...", space)  # a name a parameter may not have
         with pytest.raises(InvalidCantrip, match=f"cannot be called {name}"):
             gate(space["odd"])
 
-    def test_functions_that_cannot_be_gates(self):
+    def test_unsupported_functions_are_refused(self):
         def starred(*parts: str) -> None: ...
 
         def positional(a: int, /) -> None: ...
@@ -190,12 +190,12 @@ class TestDefinition:
                 gate(function)
 
     @pytest.mark.parametrize("name", ["", "a b", "1st", "x" * 65, "a.b", "<lambda>"])
-    def test_names_that_cannot_be(self, name):
+    def test_invalid_gate_names_are_refused(self, name):
         with pytest.raises(InvalidCantrip, match="gate name"):
             Gate.of(lambda: None, name=name)
 
     @pytest.mark.parametrize("timeout", [0, -1, True, "5", float("nan")])
-    def test_timeouts_that_cannot_be(self, timeout):
+    def test_invalid_timeouts_are_refused(self, timeout):
         def slow() -> None: ...
 
         for make in (
@@ -207,7 +207,7 @@ class TestDefinition:
                 make()
 
     @pytest.mark.rule("D-002")
-    def test_the_old_names_of_delegation(self):
+    def test_the_old_names_of_the_delegation_gates_are_aliases(self):
         assert standard("call_entity") is CALL_AGENT
         assert standard("call_entity_batch") is CALL_AGENT_BATCH
         assert Gate.of(None, name="call_entity").name == "call_agent"
@@ -228,38 +228,38 @@ class TestCheck:
             "on": dt.date(2026, 1, 2),
         }
 
-    def test_a_missing_argument(self):
+    def test_a_missing_argument_is_refused(self):
         assert refused(search) == f'search: missing required argument "query"; expected {search.signature}'
 
-    def test_an_argument_too_many(self):
+    def test_an_unexpected_argument_is_refused(self):
         assert refused(search, query="x", limits=3).startswith('search: unexpected argument "limits"; expected search(')
 
-    def test_a_wrong_value(self):
+    def test_a_wrong_value_is_refused(self):
         told = refused(search, query="x", limit="many")
         assert 'argument "limit": input should be a valid integer' in told
         assert "got 'many'" in told
 
-    def test_a_wrong_value_deep_inside(self):
+    def test_a_wrong_nested_value_is_refused_with_its_path(self):
         @gate
         def visit(places: list[Place]) -> None: ...
 
         assert 'missing required argument "places.1.city"' in refused(visit, places=[{"city": "x"}, {}])
 
-    def test_all_that_is_wrong_at_once(self):
+    def test_all_mistakes_of_a_call_are_reported_at_once(self):
         told = refused(search, limit="many", colour="red")
         assert "query" in told
         assert "limit" in told
         assert "colour" in told
 
-    def test_huge_values_are_not_repeated(self):
+    def test_huge_values_are_shortened_in_errors(self):
         assert len(refused(search, query="x", limit="y" * 10_000)) < 400
 
-    def test_arguments_that_are_no_object(self):
+    def test_arguments_that_are_not_an_object_are_refused(self):
         told = search.check(ToolCall("c", "search", None, '{"query": '))
         assert isinstance(told, Refused)
         assert told.reason.startswith("search: arguments are no JSON object: got '{\"query\": '; expected search(")
 
-    def test_open_arguments(self):
+    def test_a_gate_with_open_arguments_accepts_any_name(self):
         @gate
         def anything(a: int, **more: Any) -> None: ...
 
@@ -311,18 +311,18 @@ class TestSchemaGiven:
         made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA)
         assert told in refused(made, args)
 
-    def test_arguments_are_passed_as_they_are(self):
+    def test_arguments_of_a_given_schema_are_passed_unchanged(self):
         made = Gate.of(lambda **_: None, name="walk", parameters=self.SCHEMA)
         assert bound(made, path="x") == {"path": "x"}
 
     @pytest.mark.parametrize(
         "parameters", [{"type": "strin"}, {"type": "string"}, {"properties": 7}, {"required": "path"}]
     )
-    def test_schemas_that_cannot_be(self, parameters):
+    def test_invalid_schemas_are_refused(self, parameters):
         with pytest.raises(InvalidCantrip, match="gate walk: "):
             Gate.of(lambda: None, name="walk", parameters=parameters)
 
-    def test_the_given_mapping_is_not_touched(self):
+    def test_the_given_schema_is_not_changed(self):
         given_ = {"properties": {}}
         Gate.of(None, name="x", parameters=given_)
         assert given_ == {"properties": {}}
@@ -338,36 +338,36 @@ class TestDependencies:
     """CIRCLE-10: given when the circle is made, never by a call."""
 
     @pytest.mark.rule("CIRCLE-10")
-    def test_they_are_no_arguments(self):
+    def test_dependencies_are_not_arguments(self):
         assert list(read_notes.parameters["properties"]) == ["path"]
         assert 'unexpected argument "root"' in refused(read_notes, path="x", root="/")
 
     @pytest.mark.rule("CIRCLE-10")
-    def test_a_circle_is_not_made_without_them(self):
+    def test_a_circle_without_a_dependency_is_refused(self):
         with pytest.raises(InvalidCantrip, match=r"gate read_notes needs root: .*read_notes\.with_\(root=…\)"):
             Circle(gates=["done", read_notes])
         Circle(gates=["done", read_notes.with_(root=Path())])
 
-    def test_given_ones_are_for_a_gate_of_their_own(self):
+    def test_with_makes_a_new_gate_with_the_dependencies(self):
         one, other = read_notes.with_(root=Path("a")), read_notes.with_(root=Path("b"))
         assert (one.dependencies["root"], other.dependencies["root"]) == (Path("a"), Path("b"))
         assert read_notes.dependencies == {}
         assert one.with_(depth=1).dependencies == {"root": Path("a"), "depth": 1}
 
-    async def test_the_author_can_call_it(self):
+    async def test_a_gate_can_be_called_as_a_function(self):
         assert await read_notes.with_(root=Path("a"))(path="x") == "a/x/3"
         with pytest.raises(TypeError, match="the runtime carries it out"):
             DONE(answer=1)
 
-    def test_settings_beside_them(self):
+    def test_with_takes_settings_and_dependencies(self):
         made = read_notes.with_(root=Path(), timeout=5, ephemeral=True, description="Else.")
         assert (made.timeout, made.ephemeral, made.description) == (5, True, "Else.")
 
-    def test_a_name_that_is_neither(self):
+    def test_an_unknown_dependency_or_setting_is_refused(self):
         with pytest.raises(InvalidCantrip, match='no dependency "rot": did you mean "root"'):
             read_notes.with_(rot=1)
 
-    def test_they_do_not_show(self):
+    def test_the_repr_does_not_show_dependencies(self):
         assert "secret" not in repr(read_notes.with_(root=Path("secret")))
 
 
@@ -378,7 +378,7 @@ class TestDone:
             assert DONE.answer(bound(DONE, answer=answer)) == answer
 
     @pytest.mark.rule("CIRCLE-8")
-    def test_without_one_something_is_missing(self):
+    def test_done_without_an_answer_is_refused(self):
         assert 'missing required argument "answer"' in refused(DONE)
 
     @pytest.mark.rule("CIRCLE-8")
@@ -458,7 +458,7 @@ class TestATypedDone:
 
 
 class TestDelegation:
-    def test_a_request_is_checked(self):
+    def test_a_delegation_request_is_validated(self):
         assert "missing required" in refused(CALL_AGENT)
         assert 'unexpected argument "intend"' in refused(CALL_AGENT, intent="x", intend="y")
         assert "max_turns" in refused(CALL_AGENT, intent="x", max_turns=0)
@@ -474,11 +474,11 @@ class TestDelegation:
 
 
 class TestStandard:
-    def test_an_unknown_name_gets_the_nearest(self):
+    def test_an_unknown_name_is_refused_with_the_nearest_one(self):
         with pytest.raises(InvalidCantrip, match='unknown gate "dne": did you mean "done"'):
             standard("dne")
 
-    def test_gates_can_be_made_known(self, monkeypatch):
+    def test_a_gate_can_be_registered_under_a_name(self, monkeypatch):
         monkeypatch.setattr(gates, "_standard", dict(gates._standard))
         gates.provide(search)
         assert standard("search") is search

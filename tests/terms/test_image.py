@@ -1,4 +1,4 @@
-"""An image is a value: refused at the door or good for ever, known by its bytes, and shown as what it is."""
+"""An image is a value: validated when it is made, compared by its bytes, and described by a label."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ from tests.pictures import gif, images, jpeg, png, webp
 PNG = Image(png(640, 480))
 
 
-class TestTheDoor:
+class TestReading:
     @pytest.mark.parametrize(
         ("data", "kind"),
         [
@@ -33,7 +33,7 @@ class TestTheDoor:
         assert image.data == data
 
     @given(st.sampled_from([png(), gif(), jpeg(), *(webp(kind) for kind in (b"VP8X", b"VP8L", b"VP8 "))]), st.data())
-    def test_a_header_that_is_cut_or_says_nonsense_is_no_error(self, data, draw):
+    def test_a_truncated_or_invalid_header_is_not_an_error(self, data, draw):
         cut = draw.draw(st.integers(12, len(data)))
         broken = data[:cut] + draw.draw(st.binary(max_size=30))
         kind = media_type_of(broken)
@@ -50,7 +50,7 @@ class TestTheDoor:
             ("a text", "expected bytes, got str"),
         ],
     )
-    def test_bytes_that_are_not_a_picture_are_refused(self, data, why):
+    def test_bytes_that_are_not_an_image_are_refused(self, data, why):
         with pytest.raises(InvalidImage, match=why):
             Image(data)
 
@@ -64,7 +64,7 @@ class TestTheDoor:
         assert Image.read(path, detail="low") == Image(png(), detail="low")
         assert Image.read(str(path)).detail is None
 
-    def test_a_file_that_is_not_there_or_is_no_picture_is_named(self, tmp_path):
+    def test_a_missing_or_invalid_file_is_refused_with_its_name(self, tmp_path):
         with pytest.raises(InvalidImage, match=r"none\.png: cannot read it: No such file"):
             Image.read(tmp_path / "none.png")
         (tmp_path / "notes.txt").write_text("no picture")
@@ -72,26 +72,26 @@ class TestTheDoor:
             Image.read(tmp_path / "notes.txt")
 
     @pytest.mark.parametrize("url", ["http://example.org/a.png", "a.png", "https://a b", "https://" + "a" * 9000, 5])
-    def test_an_address_is_https(self, url):
+    def test_an_address_that_is_not_https_is_refused(self, url):
         with pytest.raises(InvalidImage, match="expected an address"):
             Image.at(url)
 
 
-class TestAValue:
+class TestValue:
     def test_an_image_cannot_be_changed(self):
         with pytest.raises(AttributeError, match="does not change"):
             PNG.detail = "low"
         with pytest.raises(AttributeError, match="cannot be taken away"):
             del PNG.digest
 
-    def test_the_same_bytes_make_the_same_image(self):
+    def test_images_with_the_same_bytes_are_equal(self):
         again = Image(png(640, 480))
         assert (again, hash(again)) == (PNG, hash(PNG))
         for other in (Image(png(640, 480), detail="low"), Image(png(640, 481)), "an image"):
             assert other != PNG
 
     @given(images)
-    def test_the_position_does_not_count_in_comparisons(self, image):
+    def test_the_position_is_not_compared(self, image):
         assert image.placed(3) == image.placed(None) == image
         assert image.placed(3).after == 3
 
@@ -101,11 +101,11 @@ class TestAValue:
         back = pickle.loads(pickle.dumps(image))
         assert (back, back.after) == (image, image.after)
 
-    def test_base64_is_made_once_for_all_places_of_it(self):
+    def test_base64_is_computed_once_for_all_uses_of_an_image(self):
         image = Image(png())
         assert image.base64() is image.placed(4).base64()
 
-    def test_bytes_are_looked_up_once_and_when_they_are_wanted(self):
+    def test_bytes_are_read_once_and_when_they_are_needed(self):
         asked = []
 
         def find():
@@ -118,13 +118,13 @@ class TestAValue:
         assert known.data == known.placed(1).data == png()
         assert asked == [1]
 
-    def test_other_bytes_than_those_that_were_recorded_are_an_error(self):
+    def test_bytes_that_differ_from_the_recorded_digest_are_an_error(self):
         known = Image.known("image/png", "0" * 64, 1, 3, 2, find=png)
         with pytest.raises(LoomError, match="is not what was recorded"):
             known.found()
 
     @pytest.mark.parametrize("image", [PNG.bare(), Image.at("https://example.org/a.png")])
-    def test_bytes_that_are_nowhere(self, image):
+    def test_missing_bytes_are_an_error(self, image):
         assert image.found() is None
         assert image.base64() is None
         with pytest.raises(LoomError, match="are not to be had"):
@@ -151,21 +151,21 @@ class TestAsText:
         assert handles(text) == list(dict.fromkeys(image.name for image in some))
         assert [one.name for one in named_in(text, some)] == handles(text)
 
-    def test_a_text_that_names_none(self):
+    def test_a_text_without_handles_names_no_image(self):
         assert named_in("[image/png, 12 KB, 3×2] and [image, 0000000g]", [PNG]) == ()
 
-    def test_labels_follow_a_text_without_them(self):
+    def test_labels_are_added_to_a_text_without_handles(self):
         assert labelled("look", [PNG]) == f"look {PNG.label}"
         assert labelled(f"look at {PNG.handle}", [PNG]) == f"look at {PNG.handle}"
         assert labelled("look", []) == "look"
 
 
 @pytest.mark.rule("INTENT-1")
-class TestWhatIsSaid:
-    def test_a_text_is_itself(self):
+class TestMessageParts:
+    def test_a_message_of_a_text_alone_is_that_text(self):
         assert said("go", "intent") == Given("go", ())
 
-    def test_texts_are_joined_and_images_know_where_they_stand(self):
+    def test_texts_are_joined_and_images_keep_their_position(self):
         a, b, c = (Image(png(shade=shade)) for shade in (1, 2, 3))
         text, some = said([a, "Compare this:", b, "with this:", c], "intent")
         assert text == "Compare this:\nwith this:"

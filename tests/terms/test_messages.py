@@ -34,7 +34,7 @@ def deep(levels):
 
 class TestUsage:
     @pytest.mark.rule("PROD-3", "LOOM-9")
-    def test_sums(self):
+    def test_usages_add_up(self):
         total = Usage(100, 50, 10, 0.5) + Usage(200, 30, 0, 0.25)
         assert total == Usage(300, 80, 10, 0.75)
         assert total.total_tokens == 380
@@ -46,7 +46,7 @@ class TestUsage:
         assert Usage.of(Usage(1)) == Usage(1)
 
     @pytest.mark.parametrize("amount", [-1, "3", True, math.nan, math.inf, [3]])
-    def test_counts_that_are_none(self, amount):
+    def test_a_usage_count_that_is_not_a_number_is_refused(self, amount):
         with pytest.raises(CrystalError, match="crystal reported usage prompt_tokens"):
             Usage.of({"prompt_tokens": amount})
 
@@ -66,18 +66,18 @@ class TestUsage:
 class TestToolCall:
     @pytest.mark.rule("CRYSTAL-4")
     @pytest.mark.parametrize("arguments", [{"text": "a"}, '{"text": "a"}', b'{"text": "a"}'])
-    def test_arguments_as_an_object_or_as_json(self, arguments):
+    def test_arguments_may_be_an_object_or_json(self, arguments):
         call = ToolCall.of({"id": "c", "gate": "echo", "args": arguments})
         assert call == ToolCall("c", "echo", {"text": "a"})
         assert json.loads(call.arguments) == {"text": "a"}
 
     @pytest.mark.parametrize("arguments", [None, "", {}, "{}"])
-    def test_no_arguments(self, arguments):
+    def test_missing_arguments_are_an_empty_object(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call == ToolCall("", "echo", {})
         assert call.arguments == "{}"
 
-    def test_by_the_names_that_providers_use(self):
+    def test_a_call_may_use_the_field_names_of_providers(self):
         assert ToolCall.of({"name": "echo", "arguments": '{"a": 1}'}) == ToolCall("", "echo", {"a": 1})
 
     @pytest.mark.parametrize("arguments", ["{", "[1]", "7", "null", [1], 7, '"x"', "{'a': 1}"])
@@ -118,7 +118,7 @@ class TestToolCall:
         assert json.loads(call.arguments) == {"n": number}
 
     @pytest.mark.rule("D-002")
-    def test_the_aliases_end_here(self):
+    def test_old_names_of_the_delegation_gates_become_the_new_ones(self):
         assert ToolCall.of({"gate": "call_entity"}).gate == "call_agent"
         assert ToolCall.of({"gate": "call_entity_batch"}).gate == "call_agent_batch"
         assert ToolCall.of(ToolCall("", "call_entity", {})).gate == "call_agent"
@@ -128,7 +128,7 @@ class TestToolCall:
         with pytest.raises(CrystalError, match="crystal returned a tool call"):
             ToolCall.of(junk)
 
-    def test_a_sound_call_passes_as_it_is(self):
+    def test_a_valid_call_is_returned_unchanged(self):
         call = ToolCall("c", "echo", {"a": [1]})
         assert ToolCall.of(call) is call
 
@@ -142,19 +142,19 @@ class TestToolCall:
 
 class TestResponse:
     @pytest.mark.rule("CRYSTAL-3")
-    def test_one_of_content_calls_and_code_will_do(self):
+    def test_a_response_needs_content_calls_or_code(self):
         for given_ in ({"content": "x"}, {"tool_calls": [{"gate": "a"}]}, {"code": "1"}):
             Response.of(given_)
         with pytest.raises(CrystalError, match="crystal returned neither content nor tool_calls"):
             Response.of({"thinking": "hm", "usage": {"prompt_tokens": 1}})
 
     @pytest.mark.rule("CRYSTAL-4")
-    def test_ids_are_unique_within_an_utterance(self):
+    def test_repeated_ids_within_an_utterance_are_refused(self):
         with pytest.raises(CrystalError, match='duplicate tool call ID "call_1"'):
             Response.of({"tool_calls": [{"id": "call_1", "gate": "a"}, {"id": "call_1", "gate": "b"}]})
         Response.of({"tool_calls": [{"gate": "a"}, {"gate": "b"}]})
 
-    def test_a_sound_response_passes_as_it_is(self):
+    def test_a_valid_response_is_returned_unchanged(self):
         response = Response(content="x", tool_calls=(ToolCall("", "a", {}),), metadata={"model": "m"})
         assert Response.of(response) is response
 
@@ -167,7 +167,7 @@ class TestResponse:
             Response(tool_calls=(ToolCall(None, "a", "{}"),)),  # type: ignore[arg-type]
         ],
     )
-    def test_a_response_made_crookedly_is_put_right(self, crooked):
+    def test_a_response_with_fields_in_other_forms_is_normalised(self, crooked):
         assert Response.of(crooked) == Response(tool_calls=(ToolCall("", "a", {}),))
 
     @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ class TestResponse:
         with pytest.raises(CrystalError, match=r"crystal (returned|reported)"):
             Response.of(wrong)
 
-    def test_half_an_emoji_does_not_get_in(self):
+    def test_lone_surrogates_are_escaped(self):
         response = Response.of({"content": "a\ud83d", "thinking": "\ud83d", "code": "\ud83d"})
         assert (response.content, response.thinking, response.code) == ("a\\ud83d", "\\ud83d", "\\ud83d")
         assert Response.of(Response(content="\ud83d")).content == "\\ud83d"
@@ -203,11 +203,11 @@ class TestResponse:
 
 class TestNumbered:
     @pytest.mark.rule("CRYSTAL-4")
-    def test_an_id_for_each_call_that_has_none(self):
+    def test_each_call_without_an_id_gets_one(self):
         calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "mine", "gate": "b"}, {"gate": "c"}]}).numbered(7)
         assert [call.id for call in calls.tool_calls] == ["call_7_1", "mine", "call_7_3"]
 
-    def test_never_one_that_is_taken(self):
+    def test_a_generated_id_is_never_one_in_use(self):
         calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "call_7_1", "gate": "b"}]}).numbered(7).tool_calls
         assert [call.id for call in calls] == ["call_7_1_", "call_7_1"]
 
@@ -215,7 +215,7 @@ class TestNumbered:
         response = Response.of({"tool_calls": [{"id": "a", "gate": "a"}]})
         assert response.numbered(1) is response
 
-    def test_all_else_stays(self):
+    def test_numbering_changes_no_other_field(self):
         response = Response.of({"content": "x", "tool_calls": [{"gate": "a"}], "thinking": "hm", "metadata": {"m": 1}})
         numbered = response.numbered(1)
         assert dataclasses.replace(numbered, tool_calls=response.tool_calls) == response
@@ -267,7 +267,7 @@ class TestAsText:
             (["\ud800"], '["\\ud800"]'),
         ],
     )
-    def test_text_as_it_is_and_all_else_as_json(self, value, text):
+    def test_a_text_stays_and_any_other_value_becomes_json(self, value, text):
         assert as_text(value) == text
 
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)), st.lists))
@@ -277,14 +277,14 @@ class TestAsText:
 
 
 @given(st.text(st.characters(codec=None)))
-def test_encodable_text_is_encodable_and_otherwise_the_same(text):
+def test_encodable_text_changes_only_lone_surrogates(text):
     made = encodable(text)
     made.encode()
     if not any("\ud800" <= sign <= "\udfff" for sign in text):
         assert made == text
 
 
-def test_tool_choices():
+def test_tool_choices_are_normalised():
     assert [tool_choice_of(one) for one in (None, "auto", "required", "none")] == [None, "auto", "required", "none"]
     with pytest.raises(InvalidCantrip, match='tool_choice "any": expected "auto", "required" or "none"'):
         tool_choice_of("any")

@@ -91,10 +91,10 @@ def test_a_gate_is_declared_read_only_in_each_way_that_makes_one():
     assert [one.read_only for one in (decorated, given, changed)] == [True, True, True]
 
 
-def test_read_only_can_be_taken_back():
+def test_read_only_can_be_turned_off():
     assert not standard("read").with_(read_only=False).read_only
 
 
-def test_the_header_names_read_only_only_where_it_is_set():
+def test_the_header_has_read_only_only_if_it_is_set():
     gates = Circle(["done", "echo", lookup], [max_turns(3)]).as_json()["gates"]
     assert {one["name"]: one.get("read_only") for one in gates} == {"done": None, "echo": True, "lookup": None}

@@ -58,7 +58,7 @@ def test_a_circle_with_all_three_is_warned_about_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("left_out", [customers, mail, publish])
-def test_a_circle_with_two_of_the_three_is_not(left_out: Gate) -> None:
+def test_a_circle_with_two_of_the_three_is_not_warned_about(left_out: Gate) -> None:
     assert not warned(*(one for one in (customers, mail, publish) if one is not left_out))
 
 
@@ -68,12 +68,12 @@ def test_fetch_and_a_gate_that_reads_files_are_warned_about(files: Gate) -> None
 
 
 @pytest.mark.parametrize("medium", get_args(MediumName))
-def test_a_medium_brings_nothing_and_hides_nothing(medium: MediumName) -> None:
+def test_a_medium_does_not_change_the_risks(medium: MediumName) -> None:
     assert warned(fetch, FILES, medium=medium)
     assert not warned(fetch, medium=medium)
 
 
-def test_messages_count_where_an_entity_may_be_reached() -> None:
+def test_message_gates_count_only_with_recipients() -> None:
     assert not warned(post, FILES, mail)
     assert warned(post.with_(to=["archive"]), FILES, mail)
     ask = standard("ask")
@@ -91,7 +91,7 @@ def test_a_gate_that_a_ward_removes_does_not_count() -> None:
     assert not warned(customers, mail, publish, wards=[remove_gate("publish")])
 
 
-def test_declarations_are_corrected_with_the_gate() -> None:
+def test_with_risks_replaces_the_declaration_of_a_gate() -> None:
     assert not warned(fetch.with_(risks=["untrusted_content"]), FILES)  # its client reaches one host only
     assert warned(fetch.with_(risks=["way_out"]), read.with_(root="/", risks=["private_data", "untrusted_content"]))
 

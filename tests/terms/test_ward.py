@@ -79,25 +79,25 @@ def at_least_as_strict(a: Wards, b: Wards) -> bool:
 @pytest.mark.rule("D-009")
 class TestMeet:
     @given(resolved, resolved)
-    def test_commutes(self, a: Wards, b: Wards) -> None:
+    def test_meet_is_commutative(self, a: Wards, b: Wards) -> None:
         assert a & b == b & a
 
     @given(resolved, resolved, resolved)
-    def test_associates(self, a: Wards, b: Wards, c: Wards) -> None:
+    def test_meet_is_associative(self, a: Wards, b: Wards, c: Wards) -> None:
         assert (a & b) & c == a & (b & c)
 
     @given(resolved)
-    def test_is_idempotent_and_nothing_is_its_neutral_element(self, a: Wards) -> None:
+    def test_meet_is_idempotent_and_the_empty_set_is_neutral(self, a: Wards) -> None:
         assert a & a == a
         assert a & Wards() == a
 
     @given(resolved, resolved)
-    def test_is_at_least_as_strict_as_either(self, a: Wards, b: Wards) -> None:
+    def test_meet_is_at_least_as_strict_as_either(self, a: Wards, b: Wards) -> None:
         assert at_least_as_strict(a & b, a)
         assert at_least_as_strict(a & b, b)
 
     @given(resolved, resolved, resolved)
-    def test_is_no_stricter_than_it_has_to_be(self, a: Wards, b: Wards, c: Wards) -> None:
+    def test_meet_is_no_stricter_than_necessary(self, a: Wards, b: Wards, c: Wards) -> None:
         if at_least_as_strict(c, a) and at_least_as_strict(c, b):
             assert at_least_as_strict(c, a & b)
 
@@ -123,14 +123,14 @@ class TestMeet:
             ([{"max_turns": 4, "remove_gate": ["read", "call_entity"]}], None),
         ],
     )
-    def test_by_hand(self, wards: list[Any], met: Wards | None) -> None:
+    def test_meet_of_two_examples_is_as_expected(self, wards: list[Any], met: Wards | None) -> None:
         assert Wards.of(wards) == (met or Wards(max_turns=4, removed=frozenset({"read", "call_agent"})))
 
 
 class TestDown:
     @pytest.mark.rule("D-009", "COMP-1")
     @given(resolved, resolved)
-    def test_a_child_has_never_more_than_its_parent(self, parent: Wards, request: Wards) -> None:
+    def test_a_child_never_has_more_than_its_parent(self, parent: Wards, request: Wards) -> None:
         child = parent.down(request)
         for name in NUMBERS:
             assert getattr(child, name) == getattr(parent & request, name)
@@ -152,21 +152,21 @@ class TestDown:
     @pytest.mark.parametrize(
         ("own", "asked", "left"), [(None, None, 0), (None, 5, 0), (3, None, 2), (3, 1, 1), (3, 9, 2), (0, None, 0)]
     )
-    def test_depths(self, own: int | None, asked: int | None, left: int) -> None:
+    def test_a_child_has_one_level_of_depth_less(self, own: int | None, asked: int | None, left: int) -> None:
         assert Wards(max_depth=own).down(Wards(max_depth=asked)).depth == left
 
 
 class TestBounded:
     @pytest.mark.rule("CIRCLE-2", "LOOP-2")
     @pytest.mark.parametrize("ward", [max_turns(1), timeout(1), max_tokens(1), max_cost(1)])
-    def test_by_each_ward_that_truncates(self, ward: Ward) -> None:
+    def test_each_ward_that_truncates_bounds_an_entity(self, ward: Ward) -> None:
         assert Wards.of([ward]).bounded
 
     @pytest.mark.rule("CIRCLE-2", "LOOP-2")
     @pytest.mark.parametrize(
         "ward", [max_depth(1), remove_gate("read"), require_done_tool(), max_gate_calls(1), max_compute(1)]
     )
-    def test_not_by_others(self, ward: Ward) -> None:
+    def test_other_wards_do_not_bound_an_entity(self, ward: Ward) -> None:
         assert not Wards.of([ward]).bounded
 
     @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ class TestBounded:
             (Usage(99, 0, cost=99.0), max_tokens(10)),
         ],
     )
-    def test_a_budget_is_used_up_when_it_is_reached(self, usage: Usage, ward: Ward | None) -> None:
+    def test_a_budget_is_used_up_when_it_is_reached_exactly(self, usage: Usage, ward: Ward | None) -> None:
         assert Wards.of([max_tokens(10), max_cost(1)]).exhausted(usage) == ward
 
     def test_without_a_budget_nothing_is_used_up(self) -> None:
@@ -214,9 +214,7 @@ class TestChecks:
             ("require_done_tool", "yes", "true or false"),
         ],
     )
-    def test_a_value_that_cannot_be_is_refused_however_it_is_written(
-        self, name: str, value: Any, expected: str
-    ) -> None:
+    def test_an_invalid_value_is_refused_in_each_form(self, name: str, value: Any, expected: str) -> None:
         for made in (Ward, lambda name, value: parse({name: value})):
             with pytest.raises(InvalidCantrip, match=expected):
                 made(name, value)
@@ -270,7 +268,7 @@ class TestLimits:
 
 @pytest.mark.rule("CALL-4")
 @given(resolved)
-def test_as_json_says_all_that_restricts(wards: Wards) -> None:
+def test_as_json_has_every_restriction(wards: Wards) -> None:
     stated = wards.as_json()
     removed = stated.pop("removed", [])
     assert Wards.of([stated] if stated else []) & Wards(removed=frozenset(removed)) == wards

@@ -148,7 +148,7 @@ async def test_an_interrupt_that_a_blocking_crystal_raises_is_a_crystal_error():
         await cast(crystal=Raises(KeyboardInterrupt, "blocking"))
 
 
-async def test_a_runtime_casts_on_after_an_exit():
+async def test_a_runtime_continues_to_cast_after_an_exit():
     async with Runtime.open("memory:") as runtime:
         crystal = scripted(lambda _: sys.exit("boom"))
         circle = Circle(["done"], [max_turns(5)])

@@ -38,15 +38,15 @@ def refused(root: Path, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["in.txt", "./in.txt", "sub/deep.txt", "sub//deep.txt", "sub/./deep.txt"])
-def test_paths_from_the_root(root, path):
+def test_paths_from_the_root_are_allowed(root, path):
     assert content(root, path) in {"inside", "deep"}
 
 
-def test_an_absolute_path_inside_the_root(root):
+def test_an_absolute_path_inside_the_root_is_allowed(root):
     assert content(root, str(root / "in.txt")) == "inside"
 
 
-def test_an_absolute_path_by_a_link_to_the_root(root):
+def test_an_absolute_path_through_a_link_to_the_root_is_allowed(root):
     link = root.parent / "link"
     link.symlink_to(root)
     assert content(link, str(link / "in.txt")) == "inside"
@@ -54,26 +54,26 @@ def test_an_absolute_path_by_a_link_to_the_root(root):
 
 
 @pytest.mark.parametrize("path", ["../secret.txt", "sub/../in.txt", "..", "sub/../../secret.txt", "../root/in.txt"])
-def test_dots_that_climb(root, path):
+def test_dots_in_a_path_are_refused(root, path):
     assert '".." is not allowed' in refused(root, path)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/", "//etc/passwd"])
-def test_absolute_paths_elsewhere(root, path):
+def test_absolute_paths_outside_the_root_are_refused(root, path):
     assert "outside the root" in refused(root, path)
 
 
-def test_a_neighbour_whose_name_begins_like_the_roots(root):
+def test_a_neighbour_whose_name_begins_like_the_root_is_refused(root):
     assert "outside the root" in refused(root, f"{root}-evil/out.txt")
 
 
 @pytest.mark.parametrize("target", ["../secret.txt", "../root-evil/out.txt", "/etc/passwd"])
-def test_a_link_out_of_the_root(root, target):
+def test_a_link_out_of_the_root_is_refused(root, target):
     (root / "link").symlink_to(target)
     assert "leads outside the root" in refused(root, "link")
 
 
-def test_a_folder_that_is_a_link_out_of_the_root(root):
+def test_a_folder_that_is_a_link_out_of_the_root_is_refused(root):
     (root / "folder").symlink_to("../root-evil")
     assert "leads outside the root" in refused(root, "folder/out.txt")
 
@@ -85,24 +85,24 @@ def test_a_link_inside_the_root_is_followed(root):
     assert content(root, "other/deep.txt") == "deep"
 
 
-def test_a_dangling_link_out_of_the_root(root):
+def test_a_dangling_link_out_of_the_root_is_refused(root):
     (root / "link").symlink_to("../not-there-yet")
     assert "leads outside the root" in refused(root, "link")
 
 
-def test_a_dangling_link_inside_the_root(root):
+def test_a_dangling_link_inside_the_root_is_reported_as_a_missing_file(root):
     (root / "link").symlink_to("not-there-yet")
     assert "no such file" in refused(root, "link")
 
 
-def test_links_in_a_circle(root):
+def test_links_in_a_circle_are_refused(root):
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     refused(root, "a")
     refused(root, "a/x")
 
 
-def test_a_file_that_becomes_a_link_between_check_and_use(root):
+def test_a_file_that_becomes_a_link_between_check_and_use_is_refused(root):
     found = place(root, "in.txt")
     (root / "in.txt").unlink()
     (root / "in.txt").symlink_to("../secret.txt")
@@ -110,7 +110,7 @@ def test_a_file_that_becomes_a_link_between_check_and_use(root):
         found.open()
 
 
-def test_a_folder_that_becomes_a_link_between_check_and_use(root):
+def test_a_folder_that_becomes_a_link_between_check_and_use_is_refused(root):
     found = place(root, "sub/deep.txt")
     (root / "sub").rename(root / "moved")
     (root / "sub").symlink_to("../root-evil")
@@ -119,11 +119,11 @@ def test_a_folder_that_becomes_a_link_between_check_and_use(root):
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\0", "in.txt\0.png"])
-def test_nul(root, path):
+def test_a_path_with_a_nul_character_is_refused(root, path):
     assert "NUL" in refused(root, path)
 
 
-def test_a_huge_path(root):
+def test_a_huge_path_is_refused(root):
     assert "at most 4096" in refused(root, "a/" * 5000)
     assert "too long" in refused(root, "a" * 300)
 

@@ -1,4 +1,4 @@
-"""The fetch gate: against a real server where it may go, and refused where it may not."""
+"""The fetch gate: answers of a real server, and refused addresses."""
 
 import gzip
 import ipaddress
@@ -163,10 +163,10 @@ class TestAnswers:
         assert "is image/png (4 bytes): expected text" in await refusal(f"{site}/image", allow_private=True)
         assert "is binary" in await refusal(f"{site}/untyped", allow_private=True)
 
-    async def test_an_answer_that_cannot_be_unpacked(self, site):
+    async def test_an_answer_that_cannot_be_decompressed_is_an_error(self, site):
         assert "cannot be unpacked" in await refusal(f"{site}/broken", allow_private=True)
 
-    async def test_too_many_redirects(self, site, server):
+    async def test_too_many_redirects_are_an_error(self, site, server):
         assert "more than 5 redirects" in await refusal(f"{site}/loop", allow_private=True)
         assert len(server.asked) == 6
 
@@ -180,10 +180,10 @@ class TestAnswers:
             port = free.getsockname()[1]
         assert "cannot be reached" in await refusal(f"http://127.0.0.1:{port}/", allow_private=True)
 
-    async def test_a_server_that_says_nothing(self, site):
+    async def test_a_silent_server_is_an_error_after_the_timeout(self, site):
         assert await refusal(f"{site}/slow", allow_private=True, timeout=0.2) == "fetch timed out after 0.2 s"
 
-    async def test_cancelled_while_it_waits(self, site):
+    async def test_fetch_can_be_cancelled_while_it_waits(self, site):
         with anyio.move_on_after(0.2) as scope:
             await get(f"{site}/slow", allow_private=True)
         assert scope.cancelled_caught
@@ -231,7 +231,7 @@ class TestPrivateAddresses:
         assert "is refused" in await refusal(f"{site}/text")
         assert server.asked == []
 
-    async def test_a_name_with_one_private_address_among_others(self, monkeypatch):
+    async def test_a_name_with_one_private_address_among_others_is_refused(self, monkeypatch):
         resolve_to(monkeypatch, "93.184.216.34", "10.0.0.1")
         assert "is refused" in await refusal("http://two.example/")
 
@@ -289,7 +289,7 @@ class TestPrivateAddresses:
 
 @pytest.mark.rule("X-13")
 @pytest.mark.parametrize(("block", "reachable"), [(block, row[-1]) for block, *row in REGISTRY], ids=str)
-def test_each_block_of_the_iana_registries_is_judged_as_the_registry_says(block, reachable):
+def test_is_public_follows_the_iana_registries(block, reachable):
     if str(block) in {"::ffff:0:0/96", "64:ff9b::/96"}:
         return  # judged by the IPv4 address that they carry, below
     others = [other for other, *_ in REGISTRY if other != block]
@@ -395,7 +395,7 @@ class Unpacking:
 
 
 @pytest.mark.rule("X-07")
-async def test_a_packed_answer_is_bounded_at_every_border_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compressed_answer_is_bounded_at_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that unpacks to one byte past the bound makes the next call's limit 0, which would be none."""
     packed, most = gzip.compress(b"x" * 3_000_000), 1_000
     monkeypatch.setattr(fetch_request, "zlib", SimpleNamespace(decompressobj=Unpacking, error=zlib.error))

@@ -48,7 +48,7 @@ async def test_a_gate_in_a_circle_reads_below_the_root_it_was_given(root):
 
 @pytest.mark.rule("CIRCLE-10")
 @pytest.mark.parametrize("name", ["read", "write", "list", "search"])
-def test_without_a_root_there_is_no_circle(name):
+def test_a_file_gate_without_a_root_is_refused(name):
     with pytest.raises(InvalidCantrip, match=f"gate {name} needs root"):
         Circle(gates=["done", name])
 
@@ -68,7 +68,7 @@ class TestRead:
         (root / "b.txt").write_text("hello world")
         assert read(root=root, path="b.txt") == "hello world"
 
-    def test_an_empty_file(self, root):
+    def test_an_empty_file_is_read_as_an_empty_text(self, root):
         (root / "empty").touch()
         assert read(root=root, path="empty") == ""
 
@@ -76,7 +76,7 @@ class TestRead:
         assert read(root=root, path="a.txt", offset=2, limit=1) == "second\n[the file goes on: read it with offset=3]"
         assert read(root=root, path="a.txt", offset=2, limit=2) == "second\nthird\n"
 
-    def test_past_the_end(self, root):
+    def test_reading_past_the_end_returns_a_note(self, root):
         assert read(root=root, path="a.txt", offset=9) == "[the file has 3 lines, there is no line 9]"
         (root / "empty").touch()
         assert read(root=root, path="empty", offset=2) == "[the file is empty, there is no line 2]"
@@ -92,7 +92,7 @@ class TestRead:
         assert "column=50000" in read(root=root, path="long.txt")
         assert together(root, "long.txt") == whole
 
-    def test_line_ends_are_kept(self, root):
+    def test_line_ends_are_not_changed(self, root):
         (root / "dos.txt").write_bytes(b"a\r\nb\r\n")
         assert read(root=root, path="dos.txt") == "a\r\nb\r\n"
 
@@ -256,7 +256,7 @@ class TestSearch:
             assert search(root=root, path="odd.txt", pattern="found", regex=regex) == ["odd.txt:2: found"]
         assert read(root=root, path="odd.txt", offset=2) == "found\r\n"
 
-    def test_too_many_matches(self, root):
+    def test_too_many_matches_are_cut_with_a_note(self, root):
         (root / "many.txt").write_text("x\n" * 50)
         for regex in (False, True):
             found = search(root=root, path="many.txt", pattern="x", limit=3, regex=regex)
@@ -294,7 +294,7 @@ class TestSearch:
         assert "missing )" in text
 
     @pytest.mark.real_time
-    async def test_a_catastrophic_expression_is_stopped_and_blocks_no_other_task(self, root, monkeypatch):
+    async def test_a_catastrophic_expression_is_stopped_without_blocking_other_tasks(self, root, monkeypatch):
         monkeypatch.setattr(files, "SECONDS", 0.5)
         (root / "trap.txt").write_text("a" * 40 + "!")
         gate = search.with_(root=root)
@@ -307,6 +307,6 @@ class TestSearch:
         assert "was not through after 0.5 s" in observation.result
         assert time.monotonic() - began < 5
 
-    def test_the_time_for_reading_is_bounded_too(self, root, monkeypatch):
+    def test_the_time_for_reading_in_a_search_is_bounded(self, root, monkeypatch):
         monkeypatch.setattr(files, "SECONDS", -1.0)
         assert search(root=root, pattern="gate")[-1].startswith("[stopped before")

@@ -1,4 +1,4 @@
-"""No file gate reads, lists or writes what belongs to the runtime, however it is named."""
+"""No file gate reads, lists or writes a file of the runtime under any name."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_entity_cannot_replace_the_loom_that_records_it(tmp_path: Path) -> No
         assert verify_loom(store).ok
 
 
-def test_a_loom_of_another_process_is_recognised_by_how_it_begins(tmp_path: Path) -> None:
+def test_a_loom_of_another_process_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
     for name in ("theirs.db", "theirs.jsonl", "by-any-name.txt"):
         cast(tmp_path / name, SECRET) if not name.endswith(".txt") else (tmp_path / name).write_bytes(
             (tmp_path / "theirs.jsonl").read_bytes()

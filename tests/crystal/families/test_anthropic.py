@@ -27,7 +27,7 @@ def text(value):
     return ({"type": "text", "text": ""}, {"type": "text_delta", "text": value})
 
 
-class TestHearing:
+class TestDecoding:
     """The stream decoded."""
 
     def test_trap_4_1_1_the_prompt_includes_what_was_cached(self):
@@ -47,12 +47,12 @@ class TestHearing:
         assert (usage.prompt_tokens, usage.cached_tokens) == (55, 50)
 
     @pytest.mark.parametrize("deltas", [[], [""], ["", ""]])
-    def test_trap_4_1_3_a_tool_without_arguments(self, deltas):
+    def test_trap_4_1_3_a_call_without_arguments_is_decoded(self, deltas):
         start = {"type": "tool_use", "id": "t", "name": "done", "input": {}}
         sent = message((start, *({"type": "input_json_delta", "partial_json": piece} for piece in deltas)))
         assert fed("anthropic", *sent).tool_calls[0].args == {}
 
-    def test_trap_4_1_3_arguments_that_came_at_the_start(self):
+    def test_trap_4_1_3_arguments_in_the_block_start_event_are_decoded(self):
         sent = message(({"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}},))
         assert fed("anthropic", *sent).tool_calls[0].args == {"path": "a"}
 
@@ -62,7 +62,7 @@ class TestHearing:
         (call,) = fed("anthropic", *sent).tool_calls
         assert (call.args, call.raw) == (None, '{"path": "a')
 
-    def test_trap_4_1_4_thinking_is_kept_with_its_signature_even_where_it_is_not_shown(self):
+    def test_trap_4_1_4_hidden_thinking_is_stored_with_its_signature(self):
         hidden = ({"type": "thinking", "thinking": ""}, {"type": "signature_delta", "signature": "c2ln/+="})
         response = fed("anthropic", *message(hidden, text("x")), model="claude-a")
         assert response.thinking is None
@@ -70,11 +70,11 @@ class TestHearing:
         assert (block["provider"], block["model"]) == ("anthropic", "claude-a")
         assert block["content"][0] == {"type": "thinking", "thinking": "", "signature": "c2ln/+="}
 
-    def test_trap_4_1_5_redacted_thinking_is_kept(self):
+    def test_trap_4_1_5_redacted_thinking_is_stored(self):
         response = fed("anthropic", *message(({"type": "redacted_thinking", "data": "b3BhcXVl"},), text("x")))
         assert response.blocks[0]["content"][0] == {"type": "redacted_thinking", "data": "b3BhcXVl"}
 
-    def test_nothing_is_kept_twice_where_text_and_calls_are_all(self):
+    def test_no_blocks_are_stored_for_an_answer_of_text_and_calls_alone(self):
         assert decode("anthropic", [framed("anthropic", Said("", "x", (("done", {}),)))])[0].blocks == ()
 
     def test_trap_4_1_12_a_second_message_start_changes_nothing(self):
@@ -87,7 +87,7 @@ class TestHearing:
         again = [one for value in sent for one in [value] * (1 + (value["type"] == "content_block_start"))]
         assert decode("anthropic", [events(*again)]) == decode("anthropic", [events(*sent)])
 
-    def test_trap_4_1_12_blocks_that_stand_in_the_start_count_once(self):
+    def test_trap_4_1_12_blocks_in_the_message_start_event_count_once(self):
         sent = stream(Said("", "", (("read", {"path": "a"}),)))
         whole = {"type": "tool_use", "id": "toolu_9", "name": "done", "input": {"answer": 1}}
         filled = {**sent[0], "message": {**sent[0]["message"], "content": [whole]}}
@@ -104,13 +104,13 @@ class TestHearing:
         )
         assert fed("anthropic", {"type": "news"}, *message(odd)).content == "ab"
 
-    def test_trap_4_1_14_a_block_that_is_unknown_goes_back_as_it_came(self):
+    def test_trap_4_1_14_an_unknown_block_goes_back_unchanged(self):
         odd = ({"type": "connector_text", "text": ""}, {"type": "text_delta", "text": "seen"})
         response = fed("anthropic", *message(odd, text("x")))
         assert response.content == "x"
         assert response.blocks[0]["content"][0] == {"type": "connector_text", "text": "seen"}
 
-    def test_a_compaction_goes_back_as_it_came_and_is_paid_for(self):
+    def test_a_compaction_goes_back_unchanged_and_its_tokens_count(self):
         told = {"type": "compaction_delta", "content": None, "encrypted_content": "c2VhbGVk"}
         item = {"type": "compaction", "input_tokens": 900, "output_tokens": 40, "cache_read_input_tokens": 60}
         usage = {"input_tokens": 20, "output_tokens": 3, "iterations": [item, {"type": "message", "input_tokens": 20}]}
@@ -124,7 +124,7 @@ class TestHearing:
         went = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": None}
         assert fed("anthropic", *message((went,), text("x"))).metadata["model"] == "claude-b"
 
-    def test_a_refusal_is_its_explanation(self):
+    def test_a_refusal_becomes_the_content(self):
         details = {"category": "cyber", "explanation": "I must not."}
         response = fed("anthropic", *message(stop_reason="refusal", stop_details=details))
         assert (response.content, response.metadata["stop_reason"]) == ("I must not.", "refusal")
@@ -132,7 +132,7 @@ class TestHearing:
             fed("anthropic", *message(stop_reason="refusal"))
 
     @pytest.mark.parametrize(("kind", "status"), [("overloaded_error", 529), ("api_error", 500)])
-    def test_errors_inside_a_stream_are_tried_again(self, kind, status):
+    def test_errors_inside_a_stream_are_retryable(self, kind, status):
         with pytest.raises(ProviderError, match="busy") as caught:
             fed("anthropic", *stream(Said("", "he"))[:3], {"type": "error", "error": {"type": kind, "message": "busy"}})
         assert (caught.value.status, caught.value.retryable) == (status, True)
@@ -148,7 +148,7 @@ class TestHearing:
         with pytest.raises(ProviderError, match="without a reason"):
             fed("anthropic", *sent[:-2], sent[-1])
 
-    def test_a_body_is_read_by_the_same_rules(self):
+    def test_a_whole_body_is_decoded_like_a_stream(self):
         body = {
             "type": "message",
             "model": "claude",
@@ -160,7 +160,7 @@ class TestHearing:
         assert (response.content, response.tool_calls[0].gate, response.usage.total_tokens) == ("a", "done", 7)
 
 
-class TestTelling:
+class TestEncoding:
     """Contexts encoded."""
 
     def test_trap_4_1_7_results_come_in_one_message_in_order_and_none_is_missing(self):
@@ -190,7 +190,7 @@ class TestTelling:
         assert sent[4]["content"][0]["content"]
         assert sent[-1]["role"] == "user"
 
-    def test_trap_4_1_4_thinking_goes_back_as_it_came_to_its_own_model_only(self):
+    def test_trap_4_1_4_thinking_goes_back_unchanged_to_its_own_model_only(self):
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         unsigned = {"type": "thinking", "thinking": "interrupted", "signature": ""}
         redacted = {"type": "redacted_thinking", "data": "x"}
@@ -204,14 +204,14 @@ class TestTelling:
             theirs = request(other, context)["messages"][1]["content"]
             assert [one["type"] for one in theirs] == ["text", "tool_use"]
 
-    def test_blocks_that_are_not_the_messages_are_left_out(self):
+    def test_blocks_of_another_message_are_left_out(self):
         call = {"type": "tool_use", "id": "other", "name": "read", "input": {}}
         block = {"provider": "anthropic", "model": "claude-sonnet-4-5", "content": [call]}
         sent = request(CLAUDE, [Message("user", "go"), said("x", ("a", "read", {}), blocks=[block])])["messages"]
         assert [one.get("id") for one in sent[1]["content"]] == [None, "a"]
 
     @pytest.mark.rule("CRYSTAL-5")
-    def test_trap_4_1_6_a_call_is_forced_where_that_is_allowed(self):
+    def test_trap_4_1_6_a_call_is_forced_if_the_model_allows_it(self):
         def choice(model, **options):
             return request(anthropic(model, api_key="k"), CONTEXT, choice="required", **options).get("tool_choice")
 
@@ -220,7 +220,7 @@ class TestTelling:
         assert choice("claude-opus-5", effort="high") == {"type": "any"}
         assert choice("claude-opus-5-5") is None  # never to be forced
 
-    def test_trap_4_1_9_at_most_two_marks_for_the_cache(self):
+    def test_trap_4_1_9_at_most_two_cache_marks_are_set(self):
         body = request(CLAUDE, CONTEXT)
         marks = [str(body["system"]).count("cache_control"), str(body["messages"]).count("cache_control")]
         assert marks == [1, 1]
@@ -237,7 +237,7 @@ class TestTelling:
         assert not new.keys() & {"temperature", "top_p"}
         assert (new["thinking"], new["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
 
-    def test_trap_4_1_13_max_tokens_is_always_there(self):
+    def test_trap_4_1_13_max_tokens_is_always_sent(self):
         assert request(CLAUDE, CONTEXT)["max_tokens"] == 64_000
         assert request(anthropic("claude-unheard-of", api_key="k"), CONTEXT)["max_tokens"] == 8192
         assert request(CLAUDE, CONTEXT, max_tokens=7, stop="END")["stop_sequences"] == ["END"]

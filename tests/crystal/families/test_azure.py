@@ -41,7 +41,7 @@ class Credential:
 
 
 @pytest.mark.real_time
-class TestAsking:
+class TestQueries:
     """What comes to Azure."""
 
     async def test_v1_takes_a_deployment_where_openai_takes_a_model(self):
@@ -125,7 +125,7 @@ class TestAsking:
         assert server.requests[0].path == "/openai/deployments/d/chat/completions?api-version=2024-10-21&x=1"
 
 
-class TestMaking:
+class TestConstruction:
     """What can be known before the first query."""
 
     def test_the_crystal_resolves_from_a_deployment_name(self, monkeypatch):
@@ -133,7 +133,7 @@ class TestMaking:
         assert resolve("azure:my-gpt")._client.base_url == "https://mine.openai.azure.com/openai/v1"
 
     @pytest.mark.parametrize("endpoint", [None, "mine.openai.azure.com"])
-    def test_an_endpoint_is_needed(self, endpoint):
+    def test_a_missing_endpoint_is_refused(self, endpoint):
         with pytest.raises(InvalidCantrip, match="AZURE_OPENAI_ENDPOINT"):
             azure("my-gpt", endpoint=endpoint)
 

@@ -48,9 +48,9 @@ def nobody(monkeypatch, tmp_path):
 
 @pytest.mark.real_time
 class TestSigning:
-    """Who asks is proved by a signature, or by a bearer key."""
+    """Requests are authenticated by a signature or by a bearer key."""
 
-    async def test_a_signature_that_botocore_verifies(self, monkeypatch):
+    async def test_botocore_verifies_the_signature(self, monkeypatch):
         amazon = Amazon()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", amazon.keys.access_key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", amazon.keys.secret_key)
@@ -103,7 +103,7 @@ class TestSigning:
         assert len(renewed) == 2
         assert {asked.headers["x-amz-security-token"] for asked in amazon.asked} == {"token-2"}
 
-    async def test_keys_that_are_refused_are_looked_for_again_once(self, monkeypatch):
+    async def test_refused_keys_are_looked_up_again_once(self, monkeypatch):
         amazon = Amazon()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDFIRST")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", amazon.keys.secret_key)
@@ -138,7 +138,7 @@ class TestSigning:
 
 @pytest.mark.rule("R-24")
 class TestBuckets:
-    """Files of batches are signed for S3, also with a bearer key, which is none of S3."""
+    """Files of batches are signed for S3, even if the crystal has a bearer key, which S3 does not accept."""
 
     @pytest.mark.parametrize("settings", [{}, {"api_key": "bedrock-api-key-0123"}])
     async def test_a_file_of_a_bucket_is_signed_as_botocore_signs_for_s3(self, settings):
@@ -176,7 +176,7 @@ class TestBuckets:
             await BedrockBatches(crystal, "s3://my-bucket", "arn:aws:iam::1:role/b").read("a")
 
 
-class TestMaking:
+class TestConstruction:
     """What can be known before the first query."""
 
     def test_the_crystal_resolves_from_a_model_name(self):
@@ -186,12 +186,12 @@ class TestMaking:
         assert crystal.has_prices
         assert crystal.context_window == 200_000
 
-    def test_a_region_is_needed(self, monkeypatch):
+    def test_a_missing_region_is_refused(self, monkeypatch):
         monkeypatch.delenv("AWS_REGION")
         with pytest.raises(InvalidCantrip, match="AWS_REGION"):
             bedrock(CLAUDE)
 
-    def test_an_endpoint_of_ones_own(self, monkeypatch):
+    def test_an_endpoint_of_the_user_is_used(self, monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "https://vpce-1.example")
         assert bedrock(CLAUDE)._client.base_url == "https://vpce-1.example"
 
@@ -236,7 +236,7 @@ class TestRequests:
         for crystal in (bedrock("meta.llama4-v1:0", api_key="k"), bedrock(CLAUDE, api_key="k", cache=None)):
             assert b"cachePoint" not in orjson.dumps(request(crystal, CONTEXT))
 
-    def test_a_context_with_calls_says_what_they_were_of_without_tools(self):
+    def test_a_context_with_calls_is_sent_with_definitions_of_their_tools_when_none_are_offered(self):
         body = valid(request(bedrock(CLAUDE, api_key="k"), CONTEXT, tools=()))
         assert [one["toolSpec"]["name"] for one in body["toolConfig"]["tools"]] == ["read"]
 
@@ -249,7 +249,7 @@ class TestRequests:
         assert source["format"] == "png"
 
     @pytest.mark.rule("R-20")
-    def test_documents_have_a_name_of_their_own_and_words_beside_them(self):
+    def test_documents_have_unique_names_and_a_text_beside_them(self):
         report = File(PDF, filename="Q3 §report__final.pdf")
         shown = Message("user", "", images=(report,))
         content = valid(request(bedrock(CLAUDE, api_key="k", cache=None), [shown]))["messages"][0]["content"]
@@ -278,7 +278,7 @@ class TestRequests:
 class TestStreams:
     """Frames, exceptions, counts."""
 
-    def test_a_whole_body_is_read_as_the_stream_is(self):
+    def test_a_whole_body_is_decoded_like_a_stream(self):
         content = [
             {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2lnbmVk"}}},
             {"text": "so"},
@@ -317,7 +317,7 @@ class TestStreams:
         with pytest.raises(ProviderError, match="broken frame"):
             decode("bedrock", [sound[:150], bytes([sound[150] ^ 1]), sound[151:]])
 
-    def test_a_stream_without_an_end_is_no_answer(self):
+    def test_a_stream_without_an_end_is_an_error(self):
         cut = frames(*stream(Said("", "hello"))[:-2])
         with pytest.raises(ProviderError, match="ended before"):
             decode("bedrock", [cut])

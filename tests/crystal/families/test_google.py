@@ -23,10 +23,10 @@ def call(name=None, **more):
 END = chunk({"text": ""}, finish="STOP")
 
 
-class TestHearing:
+class TestDecoding:
     """The stream decoded."""
 
-    def test_trap_4_4_1_calls_are_calls_although_the_reason_is_stop(self):
+    def test_trap_4_4_1_calls_count_although_the_finish_reason_is_stop(self):
         response = fed("google", chunk(call("read", args={"path": "a"})), END)
         assert (response.tool_calls[0].gate, response.metadata["stop_reason"]) == ("read", "STOP")
 
@@ -40,13 +40,13 @@ class TestHearing:
         parts = fed("google", *sent, model="gemini-3").blocks[0]["content"]
         assert parts == [{"text": "Hm. ", "thought": True}, first, call("done", args={})]
 
-    def test_trap_4_4_3_a_signature_on_an_empty_text(self):
+    def test_trap_4_4_3_a_signature_on_an_empty_text_is_stored(self):
         signed = {"text": "", "thoughtSignature": "c2ln"}
         response = fed("google", chunk({"text": "a"}), chunk({"text": "b"}), chunk(signed, finish="STOP"))
         assert response.content == "ab"
         assert response.blocks[0]["content"] == [{"text": "ab"}, signed]
 
-    def test_trap_4_4_5_counts_grow_and_may_vanish(self):
+    def test_trap_4_4_5_the_highest_reported_counts_are_used(self):
         first = {
             "promptTokenCount": 9,
             "candidatesTokenCount": 2,
@@ -57,13 +57,13 @@ class TestHearing:
         usage = fed("google", chunk({"text": "a"}, usage=first), chunk(finish="STOP", usage=last)).usage
         assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (12, 35, 4)
 
-    def test_trap_4_4_6_a_prompt_that_was_blocked(self):
+    def test_trap_4_4_6_a_blocked_prompt_is_an_error(self):
         with pytest.raises(ProviderError, match="blocked: SAFETY") as caught:
             fed("google", {"promptFeedback": {"blockReason": "SAFETY"}})
         assert caught.value.retryable is False
 
     @pytest.mark.parametrize("ends", [True, False])
-    def test_trap_4_4_7_arguments_in_pieces(self, ends):
+    def test_trap_4_4_7_arguments_in_pieces_are_joined(self, ends):
         pieces = [
             {"jsonPath": "$.path", "stringValue": "a/", "willContinue": True},
             {"jsonPath": "$.path", "stringValue": "b"},
@@ -77,7 +77,7 @@ class TestHearing:
         (found,) = fed("google", *sent, END).tool_calls
         assert found.args == {"path": "a/b", "deep": {"list": [{"n": 1}, True]}, "odd name": None}
 
-    def test_trap_4_4_10_empty_parts_and_a_last_chunk_with_a_reason_only(self):
+    def test_trap_4_4_10_empty_parts_and_a_final_chunk_without_content_are_accepted(self):
         response = fed(
             "google", chunk({"text": ""}), chunk({"text": "x"}), chunk(), {"candidates": [{"finishReason": "STOP"}]}
         )
@@ -87,7 +87,7 @@ class TestHearing:
         kept = fed("google", chunk({"text": ""}), chunk(signed), chunk({"text": ""}, finish="STOP")).blocks
         assert kept[0]["content"] == [signed]
 
-    def test_trap_4_4_13_signed_texts_stay_apart(self):
+    def test_trap_4_4_13_signed_texts_are_not_joined(self):
         one, two = ({"text": text, "thoughtSignature": text} for text in "ab")
         assert fed("google", chunk(one), chunk(two), END).blocks[0]["content"] == [one, two]
 
@@ -95,12 +95,12 @@ class TestHearing:
         ("reason", "retryable"),
         [("MALFORMED_FUNCTION_CALL", True), ("STOP", True), ("SAFETY", False), ("MISSING_THOUGHT_SIGNATURE", False)],
     )
-    def test_answers_without_anything(self, reason, retryable):
+    def test_an_empty_answer_is_an_error(self, reason, retryable):
         with pytest.raises(ProviderError, match=f"neither content nor tool_calls.*{reason}") as caught:
             fed("google", chunk(finish=reason))
         assert caught.value.retryable is retryable
 
-    def test_errors_inside_a_stream(self):
+    def test_errors_inside_a_stream_are_raised(self):
         with pytest.raises(ProviderError, match="overloaded") as caught:
             fed(
                 "google",
@@ -110,10 +110,10 @@ class TestHearing:
         assert (caught.value.status, caught.value.retryable) == (503, True)
 
 
-class TestTelling:
+class TestEncoding:
     """Contexts encoded."""
 
-    def test_trap_4_4_12_roles_and_the_system_prompt(self):
+    def test_trap_4_4_12_roles_and_the_system_prompt_are_sent(self):
         body = request(GEMINI, CONTEXT)
         assert body["systemInstruction"] == {"parts": [{"text": "Be terse."}]}
         assert [one["role"] for one in body["contents"]] == ["user", "model", "user", "model", "user"]
@@ -133,7 +133,7 @@ class TestTelling:
         other = google("gemini-3-flash-preview", api_key="k")
         assert "id" not in request(other, context)["contents"][2]["parts"][0]["functionResponse"]
 
-    def test_trap_4_4_3_own_parts_go_back_unchanged_and_others_get_the_escape(self):
+    def test_trap_4_4_3_own_parts_go_back_unchanged_and_foreign_calls_get_the_placeholder_signature(self):
         first = {**call("read", args={"path": "a"}), "thoughtSignature": "c2ln"}
         response = fed("google", chunk(first), END, model="gemini-3-pro-preview")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
@@ -144,11 +144,11 @@ class TestTelling:
         assert not any("thoughtSignature" in part for part in old)
 
     @pytest.mark.rule("CRYSTAL-5")
-    def test_trap_4_4_9_a_call_is_forced_where_there_are_tools(self):
+    def test_trap_4_4_9_a_call_is_forced_if_there_are_tools(self):
         assert request(GEMINI, CONTEXT, choice="required")["toolConfig"]["functionCallingConfig"] == {"mode": "ANY"}
         assert "toolConfig" not in request(GEMINI, CONTEXT, tools=())
 
-    def test_trap_4_4_11_schemas_are_cut_down_to_what_is_understood(self):
+    def test_trap_4_4_11_schemas_are_reduced_to_the_supported_keywords(self):
         inner = {"type": "string", "title": "Title", "examples": ["x"]}
         schema = {"type": "object", "properties": {"title": inner}, "additionalProperties": False, "title": "Args"}
         body = request(GEMINI, CONTEXT, tools=[ToolDefinition("read", "d", schema), ToolDefinition("ls", "d", {})])
@@ -164,7 +164,7 @@ class TestTelling:
         (read,) = old["tools"][0]["functionDeclarations"]
         assert "additionalProperties" not in read["parametersJsonSchema"]
 
-    def test_sampling_has_a_place_of_its_own(self):
+    def test_sampling_settings_are_sent_in_generation_config(self):
         body = request(
             GEMINI, CONTEXT, temperature=0, max_tokens=9, stop=["x"], effort="low", generationConfig={"seed": 1}
         )
@@ -176,5 +176,5 @@ class TestTelling:
             "seed": 1,
         }
 
-    def test_an_utterance_that_said_nothing_is_left_out(self):
+    def test_an_empty_utterance_is_left_out(self):
         assert len(request(GEMINI, [Message("user", "go"), said("")])["contents"]) == 2

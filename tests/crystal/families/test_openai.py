@@ -1,4 +1,4 @@
-"""Chat Completions bodies, as real servers send them, brought to the contract (CRYSTAL-6)."""
+"""Chat Completions bodies of real servers are normalised to the contract (CRYSTAL-6)."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def called(arguments, **more):
     return normalise_chat(body({"content": None, "tool_calls": [call]})).tool_calls[0]
 
 
-def test_the_suites_own_body():
+def test_the_raw_response_of_the_suite_is_normalised():
     raw = {
         "choices": [{"message": {"content": "hello", "tool_calls": []}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 10, "completion_tokens": 5},
@@ -31,7 +31,7 @@ def test_the_suites_own_body():
         assert response == Response(content="hello", usage=Usage(10, 5), metadata={"stop_reason": "stop"})
 
 
-def test_a_provider_without_recordings():
+def test_an_unknown_provider_of_a_raw_response_is_refused():
     with pytest.raises(InvalidCantrip, match='did you mean "openai"'):
         replayed("open_ai", {})
 
@@ -45,7 +45,7 @@ class TestContent:
             [{"type": "text", "text": "hello"}],
         ],
     )
-    def test_text_and_lists_of_parts(self, content):
+    def test_content_may_be_a_text_or_a_list_of_parts(self, content):
         assert normalise_chat(body({"content": content})).content == "hello"
 
     @pytest.mark.parametrize("content", [None, "", []])
@@ -55,7 +55,7 @@ class TestContent:
         assert response.content is None
         assert len(response.tool_calls) == 1
 
-    def test_a_refusal_comes_instead_of_content(self):
+    def test_a_refusal_becomes_the_content(self):
         response = normalise_chat(body({"content": None, "refusal": "I will not"}))
         assert response.content == "I will not"
         assert response.metadata["refusal"] == "I will not"
@@ -74,11 +74,11 @@ class TestContent:
             },
         ],
     )
-    def test_reasoning_by_each_of_its_names(self, message):
+    def test_reasoning_is_read_under_each_of_its_names(self, message):
         response = normalise_chat(body(message))
         assert (response.content, response.thinking) == ("x", "hm")
 
-    def test_reasoning_that_has_to_come_back_is_kept_as_it_came(self):
+    def test_reasoning_that_has_to_go_back_is_stored_unchanged(self):
         message = {"content": "x", "reasoning_details": [{"type": "reasoning.encrypted", "data": "…"}]}
         assert normalise_chat(body(message)).blocks == (message,)
         assert normalise_chat(body({"content": "x"})).blocks == ()
@@ -99,11 +99,11 @@ class TestCalls:
             ('"{\\"text\\": \\"a\\"}"', {"text": "a"}),
         ],
     )
-    def test_arguments_in_each_form(self, arguments, args):
+    def test_arguments_are_read_in_each_form(self, arguments, args):
         assert called(arguments).args == args
 
     @pytest.mark.parametrize("arguments", ["not json", '{"text": "a"', "[1]", "7", '{"a": 1}{"a": 2}', [1]])
-    def test_arguments_that_are_no_object_are_kept_for_the_gate_to_refuse(self, arguments):
+    def test_arguments_that_are_not_an_object_are_left_for_the_gate_to_refuse(self, arguments):
         call = called(arguments)
         assert call.args is None
         assert call.raw
@@ -112,24 +112,24 @@ class TestCalls:
         assert called("{}") == ToolCall("", "echo", {})
         assert called("{}", id=None).id == ""
 
-    def test_calls_win_over_the_finish_reason(self):
+    def test_calls_count_whatever_the_finish_reason_is(self):
         message = {"content": "", "tool_calls": [{"function": {"name": "done", "arguments": "{}"}}]}
         for reason in ("stop", None, "tool_calls"):
             assert normalise_chat(body(message, reason)).tool_calls
 
-    def test_the_old_function_call(self):
+    def test_the_old_function_call_field_is_read(self):
         response = normalise_chat(
             body({"content": None, "function_call": {"name": "done", "arguments": '{"answer": 1}'}})
         )
         assert response.tool_calls == (ToolCall("", "done", {"answer": 1}),)
 
     @pytest.mark.rule("CRYSTAL-4")
-    def test_two_calls_with_one_id(self):
+    def test_two_calls_with_one_id_get_different_ids(self):
         call = {"id": "1", "function": {"name": "a", "arguments": "{}"}}
         with pytest.raises(CrystalError, match="duplicate tool call ID"):
             normalise_chat(body({"content": None, "tool_calls": [call, call]}))
 
-    def test_a_signature_has_to_come_back(self):
+    def test_a_message_with_a_signature_is_stored_whole(self):
         call = {"function": {"name": "a", "arguments": "{}"}, "extra_content": {"google": {"thought_signature": "…"}}}
         message = {"content": None, "tool_calls": [call]}
         assert normalise_chat(body(message)).blocks == (message,)
@@ -154,7 +154,7 @@ class TestUsage:
             ("free", Usage()),
         ],
     )
-    def test_the_counts_that_are_counts(self, usage, expected):
+    def test_usage_counts_are_read_if_they_are_numbers(self, usage, expected):
         assert normalise_chat(body({"content": "x"}, usage=usage)).usage == expected
 
 
@@ -172,7 +172,7 @@ class TestErrors:
             ("slow down", 400),
         ],
     )
-    def test_by_number_and_by_name(self, error, status):
+    def test_errors_are_classified_by_number_and_by_name(self, error, status):
         for raw in ({"error": error}, {"choices": [{"error": error, "finish_reason": "error"}]}):
             with pytest.raises(ProviderError, match="slow down") as caught:
                 normalise_chat(raw)
@@ -185,17 +185,17 @@ class TestErrors:
 
     @pytest.mark.rule("CRYSTAL-3")
     @pytest.mark.parametrize("choices", [None, [], [None], "x"])
-    def test_no_choices(self, choices):
+    def test_a_body_without_choices_is_an_error(self, choices):
         with pytest.raises(CrystalError, match="crystal returned neither content nor tool_calls"):
             normalise_chat({"choices": choices})
 
     @pytest.mark.rule("CRYSTAL-3")
     @pytest.mark.parametrize("message", [None, {}, {"content": None}, {"content": ""}])
-    def test_nothing_said_with_the_reason_for_it(self, message):
+    def test_an_empty_answer_is_an_error_with_its_finish_reason(self, message):
         with pytest.raises(CrystalError, match=r"neither content nor tool_calls.*'content_filter'"):
             normalise_chat(body(message, "content_filter"))
 
-    def test_a_proxy_that_nests_the_completion(self):
+    def test_a_completion_that_a_proxy_nests_is_read(self):
         assert normalise_chat({"choices": None, "provider": body({"content": "x"})}).content == "x"
 
     @pytest.mark.parametrize("raw", [None, [], "x", 7])

@@ -24,19 +24,19 @@ def call(arguments="{}", **more):
     return {"id": "fc", "type": "function_call", "call_id": "c1", "name": "read", "arguments": arguments, **more}
 
 
-class TestHearing:
+class TestDecoding:
     """The stream decoded."""
 
-    def test_trap_4_2_1_calls_are_known_by_their_call_id(self):
+    def test_trap_4_2_1_calls_are_identified_by_their_call_id(self):
         assert fed("openai", *stream(FULL)).tool_calls[0].id == "call_0"
 
-    def test_trap_4_2_2_encrypted_reasoning_is_that_of_the_finished_item(self):
+    def test_trap_4_2_2_encrypted_reasoning_is_taken_from_the_finished_item(self):
         response = fed("openai", *stream(FULL), model="gpt-5")
         (block,) = response.blocks
         assert block["content"][0]["encrypted_content"] == "whole"
         assert [item["type"] for item in block["content"]] == ["reasoning", "message", "function_call"]
 
-    def test_trap_4_2_4_ids_may_change_on_the_way(self):
+    def test_trap_4_2_4_item_ids_may_change_during_the_stream(self):
         sent = stream(FULL)
         for event in sent:
             if event["type"] == "response.output_item.done":
@@ -49,7 +49,7 @@ class TestHearing:
         assert (response.content, response.thinking) == ("Let me look.", "hm")
         assert len(response.tool_calls) == 1
 
-    def test_trap_4_2_5_arguments_that_come_with_the_end_only(self):
+    def test_trap_4_2_5_arguments_that_only_the_end_event_has_are_decoded(self):
         added = {"type": "response.output_item.added", "output_index": 0, "item": call("")}
         told = {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": '{"path": "a"}'}
         assert fed("openai", added, told, over()).tool_calls[0].args == {"path": "a"}
@@ -57,7 +57,7 @@ class TestHearing:
         assert fed("openai", done, over()).tool_calls[0].args == {"path": "b"}
         assert fed("openai", over(call('{"path": "c"}'))).tool_calls[0].args == {"path": "c"}
 
-    def test_a_text_whose_beginning_was_left_out_is_heard(self):
+    def test_a_text_without_a_start_event_is_decoded(self):
         pieces = [{"type": "response.output_text.delta", "item_id": "m", "delta": word} for word in ("Hel", "lo")]
         response, payloads = decode("openai", [events(*pieces, over())])
         assert response.content == "Hello"
@@ -65,7 +65,7 @@ class TestHearing:
         words = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hello"}]}
         assert decode("openai", [events(*pieces, over(words))])[0].content == "Hello"
 
-    def test_items_whose_end_was_left_out_are_those_of_the_final_output(self):
+    def test_items_without_an_end_event_are_taken_from_the_final_output(self):
         sent = [one for one in stream(FULL) if one["type"] != "response.output_item.done"]
         response = fed("openai", *sent)
         assert (response.content, response.thinking, len(response.tool_calls)) == ("Let me look.", "hm", 1)
@@ -73,7 +73,7 @@ class TestHearing:
         assert (reasoning["encrypted_content"], message["content"][0]["text"]) == ("whole", "Let me look.")
 
     @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter", "steered"])
-    def test_trap_4_2_6_an_incomplete_response_is_one(self, reason):
+    def test_trap_4_2_6_an_incomplete_response_is_a_response(self, reason):
         sent = [*stream(FULL)[:-1], over(status="incomplete", incomplete_details={"reason": reason})]
         response = fed("openai", *sent)
         assert (response.content, response.metadata["stop_reason"]) == ("Let me look.", reason)
@@ -95,17 +95,17 @@ class TestHearing:
             ({"error": {"code": "server_error", "message": "sorry"}}, 500, True),
         ],
     )
-    def test_trap_4_2_7_a_stream_may_consist_of_a_failure_only(self, event, status, retryable):
+    def test_trap_4_2_7_a_stream_with_only_a_failure_is_an_error(self, event, status, retryable):
         with pytest.raises(ProviderError, match="sorry") as caught:
             fed("openai", event)
         assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
-    def test_trap_4_2_7_a_failure_without_words(self):
+    def test_trap_4_2_7_a_failure_without_a_message_is_an_error(self):
         with pytest.raises(ProviderError, match="the response failed"):
             fed("openai", {"type": "response.failed", "response": {"error": None}})
 
     @pytest.mark.parametrize("name", ["parallel", "multi_tool_use.parallel"])
-    def test_trap_4_2_9_several_calls_wrapped_in_one(self, name):
+    def test_trap_4_2_9_calls_wrapped_in_one_call_are_separated(self, name):
         uses = [{"recipient_name": "functions.read", "parameters": {"path": "a"}}, {"recipient_name": "done"}]
         arguments = json.dumps({"tool_uses": uses})
         response = fed("openai", over(call(arguments, name=name)))
@@ -115,7 +115,7 @@ class TestHearing:
         ]
         assert fed("openai", over(call(arguments, name=name)), tools=[name]).tool_calls[0].gate == name
 
-    def test_trap_4_2_12_a_commentary_and_an_answer_are_one_text_and_keep_their_phases(self):
+    def test_trap_4_2_12_a_commentary_and_an_answer_are_one_text_and_go_back_with_their_phases(self):
         output = [
             {"type": "message", "content": [{"type": "output_text", "text": text}], "phase": phase}
             for text, phase in (("I look.", "commentary"), ("Found.", "final_answer"))
@@ -124,21 +124,21 @@ class TestHearing:
         assert response.content == "I look.\n\nFound."
         assert [item["phase"] for item in response.blocks[0]["content"]] == ["commentary", "final_answer"]
 
-    def test_a_refusal_is_the_content(self):
+    def test_a_refusal_becomes_the_content(self):
         part = {"type": "refusal", "refusal": "I won't."}
         response = fed("openai", over({"type": "message", "content": [part]}))
         assert (response.content, response.metadata["refusal"]) == ("I won't.", "I won't.")
 
-    def test_a_body_is_read_by_the_same_rules(self):
+    def test_a_whole_body_is_decoded_like_a_stream(self):
         body = {"object": "response", "status": "completed", "output": [call('{"path": "a"}')], "model": "gpt"}
         assert fed("openai", body).tool_calls[0].args == {"path": "a"}
 
-    def test_the_finished_text_counts_and_not_its_pieces(self):
+    def test_the_finished_text_is_used_and_not_its_pieces(self):
         sent = [event for event in stream(FULL) if not event["type"].endswith("text.delta")]
         assert fed("openai", *sent).content == "Let me look."
 
 
-class TestTelling:
+class TestEncoding:
     """Contexts encoded."""
 
     def test_every_call_is_answered_by_its_call_id(self):
@@ -157,7 +157,7 @@ class TestTelling:
             ("user", None),
         ]
 
-    def test_trap_4_2_3_reasoning_goes_back_without_ids_right_before_what_it_led_to(self):
+    def test_trap_4_2_3_reasoning_goes_back_without_ids_right_before_its_result(self):
         response = fed("openai", *stream(FULL), model="gpt-5")
         utterance = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
         context = [Message("user", "go"), utterance, Message("tool", "A", (), "call_0", "read")]
@@ -172,12 +172,12 @@ class TestTelling:
         other = request(openai("gpt-5-mini", api_key="k"), context)["input"]
         assert [item.get("type") for item in other] == [None, "message", "function_call", "function_call_output"]
 
-    def test_trap_4_2_3_reasoning_that_a_gateway_stripped_stays_away(self):
+    def test_trap_4_2_3_reasoning_without_encrypted_content_is_not_sent_back(self):
         block = {"provider": "openai", "model": "gpt-5", "content": [{"type": "reasoning", "summary": []}]}
         items = request(GPT, [Message("user", "go"), said("x", blocks=[block]), Message("user", "on")])["input"]
         assert not any(item.get("type") == "reasoning" for item in items)
 
-    def test_trap_4_2_8_what_a_call_came_with_goes_back_with_it(self):
+    def test_trap_4_2_8_extra_fields_of_a_call_go_back_with_it(self):
         response = fed("openai", over(call(namespace="crm", caller={"type": "x"})), model="gpt-5")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
         sent = request(GPT, [Message("user", "go"), utterance])["input"][1]
@@ -189,7 +189,7 @@ class TestTelling:
     def test_trap_4_2_11_schemas_of_gates_are_not_strict(self):
         assert all(tool["strict"] is False for tool in request(GPT, CONTEXT)["tools"])
 
-    def test_nothing_is_stored_and_encrypted_reasoning_is_asked_for_where_there_is_some(self):
+    def test_storing_is_turned_off_and_encrypted_reasoning_is_requested_of_reasoning_models(self):
         body = request(GPT, CONTEXT)
         assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
         assert "include" not in request(openai("gpt-4o", api_key="k"), CONTEXT)
@@ -214,10 +214,10 @@ WEB = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action":
 PROGRAM = {"type": "program", "id": "p_1", "call_id": "call_p", "code": "await read()", "fingerprint": "f"}
 
 
-class TestBuiltIn:
+class TestBuiltInTools:
     """Tools of the provider's own that are the caller's to run."""
 
-    def test_a_call_without_an_output_is_one(self):
+    def test_a_local_shell_call_is_a_gate_call(self):
         response = fed("openai", over(SHELL), model="gpt-5")
         (found,) = response.tool_calls
         assert (found.id, found.gate, found.args) == ("c9", "local_shell", {"action": {"command": ["ls"]}})

@@ -24,7 +24,7 @@ GO = [Message("user", "go")]
 
 @pytest.fixture(scope="module")
 def keys() -> tuple[str, bytes]:
-    """The private key of a service account, and the public one of who checks it."""
+    """Return the private key of a service account, and the public key that verifies it."""
     key = rsa.generate_private_key(65537, 2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -48,7 +48,7 @@ class TestTokens:
     """A token is fetched when the first query needs it, and again when it expires or is refused."""
 
     @pytest.mark.parametrize(("family", "model"), [("google", "gemini-2.5-pro"), ("anthropic", "claude-sonnet-4-5")])
-    async def test_a_service_account_signs_for_a_token(self, family, model, keys, tmp_path, monkeypatch):
+    async def test_a_service_account_signs_a_request_for_a_token(self, family, model, keys, tmp_path, monkeypatch):
         google = Google(family, keys[1])
         async with FaultyServer(google) as server:
             file = service_account(tmp_path, server.url, keys[0])
@@ -84,7 +84,7 @@ class TestTokens:
             assert (await crystal.invoke(GO)).content == "hi"
         assert google.issued == 8
 
-    async def test_a_token_server_that_is_down_is_asked_again_by_the_retries(self, keys, tmp_path, monkeypatch):
+    async def test_a_token_server_that_is_down_is_a_retryable_error(self, keys, tmp_path, monkeypatch):
         google = Google("google", keys[1])
         google.down = 1_000
         async with FaultyServer(google) as server:
@@ -110,7 +110,7 @@ class TestTokens:
 
 
 class TestTokenAccess:
-    """Fetching blocks no event loop, and whoever is cancelled leaves it."""
+    """Fetching a token does not block the event loop, and a cancelled query does not wait for it."""
 
     @pytest.mark.real_time
     async def test_the_loop_runs_while_a_token_is_fetched(self):
@@ -164,7 +164,7 @@ class TestTokenAccess:
 class TestRequests:
     """What is sent where."""
 
-    def test_gemini_stands_below_its_project(self):
+    def test_the_address_of_gemini_has_the_project_and_the_location(self):
         crystal = resolve("vertex:gemini-2.5-pro")
         assert crystal._client.url(crystal.family.path) == (
             "https://aiplatform.googleapis.com/v1/projects/my-project/locations/global"
@@ -185,17 +185,17 @@ class TestRequests:
         assert crystal.has_prices
 
     @pytest.mark.rule("R-20")
-    def test_files_that_only_the_makers_own_service_can_read_are_not_shown(self):
+    def test_files_uploaded_to_the_makers_own_service_are_left_out(self):
         uploaded = Message("user", "look", images=(File.uploaded("files/1", "google"),))
         assert "only google has it" in str(request(vertex("gemini-2.5-pro"), [uploaded]))
         linked = Message("user", "look", images=(File.at("https://example.org/a.pdf"),))
         assert "this provider fetches no application/pdf" in str(request(vertex("claude-sonnet-4-5"), [linked]))
 
-    def test_a_project_is_needed(self, monkeypatch):
+    def test_a_missing_project_is_refused(self, monkeypatch):
         monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
         with pytest.raises(InvalidCantrip, match="GOOGLE_CLOUD_PROJECT"):
             vertex("gemini-2.5-pro")
 
-    def test_other_makers_are_refused(self):
+    def test_models_of_other_makers_are_refused(self):
         with pytest.raises(InvalidCantrip, match="Gemini or Claude"):
             vertex("llama-4")

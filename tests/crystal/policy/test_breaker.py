@@ -1,4 +1,4 @@
-"""When a provider is left alone: the pure decisions, one by one and as properties."""
+"""The circuit breaker: the pure decisions, one by one and as properties."""
 
 import pytest
 from hypothesis import given
@@ -62,11 +62,11 @@ def test_a_share_of_failures_opens_the_breaker():
     assert fuse.call(F) == "open"
 
 
-def test_a_share_is_only_known_of_a_full_window():
+def test_a_share_of_failures_counts_only_in_a_full_window():
     assert Fuse(failures=100, rate=0.5, window=10).call(F, F, F) == "closed"
 
 
-def test_half_open_one_probe_goes_through_and_closes_it():
+def test_an_answered_probe_closes_a_half_open_breaker():
     fuse = Fuse(failures=1, open_for=30)
     fuse.call(F)
     fuse.now = 30.0
@@ -78,7 +78,7 @@ def test_half_open_one_probe_goes_through_and_closes_it():
     assert fuse.phase == "closed"
 
 
-def test_a_failed_probe_opens_it_for_twice_as_long_up_to_the_longest():
+def test_a_failed_probe_opens_the_breaker_for_twice_as_long_up_to_the_longest():
     fuse = Fuse(failures=1, open_for=30, longest=100)
     fuse.call(F)
     times = []
@@ -173,6 +173,6 @@ def test_the_breaker_always_admits_a_query_in_the_end(happened, failures, probes
         {"longest": "5"},
     ],
 )
-def test_breakers_that_cannot_be_are_refused(wrong):
+def test_an_invalid_breaker_is_refused(wrong):
     with pytest.raises(InvalidCantrip, match="breaker: "):
         Breaker(**wrong)

@@ -1,4 +1,4 @@
-"""Where one crystal gives up, the next is asked, in the same turn."""
+"""If one crystal gives up, the next one is queried in the same turn."""
 
 import json
 
@@ -32,7 +32,7 @@ async def cast(crystal):
         return await runtime.cast(caster(crystal), "go")
 
 
-class TestWhenTheNextIsAsked:
+class TestChoice:
     @pytest.mark.rule("PROD-2", "D-006")
     async def test_the_next_crystal_is_queried_in_the_same_turn_when_retries_are_exhausted(self):
         first = scripted(lambda _: failing(503), name="first")
@@ -136,7 +136,7 @@ class TestSharing:
                 await runtime.cast(caster(crystal), "go")
         assert len(first.invocations) == 2
 
-    async def test_cancelling_ends_the_attempt_that_is_on_its_way(self):
+    async def test_cancelling_ends_the_running_attempt(self):
         ended = []
 
         class Slow:
@@ -153,7 +153,7 @@ class TestSharing:
                 await runtime.cast(caster(fallback(scripted([failing(None)] * 9), Slow())), "go")
         assert ended == [began + 30.0]
 
-    def test_the_smallest_window_counts(self):
+    def test_a_fallback_has_the_smallest_context_window_of_its_crystals(self):
         assert fallback(scripted([], context_window=9), scripted([], context_window=5)).context_window == 5
         assert fallback(scripted([], context_window=9), scripted([])).context_window == 9
         assert fallback(scripted([]), scripted([])).context_window is None
@@ -216,7 +216,7 @@ def test_reasoning_goes_back_only_to_the_crystal_it_came_from():
         (lambda: limited(fallback("anthropic:x", "openai:y"), deadline=3), "one by one"),
     ],
 )
-def test_fallbacks_that_cannot_be_are_refused(make, said):
+def test_an_invalid_fallback_is_refused(make, said):
     with pytest.raises(InvalidCantrip, match=said):
         make()
 
@@ -227,7 +227,7 @@ def test_the_name_lists_the_crystals():
     assert repr(crystal) == f"<{crystal.name}>"
 
 
-def test_the_secrets_of_all_are_known_also_behind_limits():
+def test_the_secrets_of_all_crystals_are_known_for_redaction():
     one = limited(openai("gpt-5", api_key="first-key"), concurrency=1)
     two = openai("gpt-4o", api_key="second-key", headers={"x-api-token": "token-123456"})
     assert dict(one.secrets) == {"OPENAI_API_KEY": "first-key"}

@@ -1,4 +1,4 @@
-"""Who may begin when: the pure decisions, one by one and as properties."""
+"""When a query may begin: the pure decisions, one by one and as properties."""
 
 from collections import deque
 
@@ -97,13 +97,13 @@ class TestConcurrency:
         assert clerk.queue.waiting == []
         assert clerk.end(1) == []
 
-    def test_without_limits_everybody_begins(self):
+    def test_all_queries_start_at_once_without_limits(self):
         clerk = Clerk()
         assert many(clerk, 100) == list(clerk.grants)
 
 
 class TestBuckets:
-    def test_a_minutes_worth_at_once_and_then_evenly(self):
+    def test_a_bucket_allows_a_minutes_worth_at_once_and_refills_evenly(self):
         clerk = Clerk(requests_per_minute=60)
         many(clerk, 62)
         assert len(clerk.grants) == 60
@@ -112,7 +112,7 @@ class TestBuckets:
         assert clerk.sleep() == [62]
         assert clerk.now == pytest.approx(2.0)
 
-    def test_less_than_one_a_minute(self):
+    def test_a_limit_may_be_less_than_one_request_per_minute(self):
         clerk = Clerk(requests_per_minute=0.5)
         many(clerk, 2)
         assert list(clerk.grants) == [1]
@@ -133,7 +133,7 @@ class TestBuckets:
         many(clerk, 1, tokens=100)
         assert clerk.wake_at == pytest.approx(70)  # 600 below nothing, and 100 of one's own
 
-    def test_an_unknown_usage_leaves_the_estimate_standing(self):
+    def test_an_unknown_usage_keeps_the_reserved_estimate(self):
         clerk = Clerk(tokens_per_minute=600)
         (first,) = many(clerk, 1, tokens=400)
         clerk.end(first)
@@ -160,7 +160,7 @@ class TestPauses:
             assert clerk.end(ticket, refused=True, pause=20) == []
         assert clerk.wake_at == 20
 
-    def test_after_a_pause_it_starts_slowly_and_doubles_with_each_round(self):
+    def test_after_a_pause_the_window_starts_at_one_and_doubles_with_each_round(self):
         clerk = Clerk(concurrency=32)
         rounds = many(clerk, 232)[:32]
         for ticket in rounds:
@@ -175,7 +175,7 @@ class TestPauses:
         assert sizes == [1, 2, 4, 8, 16, 32, 32]
         assert clerk.queue.window is None
 
-    def test_a_refusal_without_a_hint_halves(self):
+    def test_a_refusal_without_a_hint_halves_the_window(self):
         clerk = Clerk(concurrency=16)
         running = many(clerk, 40)[:16]
         clerk.end(running[0], refused=True)
@@ -185,7 +185,7 @@ class TestPauses:
         assert clerk.queue.window == 8
         assert clerk.queue.running == 8
 
-    def test_answers_that_were_on_their_way_do_not_widen(self):
+    def test_answers_of_queries_from_before_a_refusal_do_not_widen_the_window(self):
         clerk = Clerk(concurrency=4)
         running = many(clerk, 8)[:4]
         clerk.end(running[0], refused=True, pause=1)
@@ -251,7 +251,7 @@ def test_a_restart_keeps_the_buckets_and_forgets_queries_in_flight():
         {"longest_pause": -1},
     ],
 )
-def test_limits_that_cannot_be_are_refused(wrong):
+def test_an_invalid_limit_is_refused(wrong):
     with pytest.raises(InvalidCantrip, match=next(iter(wrong))):
         Limits(**wrong)
 
@@ -329,7 +329,7 @@ class Traffic(RuleBasedStateMachine):
             assert self.clerk.wake_at is not None, "somebody waits, nobody runs, and nobody will come back to it"
 
     def teardown(self):
-        """Whatever happened: if those that run are answered, everybody gets their turn."""
+        """Check that every query begins in the end if the running ones are answered."""
         if not hasattr(self, "clerk"):
             return
         for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""Limits that many processes share: their queues draw slices of one account, in a clock of the test's own."""
+"""Limits that many processes share: their queues draw from one account, on a simulated clock."""
 
 import json
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ def world(limits: Limits, processes: int, **options: float) -> World:
 
 @pytest.mark.rule("N-52")
 @pytest.mark.parametrize("processes", [1, 2, 8])
-def test_over_any_minute_all_together_stay_within_the_limit_and_one_bucket(processes: int) -> None:
+def test_all_processes_together_stay_within_the_limit_and_one_bucket_over_any_minute(processes: int) -> None:
     here = world(Limits(requests_per_minute=60, tokens_per_minute=6000, shared="x"), processes, takes=0.1)
     for _ in range(400):
         for one in here.processes:
@@ -140,7 +140,7 @@ def test_an_idle_process_returns_its_unused_allowance() -> None:
 
 
 @pytest.mark.rule("N-53")
-def test_a_pause_holds_for_all_processes_and_then_one_probes_first() -> None:
+def test_a_pause_holds_for_all_processes_and_one_of_them_probes_first() -> None:
     here = world(Limits(requests_per_minute=6000, shared="x"), 3, takes=1e9)
     for one in here.processes:
         here.ask(one, 0.0)
@@ -194,7 +194,7 @@ def test_the_places_of_a_dead_process_are_free_again() -> None:
 
 
 @pytest.mark.rule("N-54")
-def test_places_are_kept_for_as_long_as_requests_are_on_the_way() -> None:
+def test_places_are_held_while_their_requests_run() -> None:
     here = world(Limits(concurrency=2, shared="x"), 2, takes=100)
     slow, other = here.processes
     here.ask(slow, 0.0)

@@ -1,4 +1,4 @@
-"""Trajectories that the format's own models accept, and what stands in them."""
+"""Trajectories: the format's own models accept them, and their content is right."""
 
 import json
 
@@ -23,13 +23,13 @@ def checked(document):
 
 
 @pytest.mark.rule("LOOM-10")
-def test_every_entity_of_a_loom_that_a_runtime_wrote(written):
+def test_every_entity_of_a_loom_of_a_runtime_has_a_valid_trajectory(written):
     for entity in written.loom.entities():
         assert checked(trajectory(written.loom, entity)).trajectory_id == entity
 
 
 @given(histories())
-def test_every_entity_of_any_history(history):
+def test_every_entity_of_any_history_has_a_valid_trajectory(history):
     loom = loom_of(*history.batches)
     for entity in loom.entities():
         checked(trajectory(loom, entity))
@@ -38,7 +38,7 @@ def test_every_entity_of_any_history(history):
 
 
 @pytest.mark.rule("LOOM-8", "LOOM-9", "COMP-5")
-def test_a_parent_with_its_child(written):
+def test_a_trajectory_embeds_its_child(written):
     told = checked(trajectory(written.loom, written.root))
     assert told.schema_version == "ATIF-v1.8"
     assert [step.source for step in told.steps] == ["system", "user", "user", "agent", "agent", "agent"]
@@ -59,7 +59,7 @@ def test_a_parent_with_its_child(written):
     assert told.agent.tool_definitions[0]["function"]["name"] == "done"
 
 
-def test_errors_rewards_and_ends(written):
+def test_a_trajectory_has_errors_rewards_and_the_outcome(written):
     told = checked(trajectory(written.loom, written.root))
     assert told.steps[3].observation.results[1].extra == {"is_error": True}
     assert told.steps[-1].extra["reward"] == 0.5
@@ -84,7 +84,7 @@ def test_copied_steps_refer_to_no_children():
 
 @pytest.mark.rule("LOOM-5", "LOOM-6")
 class TestFolds:
-    def test_a_trajectory_is_whole_and_says_where_they_happened(self, written):
+    def test_a_trajectory_has_all_steps_and_marks_the_folds(self, written):
         told = checked(trajectory(written.loom, written.notes))
         assert [step.message for step in told.steps if step.source == "system"] == [
             "Be <terse>.",
@@ -119,5 +119,5 @@ class TestFolds:
         assert only == trajectory(written.loom, written.root)
 
 
-def test_the_same_bytes_each_time(written):
+def test_a_trajectory_has_the_same_bytes_each_time(written):
     assert atif_json(trajectory(written.loom, written.root)) == atif_json(trajectory(written.loom, written.root))

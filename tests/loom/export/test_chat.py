@@ -41,7 +41,7 @@ def replayed(loom, turn_id, made_with: Cantrip):
     return [item.message if isinstance(item, Fading) else item for item in context]
 
 
-class TestTheConversation:
+class TestConversation:
     @pytest.mark.rule("LOOM-4", "LOOM-8", "LOOM-10")
     def test_the_export_equals_the_context_that_the_runtime_rebuilds(self, written):
         turns = [turn.id for entity in written.loom.entities() for turn in written.loom.turns(entity)]
@@ -54,7 +54,7 @@ class TestTheConversation:
             assert [m.content for m in as_messages(told, hide_ephemeral=True)] == [m.content for m in expected]
 
     @given(histories())
-    def test_so_it_is_for_any_history(self, history):
+    def test_the_export_of_any_history_equals_the_context_of_its_entity(self, history):
         loom = loom_of(*history.batches)
         made_with = cantrip(scripted([]))
         for turn_id in history.owners:
@@ -64,7 +64,7 @@ class TestTheConversation:
             ]
 
     @pytest.mark.rule("LOOM-8", "COMP-5")
-    def test_an_utterance_with_a_child_in_it_is_one(self, written):
+    def test_an_utterance_with_a_child_is_one_message(self, written):
         said = conversation_of(written.loom, written.root).said[1]
         assert len(said.turns) == 2
         assert [one.gate for one in said.results] == ["peek", "call_agent", "echo"]
@@ -86,7 +86,7 @@ class TestTheConversation:
             conversation([Steered("e", "x", AT)])
 
     @pytest.mark.rule("D-003", "D-004")
-    def test_calls_that_were_not_run_say_why(self):
+    def test_a_call_that_was_not_run_has_a_message_that_says_why(self):
         calls = (ToolCall("c1", "done", {"answer": 1}), ToolCall("c2", "echo", {}))
         finished = GateFinished.of("e", "t2", Observation("done", None, 1, tool_call_id="c1"))
         start = [
@@ -142,7 +142,7 @@ class TestTheConversation:
 
 class TestChatLines:
     @pytest.mark.rule("LOOM-8", "LOOM-10")
-    def test_a_thread_with_a_child_in_full(self, written):
+    def test_a_thread_with_a_child_is_exported_in_full(self, written):
         (line,) = lines(written.loom, written.root)
         assert list(line) == ["messages", "tools"]
         assert line["messages"][6] == {
@@ -200,7 +200,7 @@ class TestChatLines:
         assert [m["content"] for m in line["messages"] if m["role"] == "tool"] == [*"0123456", "one", "two"]
         assert "[folded" not in json.dumps(line)
 
-    def test_metadata_only_where_it_is_asked_for(self, written):
+    def test_metadata_is_exported_only_on_request(self, written):
         (line,) = lines(written.loom, written.forks[0], metadata=True)
         last = written.loom.turns(written.forks[0])[-1]
         assert line["metadata"] == {
@@ -216,7 +216,7 @@ class TestChatLines:
         assert lines(loom_of([header("e"), IntentGiven("e", "go", AT)])) == []
 
     @given(histories())
-    def test_the_same_bytes_from_memory_and_from_a_file(self, history):
+    def test_chat_lines_have_the_same_bytes_from_memory_and_from_a_file(self, history):
         with tempfile.TemporaryDirectory() as folder:
             looms = [loom_of(*history.batches, url=url) for url in ("memory:", f"sqlite:{folder}/loom.db")]
             first, second = [
@@ -225,7 +225,7 @@ class TestChatLines:
             assert first == second
             looms[1]._store.close()
 
-    def test_read_through_a_redacted_store_it_shows_no_secret(self, written):
+    def test_chat_lines_of_a_redacted_loom_show_no_secret(self, written):
         loom = redacted_loom(written.loom, Redactor({"file": "the whole of a.txt"}))
         assert "[redacted:file]" in json.dumps(lines(loom, written.root))
         assert "whole of" not in json.dumps(lines(loom))

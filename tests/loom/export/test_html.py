@@ -70,8 +70,8 @@ class Reader(html.parser.HTMLParser):
             self.scripts.append(data)
 
 
-class TestTheBytes:
-    def test_an_entity_a_script_and_one_program(self):
+class TestBytes:
+    def test_a_page_has_one_data_block_per_entity_and_one_program(self):
         written = written_once()
         read = Reader(page(written.loom))
         assert set(read.data) == {"index", *(f"e-{n}" for n in range(7))}
@@ -86,7 +86,7 @@ class TestTheBytes:
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
         assert "unsafe" not in policy
 
-    def test_the_same_bytes_each_time(self):
+    def test_a_page_has_the_same_bytes_each_time(self):
         assert page(written_once().loom) == page(written_once().loom)
 
     @given(said=st.sampled_from(HOSTILE) | texts, title=st.sampled_from(HOSTILE) | texts)
@@ -100,13 +100,13 @@ class TestTheBytes:
         assert len(read.scripts) == 1
 
     @given(histories())
-    def test_every_turn_of_any_history_is_in_it(self, history):
+    def test_a_page_has_every_turn_of_any_history(self, history):
         read = Reader(page(loom_of(*history.batches)))
         items = [item for name, one in read.data.items() if name != "index" for item in one["items"]]
         assert sorted(item["id"] for item in items if item["kind"] == "turn") == sorted(history.owners)
 
     @pytest.mark.rule("LOOM-5", "LOOM-8", "LOOM-9", "PROD-5")
-    def test_folds_children_tokens_errors_and_rewards(self):
+    def test_a_page_shows_folds_children_tokens_errors_and_rewards(self):
         written = written_once()
         read = Reader(page(written.loom))
         root, child = (read.data[f"e-{n}"]["items"] for n in range(2))
@@ -129,7 +129,7 @@ class TestTheBytes:
         assert family(loom_of(*FAMILY), "c") == ["c", "d"]
         assert [one["id"] for one in Reader(page(loom_of(*FAMILY), ["c", "d"])).data["index"]["entities"]] == ["c", "d"]
 
-    def test_read_through_a_redacted_store_it_shows_no_secret(self):
+    def test_a_page_of_a_redacted_loom_shows_no_secret(self):
         data = page(redacted_loom(written_once().loom, Redactor({"file": "whole of a.txt"})))
         assert b"[redacted:file]" in data
         assert b"whole of a" not in data
@@ -218,7 +218,7 @@ class TestInABrowser:
         seen.until("return document.querySelector('.crumbs')")
         assert "not in this page" in seen.text(".crumbs")
 
-    def test_search_finds_shows_and_leads_there(self, shown):
+    def test_search_finds_turns_and_opens_them(self, shown):
         written = written_once()
         seen = shown(written.loom)
         seen.press("/")
@@ -256,7 +256,7 @@ class TestInABrowser:
         names = [name for name in seen.run(nameless) if str(name).startswith("<")]
         assert names == []
 
-    def test_light_dark_and_paper(self, shown):
+    def test_a_page_has_a_light_a_dark_and_a_print_theme(self, shown):
         seen = shown(written_once().loom, f"#e={written_once().root}")
         colours = set()
         for name in ("Light", "Dark"):
@@ -266,7 +266,7 @@ class TestInABrowser:
         assert len(colours) == 2
         assert seen.printed().startswith(b"%PDF")
 
-    def test_hostile_texts_are_texts(self, shown):
+    def test_hostile_texts_are_shown_as_text(self, shown):
         records = [header("e", name=HOSTILE[0]), IntentGiven("e", HOSTILE[2], AT, {"<b>": HOSTILE})]
         parent = None
         for number, said in enumerate(HOSTILE, 1):

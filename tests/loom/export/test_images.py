@@ -1,4 +1,4 @@
-"""Images in what is taken out of a loom: whole, in their places, and in a browser."""
+"""Images in exports of a loom: whole, at their position, and in a browser."""
 
 import base64
 import json
@@ -80,7 +80,7 @@ class TestLines:
         assert "images" not in echo
         assert second["gate_calls"] == []
 
-    def test_chat_lines_have_them_where_they_were(self):
+    def test_chat_lines_have_images_at_their_position(self):
         (line,) = chat_jsonl([conversation_of(loom(), "e")])
         _, intent, said, shot, echo, of_shot, steered, _ = json.loads(line)["messages"]
         assert intent["content"] == [
@@ -100,13 +100,13 @@ class TestLines:
         }
         assert steered["content"][1]["image_url"]["url"] == "https://example.org/a.png"
 
-    def test_pairs_have_them_in_the_prompt(self):
+    def test_pairs_have_images_in_the_prompt(self):
         made = [*run("e", "t1"), *run("f", "t2", parent="t1", forked=True), *run("g", "t3", parent="t1", forked=True)]
         made[1] = IntentGiven("e", "look", AT, None, (A,))
         (line,) = pairs_jsonl(loom_of([*made, Rewarded("f", "t2", 1.0, AT), Rewarded("g", "t3", 0.0, AT)]))
         assert address(A) in line.decode()
 
-    def test_trajectories_have_them_as_parts(self):
+    def test_trajectories_have_images_as_parts(self):
         for document in (trajectory(loom(), "e"), *segments(loom(), "e")):
             told = Trajectory.model_validate(json.loads(atif_json(document)))
             assert told.has_multimodal_content()
@@ -128,7 +128,7 @@ class TestLines:
 
 
 class TestThePage:
-    def test_its_data_has_them_and_its_policy_lets_nothing_else_in(self):
+    def test_a_page_contains_its_images_and_its_policy_allows_no_others(self):
         page = b"".join(html_page(loom()))
         assert b"img-src data:;" in page
         read = Reader(page)
@@ -140,7 +140,7 @@ class TestThePage:
         assert "img" not in read.tags
 
     @needs_browser
-    def test_a_browser_shows_them(self, shown):  # noqa: F811  # a fixture
+    def test_a_browser_shows_the_images_of_a_page(self, shown):  # noqa: F811  # a fixture
         seen = shown(loom(), "#e=e")
         sizes = seen.run(
             "return Promise.all([...document.querySelectorAll('#main img')].map((one) => one.decode().then("

@@ -33,7 +33,7 @@ ORIGIN = [header("a"), IntentGiven("a", "go", AT), *turn("a", "a1", None)]
 
 
 @pytest.mark.rule("LOOM-3", "LOOM-4")
-def test_a_loom_that_a_runtime_wrote():
+def test_pairs_of_a_loom_of_a_runtime_are_right():
     written = written_once()
     made = pairs(written.loom)
     assert [[one["metadata"][side]["entity"] for side in ("chosen", "rejected")] for one in made] == [
@@ -51,30 +51,30 @@ def test_a_loom_that_a_runtime_wrote():
     assert first["metadata"]["from_turn"] == written.loom.header(written.forks[0]).parent_turn
 
 
-def test_the_better_one_is_chosen_and_the_order_is_theirs():
+def test_the_branch_with_the_higher_reward_is_chosen():
     loom = loom_of(ORIGIN, forked("b", "b1", reward=1), forked("c", "c1", reward=3), forked("d", "d1", reward=2))
     assert worth(loom) == [("c1", "d1"), ("c1", "b1"), ("d1", "b1")]
 
 
-def test_a_tie_is_no_pair():
+def test_branches_with_equal_rewards_make_no_pair():
     assert worth(loom_of(ORIGIN, forked("b", "b1", reward=1), forked("c", "c1", reward=1))) == []
 
 
-def test_nor_is_one_without_a_reward():
+def test_a_branch_without_a_reward_makes_no_pair():
     assert worth(loom_of(ORIGIN, forked("b", "b1", reward=1), forked("c", "c1"))) == []
 
 
-def test_nor_one_that_is_better_by_less_than_the_margin():
+def test_a_difference_within_the_margin_makes_no_pair():
     loom = loom_of(ORIGIN, forked("b", "b1", reward=1), forked("c", "c1", reward=1.5))
     assert worth(loom, margin=0.5) == []
     assert worth(loom, margin=0.4) == [("c1", "b1")]
 
 
-def test_nor_one_that_was_asked_something_else():
+def test_branches_with_different_intents_make_no_pair():
     assert worth(loom_of(ORIGIN, forked("b", "b1", reward=1), forked("c", "c1", intent="else", reward=2))) == []
 
 
-def test_nor_one_under_another_call():
+def test_branches_with_different_calls_make_no_pair():
     other = forked("c", "c1", reward=2)
     other[0] = replace(other[0], call={"system_prompt": "be long"})
     assert worth(loom_of(ORIGIN, forked("b", "b1", reward=1), other)) == []
@@ -91,7 +91,7 @@ def test_the_latest_reward_of_the_last_turn_that_has_one_counts():
     assert worth(loom) == [("c1", "b2")]
 
 
-def test_the_original_is_a_sibling_where_the_same_was_put_to_it():
+def test_the_original_makes_a_pair_with_a_fork_of_the_same_intent():
     more = [IntentGiven("a", "again", AT), *turn("a", "a2", "a1", 2), Rewarded("a", "a2", 7, AT)]
     assert worth(loom_of(ORIGIN, more, forked("b", "b1", reward=1))) == [("a2", "b1")]
     assert worth(loom_of(ORIGIN, more[1:], forked("b", "b1", reward=1))) == []
@@ -104,5 +104,5 @@ def test_turns_after_the_next_intent_do_not_count():
     assert len(pairs(loom)[0]["rejected"]) == 2
 
 
-def test_a_loom_without_forks_has_none():
+def test_a_loom_without_forks_has_no_pairs():
     assert pairs(loom_of(run("a", "a1", "a2"))) == []

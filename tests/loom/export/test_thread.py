@@ -24,7 +24,7 @@ def test_a_line_has_the_fields_of_the_spec_and_no_others():
 
 
 @pytest.mark.rule("LOOM-9", "D-005")
-def test_a_turn_in_full():
+def test_a_turn_is_exported_in_full():
     loom = loom_of([header("e"), *turn("e", "t1", None, truncated=True)])
     assert exported(loom, "t1") == [
         {
@@ -63,7 +63,7 @@ def test_turns_come_from_the_root_to_the_leaf():
     assert [said["id"] for said in exported(loom_of(*FAMILY), "d1")] == ["a1", "a2", "c1", "d1"]
 
 
-async def test_a_reward_is_in_it():
+async def test_a_line_has_the_reward_of_its_turn():
     loom = loom_of(*FAMILY)
     await loom.reward("d1", 0.5)
     assert [said["reward"] for said in exported(loom, "d1")] == [None, None, None, 0.5]
