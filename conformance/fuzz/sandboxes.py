@@ -13,7 +13,7 @@ from unittest import mock
 
 import orjson
 
-from cantrip_actors.circle.javascript.values import arguments, ended
+from cantrip_actors.circle.javascript.values import arguments, parse_report
 from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
@@ -186,7 +186,7 @@ def check_javascript_texts(data: bytes) -> None:
     with suppress(ValueError):
         assert isinstance(arguments("echo", data), dict)
     with suppress(LimitExceeded):
-        _expect_step(ended(data, "echo('a')", ["echo"], scarce=True))
+        _expect_step(parse_report(data, "echo('a')", ["echo"], scarce=True))
 
 
 @contextmanager

@@ -165,7 +165,7 @@ class TestFound:
             {"calls": 1, "printed": 0, "awaited": {"1": 3}},
         ],
     )
-    def test_a_damaged_image_of_a_python_program_is_refused(self, head: dict[str, Any]) -> None:
+    def test_a_damaged_snapshot_of_a_python_program_is_refused(self, head: dict[str, Any]) -> None:
         image = orjson.dumps({"engine": python_medium.ENGINE, "kind": "suspended", **head}) + b"\n"
-        with pytest.raises(ValueError, match="the image is damaged"):
+        with pytest.raises(ValueError, match="the snapshot is damaged"):
             medium("python").open((), Limits()).resume(image)

@@ -145,7 +145,7 @@ class Place:
             self._refuse_own(True)
         return deeper
 
-    def _refuse_own(self, is_own: bool) -> None:  # the answer of the call that it stands around
+    def _refuse_own(self, is_own: bool) -> None:  # `is_own` is the result of the check that it wraps
         if is_own:
             raise GateError(
                 f"{_short(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
@@ -182,7 +182,7 @@ class Place:
         kind = os.fstat(handle).st_mode
         if not stat.S_ISREG(kind):
             os.close(handle)
-            what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+            what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
             raise GateError(f"{_short(self.asked)} is {what}, expected a file")
         if self.own.has_file(handle):
             os.close(handle)
