@@ -62,7 +62,7 @@ def plant(target: str) -> Any:  # noqa: PLR0911  # a table
                 javascript_medium, "unpack", lambda _, __, image, ___: zlib.decompress(image[image.index(b"\n") + 9 :])
             )
         case "javascript-texts":
-            return worse(sandboxes, "ended", lambda text, *_, **__: text[0])
+            return worse(sandboxes, "parse_report", lambda text, *_, **__: text[0])
         case "shell-snapshot":
             return worse(Files, "unpack", lambda _, image: [1][image.count(b'"') % 2])
         case "shell-protocol":
