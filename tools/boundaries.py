@@ -1,12 +1,12 @@
 """The functions that may catch every exception, and why: the named boundaries of D-011, as a table.
 
-An expected failure becomes an observation at the boundary where it happens; anything else is a bug and has to crash
-the actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
+An expected failure becomes an observation at the boundary where it happens; anything else is a bug and must crash the
+actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
 ``except:``, ``except Exception``, ``except BaseException``, either of them in a tuple or in ``except*``, and
-``suppress(Exception)``. A handler that ends by raising again catches nothing, it tidies up on the way: no row needed.
+``suppress(Exception)``. A handler that ends by raising again catches nothing and needs no row.
 
-To add a boundary, add a row with the reason. A row whose function is gone, or catches everything no longer, is an
-error, and so is a row without a reason. ``python -m tools.boundaries`` checks it all, as part of ``make lint``.
+To add a boundary, add a row with the reason. A row whose function is gone or no longer catches everything is an error,
+and so is a row without a reason. ``python -m tools.boundaries`` checks it all, as part of ``make lint``.
 """
 
 import ast
@@ -35,7 +35,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "any exception that leaves an actor becomes its exit reason: supervision's boundary",
     ),
     Boundary("supervisors/child.py", "_terminate", "an exception of the cleanup becomes the exit reason, as in OTP"),
-    Boundary("supervisors/system.py", "_tell", "a failed report must not end the actor that it is about"),
+    Boundary("supervisors/system.py", "_write_report", "a failed report must not end the actor that it is about"),
     Boundary("supervisors/child.py", "_take_snapshot", "a snapshot that fails is lost, and that is reported"),
     Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
