@@ -262,7 +262,7 @@ def _dispatches(folder: Path, *, json: bool, key: Path | None = None) -> Iterato
 
 
 def _find(logs: Dispatches, typed: str) -> str:
-    """Return the id of a dispatch by the whole id, or a part that no other has."""
+    """Return the id of a dispatch by its whole id, or a unique part of it."""
     from cantrip_actors.dispatch import UnknownDispatch
 
     ids = logs.ids()
