@@ -1,6 +1,5 @@
 """The mail of a memory or JSONL loom, and the file in which a JSONL loom keeps it: `<loom>.mail`, one mail per line.
 
-
     {"no":7,"entity":"…","key":"…","lane":1,"loads":true,"digest":"…","after":1234,"mail":{…}}
 
 The log is the truth: mail waits until a record in the log carries its key, at an offset from `after` on. So taking mail

@@ -1,6 +1,5 @@
 """The timers of a memory or JSONL loom, and the file in which a JSONL loom keeps them: `<loom>.timers`, line by line.
 
-
     {"entity":"…","id":"…","with":1234,"timer":{…}}
 
 The latest line with an entity and an id counts; one without "timer" removes it. A line with "with" was written together

@@ -25,7 +25,6 @@ def open_store(
 ) -> Store:
     """Return the store that `url` names.
 
-
     - `memory:`
     - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
     - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl

@@ -24,7 +24,6 @@ VERSION = 5
 READABLE_BY = 5
 """The earliest version that reads and writes these tables as they are, beside processes of this version (N-66).
 
-
 It is recorded with the version. An upgrade that only adds tables, indexes and columns with defaults does not raise it:
 every statement names its columns, so additions do not disturb an earlier version.
 """

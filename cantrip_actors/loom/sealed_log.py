@@ -193,7 +193,10 @@ class SealedLog(Generic[S]):
             sealed, link = seal(plain, links[-1] if links else self._start, self._seal.chain)
             links.append(link)
             if found is None or sealed != line:
-                raise BrokenLine(len(links), "it was changed, or a line before it was removed")
+                raise BrokenLine(
+                    len(links),
+                    "its link does not match: it, or a line before it, was changed or removed, or the key is wrong",
+                )
             head = self._seal.follow(head, [line])
             fits = fits or head == kept
             try:
