@@ -1,4 +1,4 @@
-"""What all commands share: options, exit codes, errors, how they run an entity and print its answer.
+"""The common part of all commands: options, exit codes, errors, running an entity and printing its answer.
 
 Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
 """
@@ -82,7 +82,7 @@ class Backend(StrEnum):
 
 
 class Unattended(StrEnum):
-    """What a request to a person does if there is no terminal to ask at."""
+    """How a request to a person is handled without a terminal."""
 
     wait = "wait"
     deny = "deny"

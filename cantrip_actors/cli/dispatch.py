@@ -29,7 +29,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.output import one_line
 from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, seal_key, write_heads
 

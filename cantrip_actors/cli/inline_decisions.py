@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
-from cantrip_actors.cli.deciding import door, login
+from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.output import as_json, print_note, short
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher

@@ -27,7 +27,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, short
 from cantrip_actors.redact.urls import render_url

@@ -108,7 +108,7 @@ class Decided(_Event, frozen=True, tag="decision"):
 
 
 class Approved(_Event, frozen=True, tag="approval"):
-    """A human's approval, of what needs it before it starts, or of what is blocked (F-16)."""
+    """A human's approval of a dispatch before it starts, or of a blocked one (F-16)."""
 
     note: str = ""
 

@@ -40,7 +40,7 @@ __all__ = ["MAY_WRITE", "refusal", "refusal_of_status"]
 
 
 class Permission(NamedTuple):
-    """Who may write an event, whether only while the dispatch is active, and the fields that may not be blank."""
+    """The capacities that may write an event, whether only while the dispatch is active, and the non-blank fields."""
 
     by: frozenset[Capacity]
     while_active: bool = False

@@ -5,7 +5,7 @@ same transaction or in a file of their own. So a kill in between leaves at most 
 covers the digests, and so the bytes.
 
 An image or another file is part of the history: `verify` reports a missing one, and an entity that continues without it
-is told so. A snapshot is replaceable: without it programs are replayed.
+gets a note. A snapshot is replaceable: without it programs are replayed.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class MailPlan:
 
 
 def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:
-    """Return what is wrong with the mark that `record` took a mail, or None.
+    """Return the fault of the mark that `record` took a mail, or None.
 
     The mark is right if the record carries the mail's key, ends the entity, or forgot the record that took the mail.
     The record is None if it cannot be read, or belongs to another tree.

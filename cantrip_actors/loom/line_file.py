@@ -223,7 +223,7 @@ class BlobFile:
             return None
         try:
             return _blob(orjson.loads(self.file.read(*self._places[digest])))
-        except (ValueError, KeyError, TypeError):  # somebody changed the line
+        except (ValueError, KeyError, TypeError):  # the line was changed
             return None
 
     def has(self, digest: str) -> bool:

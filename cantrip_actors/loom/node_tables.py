@@ -217,12 +217,12 @@ class NodeTables(Store):
         return list(found.values())[:limit]
 
     def work(self) -> int:
-        """Return how many root entities are at work or have mail, whichever node runs them."""
+        """Return how many root entities have a running episode or mail, whichever node runs them."""
         ((found,),) = self._rows(_WORK)
         return int(found)
 
     def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
-        """Remove some leases of dead holders on idle entities, which nobody needs; return their number."""
+        """Remove some unneeded leases of dead holders on idle entities; return their number."""
         numbers = [no for no, _ in dead]
         if not numbers:
             return 0

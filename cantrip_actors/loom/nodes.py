@@ -48,7 +48,7 @@ class NodeRow(NamedTuple):
     owner: str
     info: NodeInfo
     busy: int
-    """The number of root entities at work."""
+    """The number of root entities with a running episode."""
     is_draining: bool
     is_living: bool
     release_no: int = 0

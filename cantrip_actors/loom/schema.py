@@ -20,7 +20,7 @@ from collections.abc import Mapping
 __all__ = ["MAIL_SINCE", "READABLE_BY", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
 
 VERSION = 5
-"""Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
+"""The version of these tables; lines have a version of their own, `codec.SCHEMA`."""
 READABLE_BY = 5
 """The earliest version that reads and writes these tables as they are, beside processes of this version (N-66).
 

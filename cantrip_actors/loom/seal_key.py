@@ -6,7 +6,7 @@ wrong key from a forged loom.
 
 Besides the chain of each tree a sealed loom has a `Head`: one chain over the links of all lines, in the order of
 recording. It is stored apart from the lines, and each append renews it. So it covers the end of every tree: missing
-lines or trees at the end are found, because nobody without the key can make the head of fewer lines.
+lines or trees at the end are found, because the head of fewer lines cannot be made without the key.
 
 The secret is in a file of mode 0600, or is given as bytes or text. The seal does not cover waiting mail, timers and
 leases, which are not history.

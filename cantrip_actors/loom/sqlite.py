@@ -105,7 +105,7 @@ class SqliteStore(TableStore):
         self._writing = threading.Lock()  # one batch at a time, from any thread
         self._writer: sqlite3.Connection | None = None
         self._known = LookedUp()
-        self._seen = -1  # SQLite's data version while nobody else writes
+        self._seen = -1  # SQLite's data version while no other connection writes
         self._next = {"seqs": 0, "mails": 0}
         """The next number of a record and of a mail; 0: not known."""
         self._no_news = (-1, 0)  # data_version, and the latest mail's number at that version
@@ -204,7 +204,7 @@ class SqliteStore(TableStore):
         """Return a connection for any thread; the first statement opens the file."""
         mode = "ro" if self.read_only else "rwc"
         if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
-            mode = "ro&immutable=1"  # SQLite cannot make its own files there, and nobody writes
+            mode = "ro&immutable=1"  # SQLite cannot make its own files there, and no process writes
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             timeout=PATIENCE,
@@ -252,7 +252,7 @@ class SqliteStore(TableStore):
             return done
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
-        """Do nothing: nobody else writes since the transaction began."""
+        """Do nothing: since the transaction began, no other connection can write."""
 
     def _lock_blobs(self, db: Connection) -> None:
         """Do nothing, for the same reason."""
@@ -300,7 +300,7 @@ class SqliteStore(TableStore):
         return self._writer
 
     def _begin(self, writer: sqlite3.Connection) -> None:
-        """Begin to write; from here on nobody else does, and the cached facts are right."""
+        """Begin to write; from here on no other connection does, and the cached facts are right."""
         writer.execute("begin immediate")
         (seen,) = writer.execute("pragma data_version").fetchone()
         if seen != self._seen or len(self._known.places) > REMEMBERED:

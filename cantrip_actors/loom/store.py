@@ -59,7 +59,7 @@ T = TypeVar("T")
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
 Durability = Literal["process", "power", "none"]
-"""What an acknowledged record survives: a kill of the process, a power cut, or nothing for certain."""
+"""The events that an acknowledged record survives: a kill of the process, a power cut, or none for certain."""
 
 
 class Unsure(LoomError):

@@ -52,7 +52,7 @@ class TableStore(NodeTables):
     _known: LookedUp
     _locked: str
     """The end of a query that locks the rows that it finds."""
-    """What locks a row of a single table."""
+    """The end of a query that locks a row of a single table."""
     _owners: set[str]
     """The owners that have claimed through this store."""
 

@@ -51,7 +51,7 @@ class Segments:
         """The text of the last message that was sent completely."""
 
     def add(self, output: Output) -> Iterator[Piece]:
-        """Yield what an output adds."""
+        """Yield the pieces that an output adds."""
         if not isinstance(output, (MessageUpsert, ThinkingUpsert)):
             return
         if isinstance(output, MessageUpsert) and output.origin != "agent":

@@ -397,7 +397,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return what a value consists of; of a mapping the keys, then the values."""
+    """Return the parts of a value; of a mapping the keys, then the values."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
     if _is_record(value):

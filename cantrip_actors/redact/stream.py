@@ -32,7 +32,7 @@ _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 
 
 class RedactedStream:
-    """The text of one stream, piece by piece: `feed` each piece, send what it returns; at the end, `close`."""
+    """The text of one stream, piece by piece: `feed` each piece, send the returned text; at the end, `close`."""
 
     __slots__ = ("_before", "_held", "_redactor", "_seen")
 

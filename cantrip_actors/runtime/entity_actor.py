@@ -134,7 +134,7 @@ class EntityActor(Actor):
         self._recalled: str | None = None
         """The companion's message for the next query."""
         self._awaited: Awaited | Consult | None = None
-        """What the hibernating entity waits for; None if it is idle."""
+        """The wait of the hibernating entity; None if it is idle."""
         self._hibernates = False
         self._unloads_at: float | None = None
         """When it unloads if it stays idle or waits for people, in event loop time."""

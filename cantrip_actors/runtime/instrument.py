@@ -95,7 +95,7 @@ class EpisodeSpans(Protocol):
 
     @property
     def variables(self) -> ContextVariables:
-        """The caller's context variables, with the span of what the entity does now as the current one."""
+        """The caller's context variables, with the span of the entity's current action as the current one."""
 
     @property
     def outer(self) -> ContextVariables:
@@ -103,7 +103,7 @@ class EpisodeSpans(Protocol):
 
     @property
     def trace(self) -> str | None:
-        """The W3C `traceparent` of the span of what the entity does now; None if it is not part of a trace."""
+        """The W3C `traceparent` of the span of the entity's current action; None if it is not part of a trace."""
 
     def step(self, records: Sequence[Record], action: Action) -> None:
         """Handle a step: its records are written, and its action comes next."""

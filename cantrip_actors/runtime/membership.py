@@ -111,7 +111,7 @@ class Membership:
         return self.state.is_draining
 
     def poll(self) -> None:
-        """Set `asked` if a renewal was told to drain: only the event loop may set an event."""
+        """Set `asked` if a renewal reported a request to drain: only the event loop may set an event."""
         if self.state.is_asked and not self.asked.is_set():
             self.asked.set()
 

@@ -37,7 +37,7 @@ class ScheduleView:
 
     @property
     def to(self) -> Target:
-        """What `name` names: "entity" or "cantrip"."""
+        """The kind of `name`: "entity" or "cantrip"."""
         return self._known.to
 
     @property
@@ -65,12 +65,12 @@ class ScheduleView:
 
     @property
     def catch_up(self) -> CatchUp:
-        """Which of the times that pass while no runtime is open are caught up on."""
+        """The rule for times that pass while no runtime is open."""
         return self._known.catch_up
 
     @property
     def overlap(self) -> Overlap:
-        """What happens to a firing while the last one is at work."""
+        """The rule for a firing while the previous one is running."""
         return self._known.overlap
 
     @property

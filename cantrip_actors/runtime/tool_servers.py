@@ -1,6 +1,5 @@
 """The tool servers of a runtime, and their actors: one connection for all entities with the same server.
 
-
     servers               dynamic: a supervisor for each server that entities use
     └── NAME              one_for_one, temporary
         └── connection    permanent, restarts with backoff
@@ -160,7 +159,7 @@ class ServerInUse:
         await self.start()
 
     async def release(self) -> None:
-        """Count one user less; stop the actor if there is none left."""
+        """Count one user less; stop the actor after the last one."""
         self.users -= 1
         async with self.starting:
             if self.users or self.started_at is None:

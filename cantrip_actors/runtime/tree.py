@@ -424,7 +424,7 @@ class Tree(Core):
                 await leaving.ending.wait()
             try:
                 self.living.tokens[cell.entity_id] = await self.claim(cell.entity_id, lift=lift)
-            except anyio.get_cancelled_exc_class():  # it may be granted all the same, and nobody would release it
+            except anyio.get_cancelled_exc_class():  # the claim may still be granted, and would not be released
                 self.writer.cast(Release(cell.entity_id))
                 raise
         except BaseException as error:

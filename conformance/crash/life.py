@@ -1,7 +1,7 @@
 """A life: one process that works towards the end of the workload, from where the last life stopped.
 
-The loom alone decides what a life does next. It resumes each entity in the loom, and casts each one that is missing. It
-sends each intent that is not recorded, perhaps again: no caller has received its outcome. So a life behaves like a
+The loom alone decides the next step of a life. It resumes each entity in the loom, and casts each one that is missing.
+It sends each intent that is not recorded, perhaps again: no caller has received its outcome. So a life behaves like a
 user's program that is restarted after a crash. Half of the lives let `Runtime.open` resume interrupted entities; the
 other half resume each entity themselves.
 """

@@ -270,7 +270,7 @@ class Root(NamedTuple):
     fork_at: int | None = None
     fork: str = ""
     scheduled: str = ""
-    """What triggers it (`timed`): a schedule for this "entity", one for a "cantrip", or its own call of wake_me."""
+    """The trigger of its work (`timed`): a schedule for this "entity", one for a "cantrip", or its call of wake_me."""
 
     @property
     def label(self) -> str:

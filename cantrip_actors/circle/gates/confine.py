@@ -111,7 +111,7 @@ class Place:
     def folder(self, *, above: bool = False, make: bool = False) -> Iterator[int]:
         """Yield a handle of the folder here, or with `above` of the one that contains this place; `make` creates it.
 
-        Raises GateError where there is none.
+        Raises GateError if the folder does not exist.
         """
         parts = self.parts[:-1] if above else self.parts
         try:
@@ -169,7 +169,7 @@ class Place:
     def open(self) -> int:
         """Return a handle of the regular file here, for reading.
 
-        Raises GateError where there is none.
+        Raises GateError if there is no such file.
         """
         if not self.parts:
             raise GateError(f"{_short(self.asked)} is a folder, expected a file")

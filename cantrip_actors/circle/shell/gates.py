@@ -2,8 +2,8 @@
 
     read a.txt            read a.txt --limit 5            read '{"path": "a.txt", "limit": 5}'
 
-Words are given to parameters in their order, options by name, and a single JSON object with the parameters' names is
-all of them. Where a parameter is no text, the word is read as JSON, and taken as text where it is none. An option that
+Words are assigned to parameters in order, options by name, and a single JSON object with the parameters' names gives
+all of them. For a parameter that is not a text, the word is read as JSON, or as text if it is not JSON. An option that
 no parameter has is refused: as the next argument it would only fail later, or not at all.
 """
 
