@@ -1,4 +1,4 @@
-"""`python -m bench`: one subcommand a measurement, each imported when it is asked for."""
+"""`python -m bench`: one subcommand per measurement, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "turns": ("bench.turns", "what a turn costs, beside the floor of this architecture"),
-    "code": ("bench.code", "what a turn by a program costs, and how a sandbox comes back, beside smolagents"),
-    "crystals": ("bench.crystals", "what a streamed chunk and an encoded context cost, for each provider family"),
-    "loom": ("bench.loom", "what the stores cost, beside SQLite alone, and what a loom of a million turns does"),
-    "inbox": ("bench.inbox", "what mail costs in each store, with 100 and with 100,000 waiting"),
-    "timers": ("bench.timers", "what timers cost in each store, and what 100,000 that wait cost an idle runtime"),
-    "requests": ("bench.requests", "what entities hold that wait for people, and what a decision costs"),
-    "sends": ("bench.sends", "what a send to an idle entity costs, and loading one with a long history"),
-    "serve": ("bench.serve", "what HTTP costs beside the same calls in the process, and 500 event streams"),
-    "observe": ("bench.observe", "what spans and metrics cost a turn, without and with an SDK"),
-    "dispatch": ("bench.dispatch", "what a turn costs an entity that has a dispatch, beside one that has none"),
-    "suspended": ("bench.suspended", "what entities hold while their programs wait for children"),
-    "entities": ("bench.entities", "what a million entities cost that are asleep, and what it costs to wake one"),
-    "redact": ("bench.redact", "what it costs to take secrets out of clean text, beside another commit"),
-    "cluster": ("bench.cluster", "what nodes on Postgres do: sends, takeovers, hand-overs, schedules, scaling"),
-    "actors": ("bench.actors", "what messages, calls, starts and restarts of actors cost"),
+    "turns": ("bench.turns", "the cost of a turn, compared with the floor of this architecture"),
+    "code": ("bench.code", "the cost of a turn by a program, and of restoring a sandbox, compared with smolagents"),
+    "crystals": ("bench.crystals", "the cost of a streamed chunk and of an encoded context, for each provider family"),
+    "loom": ("bench.loom", "the cost of the stores, compared with SQLite alone, and a loom of a million turns"),
+    "inbox": ("bench.inbox", "the cost of mail in each store, with 100 and with 100,000 waiting"),
+    "timers": ("bench.timers", "the cost of timers in each store, and of 100,000 waiting ones in an idle runtime"),
+    "requests": ("bench.requests", "the memory of entities that wait for people, and the cost of a decision"),
+    "sends": ("bench.sends", "the cost of a send to an idle entity, and of loading one with a long history"),
+    "serve": ("bench.serve", "the cost of HTTP compared with the same calls in the process, and of 500 event streams"),
+    "observe": ("bench.observe", "the cost of spans and metrics per turn, without and with an SDK"),
+    "dispatch": ("bench.dispatch", "the cost of a turn of an entity with a dispatch, compared with one without"),
+    "suspended": ("bench.suspended", "the memory of entities whose programs wait for children"),
+    "entities": ("bench.entities", "the cost of a million unloaded entities, and of loading one"),
+    "redact": ("bench.redact", "the cost of redacting clean text, compared with another commit"),
+    "cluster": ("bench.cluster", "nodes on Postgres: sends, takeovers, hand-overs, schedules, scaling"),
+    "actors": ("bench.actors", "the cost of messages, calls, starts and restarts of actors"),
 }
 
 

@@ -1,18 +1,18 @@
-"""`python -m bench actors`: what messages, calls, starts, restarts and stops of actors cost, beside others.
+"""`python -m bench actors`: the cost of messages, calls, starts, restarts and stops of actors, compared with peers.
 
 Each figure is the median of `--rounds` rounds; a round runs every subject once, each in a process of its own, so that
-what the machine does meanwhile falls on all alike: read ratios. Subjects that are not installed are named and left out.
+other load of the machine affects all alike: read ratios. Subjects that are not installed are named and left out.
 
-    call       one asks, one answers: gen_server:call
-    ping       two actors that tell each other: a round trip
-    cast       tells a second, to one actor, until it has handled the last
+    call       one actor asks, another answers: gen_server:call
+    ping       two actors that send to each other: a round trip
+    cast       casts a second, to one actor, until it has handled the last
     idle       100,000 actors under one supervisor: up, down (microseconds each), and resident bytes each
     restart    a child ends, a new one is up, ask the supervisor which children it has: microseconds, without
-               reports on either side. The child is killed, or crashes of its own error. Dynamic supervisors, and
-               forty of them one after the other: what a window of two thousand restarts costs is no cycle
-    reported   the same with reports, into a pipe: each side's own as they come (both write 500 a second and drop
-               the rest; Erlang makes three of a crash, of gen_server, of proc_lib and of the supervisor), and, `all`,
-               one a restart on both sides (the supervisor's), each of them written
+               reports on either side. The child is killed, or crashes by itself. Dynamic supervisors, and forty of
+               them one after the other, so that the cost of a window of two thousand restarts is not included
+    reported   the same with reports, into a pipe: each side's own defaults (both write 500 a second and drop the
+               rest; Erlang writes three for a crash: of gen_server, of proc_lib and of the supervisor), and, `all`,
+               one per restart on both sides (the supervisor's), all of them written
     stop       10,000 children of a static supervisor, last first, each gone before the next is asked: microseconds
     cell       a supervisor with two actors, started and stopped under a dynamic one: CPU microseconds
 """
@@ -51,7 +51,7 @@ class _Echo(Actor):
 
 
 class _Ping(Actor):
-    """Sends what it gets back to its partner, `message` times."""
+    """Sends each message back to its partner, `message` times."""
 
     partner: ActorRef
 
@@ -105,7 +105,7 @@ async def _idle(system: ActorSystem) -> Figures:
     memory, began = resident(), time.perf_counter()
     for _ in range(IDLE):
         await supervisor.start_child()
-    for _ in range(3):  # the last ones reach their mailbox
+    for _ in range(3):  # the last actors reach their mailbox
         await anyio.lowlevel.checkpoint()
     up = time.perf_counter() - began
     figures = {"idle up us": up / IDLE * 1e6, "idle bytes": (resident() - memory) / IDLE}
@@ -115,13 +115,13 @@ async def _idle(system: ActorSystem) -> Figures:
 
 
 class _Up(Actor):
-    """Says that it is up, as a restarted gen_server's init does, and crashes on command."""
+    """Reports that it is up, as a restarted gen_server's init does, and crashes on command."""
 
-    def __init__(self, told: list[Caller]) -> None:
-        self._told = told
+    def __init__(self, promises: list[Caller]) -> None:
+        self._promises = promises
 
     async def init(self) -> None:
-        self._told[0].reply(None)
+        self._promises[0].reply(None)
 
     async def handle_cast(self, message: Any) -> None:
         raise ValueError(message)
@@ -148,12 +148,12 @@ async def _reported(_: ActorSystem) -> Figures:
 async def _restarts(system: ActorSystem, *, crash: bool) -> float:
     promise, took = system.backend.promise, 0.0
     for _ in range(RESTARTS // IN_A_ROW):
-        told = [promise()]
+        promises = [promise()]
         supervisor = await system.start(ChildSpec("d", lambda: DynamicSupervisor(max_restarts=10**9)))
-        ref = await supervisor.start_child(ChildSpec("a", lambda told=told: _Up(told)))
+        ref = await supervisor.start_child(ChildSpec("a", lambda promises=promises: _Up(promises)))
         began = time.perf_counter()
         for _ in range(IN_A_ROW):
-            told[0] = up = promise()
+            promises[0] = up = promise()
             if crash:
                 ref.cast("boom")
             else:
@@ -214,7 +214,7 @@ SUBJECTS = ("supervisors asyncio", "supervisors trio", "raw asyncio", "raw trio"
 
 
 def measure(subject: str, what: str) -> Figures:
-    """Measure one figure of one subject, in this process. Empty if the subject does not have it."""
+    """Measure one figure of one subject, in this process. Empty if the subject lacks it."""
     if subject.startswith("supervisors "):
         return anyio.run(_ours, what, backend=subject.split()[1])
     from bench import actors_peers

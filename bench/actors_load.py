@@ -1,4 +1,4 @@
-"""How much each measure of `python -m bench actors` does, for every subject alike."""
+"""The amount of work of each measure of `python -m bench actors`, the same for every subject."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The others of `python -m bench actors`: the same measures, each in its subject's own idiom.
+"""The peers of `python -m bench actors`: the same measures, each in its subject's own idiom.
 
 Raw asyncio and trio are the floor: a task, a deque, and the loop's own way to wake a task; no supervision, no errors,
-no scope. Their restart is a task that is woken and ends, whose last step makes the next one, which says that it is up;
-and one turn of the loop, which is what a question to a supervisor takes at least.
+no scope. Their restart is a task that is woken and ends; its last step makes the next one, which reports that it is up;
+plus one iteration of the loop, the least that a question to a supervisor takes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.processes import resident
 
 
 def measure(subject: str, what: str) -> Figures:
-    """Measure one figure; empty if the subject has no such feature."""
+    """Measure one figure; empty if the subject lacks the feature."""
     match subject:
         case "raw asyncio":
             return asyncio.run(_asyncio(what))

@@ -1,17 +1,18 @@
-"""`python -m bench cluster`: what a cluster of nodes on Postgres does, in processes of this machine, server included.
+"""`python -m bench cluster`: the speed of a cluster of nodes on Postgres, all on this machine, server included.
 
 - *send*: milliseconds from a post by another process to the record that takes it, at 120 a second over three nodes.
-- *failover*: seconds until the last entity of a node that is killed has its next record; each node looks like a machine
-  of its own, so the others wait for its ttl.
+- *failover*: seconds until the last entity of a killed node has its next record; each node looks like a machine of its
+  own, so the others wait for its ttl.
 - *hand-over*: seconds that an entity loses when its node is asked to leave.
 - *takeover*: seconds until three nodes have taken the leases of a dead node with 10,000 idle entities.
 - *schedules*: lateness in seconds, with thousands due within a minute and two nodes.
-- *idle*: what a node without work asks of the server and of its core.
-- *scaling*: turns a second of 2 and 4 nodes beside one, 100 entities each, whose model takes half a second a turn.
-- *member*: CPU of a runtime that has joined beside one that has not, for the same turns of a model that answers at
-  once.
+- *idle*: the load of a node without work on the server and on its core.
+- *scaling*: turns a second of 2 and 4 nodes compared with one, 100 entities each, whose model takes half a second a
+  turn.
+- *member*: CPU of a runtime that has joined compared with one that has not, for the same turns of a model that answers
+  at once.
 
-A limit that does not hold is printed, and the exit code is 1. Seconds depend on what else the machine does; ratios do
+A limit that does not hold is printed, and the exit code is 1. Seconds depend on other load of the machine; ratios do
 not, and the limits are those of a quiet machine.
 """
 
@@ -54,7 +55,7 @@ _schemas = itertools.count()
 
 
 class Figure(NamedTuple):
-    """One measured value, and its limit: the most that it may be, or the least where `at_least`."""
+    """One measured value, and its limit: a maximum, or a minimum if `at_least`."""
 
     name: str
     value: float
@@ -71,7 +72,7 @@ class Figure(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """How much is measured."""
+    """The amount of work of each measurement."""
 
     seconds: float = 20.0
     schedules: int = 10_000
@@ -95,7 +96,7 @@ class Nodes:
         self.running: list[BaseProcess] = []
 
     def start(self, count: int, *, capacity: int = 200, far: bool = False) -> None:
-        """Start so many nodes; `far` ones look like nodes of other machines."""
+        """Start nodes; `far` ones look like nodes of other machines."""
         for _ in range(count):
             self._number += 1
             name = f"w{self._number}"
@@ -105,7 +106,7 @@ class Nodes:
             self.running.append(process)
 
     def end(self) -> None:
-        """Kill all that still run."""
+        """Kill all nodes that still run."""
         for process in self.running:
             process.kill()
             process.join()
@@ -113,7 +114,7 @@ class Nodes:
 
 @asynccontextmanager
 async def cluster(server: str, scale: Scale, keepers: int = 0) -> AsyncIterator[tuple[Runtime, Nodes]]:
-    """A fresh loom with idle entities that no process runs: a client on it, which runs nothing, and its nodes."""
+    """Yield a client that runs nothing and nodes, on a fresh loom with idle entities that no process runs."""
     with fresh(server) as url:
         nodes = Nodes(url, scale)
         try:
@@ -129,7 +130,7 @@ async def cluster(server: str, scale: Scale, keepers: int = 0) -> AsyncIterator[
 
 @contextmanager
 def fresh(server: str) -> Iterator[str]:
-    """The URL of a fresh loom, which is dropped afterwards."""
+    """Yield the URL of a fresh loom, which is dropped afterwards."""
     url = f"{server}&schema=bench{os.getpid()}_{next(_schemas)}"
     try:
         yield url
@@ -137,8 +138,8 @@ def fresh(server: str) -> Iterator[str]:
         drop(url)
 
 
-async def joined(client: Runtime, count: int) -> None:
-    """Wait until so many nodes live."""
+async def await_nodes(client: Runtime, count: int) -> None:
+    """Wait until `count` nodes live."""
     while True:
         found = await client.cluster.nodes()
         if sum(node.is_living for node in found) == count:
@@ -155,12 +156,12 @@ def _at(values: Sequence[float], percent: int) -> float:
 
 
 async def send(server: str, scale: Scale) -> list[Figure]:
-    """Measure from a post to the record that takes it."""
+    """Measure the time from a post to the record that takes it."""
     async with cluster(server, scale, ENTITIES) as (client, nodes):
         nodes.start(3)
-        await joined(client, 3)
+        await await_nodes(client, 3)
         entities = [client.entity(f"keeper-{n}") for n in range(ENTITIES)]
-        for entity in entities:  # each is loaded by a node
+        for entity in entities:  # so that a node loads each of them
             assert entity is not None
             await entity.send("1 0")
         sent: dict[str, float] = {}
@@ -192,7 +193,7 @@ async def leave(server: str, scale: Scale) -> list[Figure]:
     pace = 0.2
     async with cluster(server, scale) as (client, nodes):
         nodes.start(4, far=True)
-        await joined(client, 4)
+        await await_nodes(client, 4)
         wanted = int((2 * scale.ttl + 2 * scale.seconds) / pace)
         casts = [await client.submit("paced", f"{wanted} {pace}") for _ in range(ENTITIES)]
         await anyio.sleep(scale.seconds / 2)
@@ -216,17 +217,17 @@ async def leave(server: str, scale: Scale) -> list[Figure]:
 
 
 def _gap(client: Runtime, entity_id: str, since: float) -> float:
-    """Return the longest time between two turns of an entity that overlaps with what follows `since`."""
+    """Return the longest time between two turns of an entity that ends after `since`."""
     times = [_time(one.at) for one in client.loom.records(entity_id) if isinstance(one, Committed)]
     return max(later - before for before, later in itertools.pairwise(times) if later > since)
 
 
 async def schedules(server: str, scale: Scale) -> list[Figure]:
-    """Measure how late schedules fire, 20 for each entity: a turn of an entity with a long past costs more."""
+    """Measure the lateness of schedules, 20 for each entity: a turn of an entity with a long past costs more."""
     keepers = max(1, scale.schedules // 20)
     async with cluster(server, scale, keepers) as (client, nodes):
         nodes.start(2)
-        await joined(client, 2)
+        await await_nodes(client, 2)
         first = time.time() + scale.schedules / 100 + 10
         due: dict[str, float] = {}
         for n in range(scale.schedules):
@@ -250,11 +251,11 @@ async def schedules(server: str, scale: Scale) -> list[Figure]:
 
 
 async def takeover(server: str, scale: Scale) -> list[Figure]:
-    """Measure how long the leases of a dead node stay, when its entities are idle."""
+    """Measure how long the leases of a dead node remain, if its entities are idle."""
     quick = scale._replace(beat=0.5, ttl=2.0)
     async with cluster(server, quick) as (client, nodes):
         nodes.start(3)
-        await joined(client, 3)
+        await await_nodes(client, 3)
         await anyio.sleep(2 * quick.ttl)  # a node takes nothing over before it has renewed for a whole ttl
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(sql.SQL("set search_path to {}").format(sql.Identifier(nodes.schema)))
@@ -291,19 +292,19 @@ async def member(server: str, scale: Scale) -> list[Figure]:
     ratios = []
     for _ in range(scale.rounds):
         alone = await anyio.to_thread.run_sync(lambda: spend(has_joined=False))
-        joined = await anyio.to_thread.run_sync(lambda: spend(has_joined=True))
-        ratios.append(joined / alone)
+        member = await anyio.to_thread.run_sync(lambda: spend(has_joined=True))
+        ratios.append(member / alone)
     return [Figure("member beside alone, CPU", statistics.median(ratios), "x", 1.15)]
 
 
 async def idle(server: str, scale: Scale) -> list[Figure]:
-    """Measure what a node without work costs, while no other process uses the server."""
+    """Measure the cost of a node without work, while no other process uses the server."""
     with fresh(server) as url:
         nodes = Nodes(url, scale._replace(beat=2.0, ttl=10.0))
         try:
             nodes.start(1)
             async with Runtime.open(url) as client:
-                await joined(client, 1)
+                await await_nodes(client, 1)
             await anyio.sleep(3.0)
             (process,) = nodes.running
             assert process.pid is not None
@@ -336,7 +337,7 @@ def _connections(server: str) -> int:
 
 
 def _cpu(process: int) -> float:
-    """Return the seconds of CPU that a process has taken."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -356,7 +357,7 @@ async def scaling(server: str, scale: Scale) -> list[Figure]:
                 if isinstance(record, Committed)
             ]
         times.sort()
-        middle = times[len(times) // 10 : -len(times) // 10]  # without what begins and what ends
+        middle = times[len(times) // 10 : -len(times) // 10]  # without the beginning and the end
         found[count] = len(middle) / (middle[-1] - middle[0])
     return [
         Figure("turns a second, 1 node", found[1], ""),

@@ -27,7 +27,7 @@ async def step() -> str:
 
 
 async def _answer(context: Invocation) -> Mapping[str, Any]:
-    """Take as many turns as the last intent says, and for each as many seconds: "20 0.5"."""
+    """Take as many turns as the last intent says, each for as many seconds: "20 0.5"."""
     asked = max(n for n, one in enumerate(context) if one.role == "user")
     turns, seconds = str(context[asked].content).split()
     had = sum(one.role == "assistant" for one in context[asked:])
@@ -44,7 +44,7 @@ def _log_nothing() -> None:
 
 
 def run_load(url: str, has_joined: bool, entities: int, turns: int, answer: Connection) -> None:
-    """Cast entities that take so many turns, in a runtime that is a node or none; send the CPU seconds of that."""
+    """Cast entities with this many turns, in a runtime that is a node or not; send the CPU seconds."""
     _log_nothing()
 
     async def work() -> float:

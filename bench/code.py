@@ -6,7 +6,7 @@ alternate between subjects, so that other load of the machine affects all of the
 
 smolagents' CodeAgent is measured for comparison, with a scripted model and a tool as a gate. Its interpreter runs in
 its own process and stores nothing. It is not a dependency of this project: `--peers FOLDER` makes a virtual environment
-there, once, and installs it; the report names each peer that is missing.
+there, once, and installs it; the report names each missing peer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 FEW, MANY = 20, 220
 """Turns of the two runs whose difference is measured."""
 AGAIN = 61
-"""Programs that a restored sandbox ran before."""
+"""Programs that the restored sandbox ran before."""
 
 TURNS = ("python", "javascript", "shell")
 PEER = "smolagents"
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     """Measure and print; return 1 if `--check` is given and a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench code", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", type=Path, help="a folder for the virtual environment of what stands beside")
+    parser.add_argument("--peers", type=Path, help="a folder for the virtual environment of the peers")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
             for store in ("memory", "sqlite"):
                 found.setdefault(f"turn {language} {store}", []).append(_difference("turn", language, store))
             for how in ("snapshot", "replay"):
-                if (language, how) != ("shell", "snapshot"):  # a process has no image
+                if (language, how) != ("shell", "snapshot"):  # a process has no snapshot
                     found.setdefault(f"restore {language} {how}", []).append(_alone("restore", language, how))
         if peer is not None:
             found.setdefault(f"turn {PEER}", []).append(_difference("turn", PEER, "memory", python=peer))

@@ -12,7 +12,7 @@ from smolagents import ChatMessage, CodeAgent, LogLevel, Model, Tool  # type: ig
 
 
 class Look(Tool):  # type: ignore[misc]  # it has no types
-    """The same gate as ours."""
+    """The same gate as this project's."""
 
     name = "look"
     description = "Look for something."
@@ -25,21 +25,21 @@ class Look(Tool):  # type: ignore[misc]  # it has no types
 
 
 class Script(Model):  # type: ignore[misc]
-    """Says the same program so often, and then that it is done."""
+    """Answers the same program `count` times, and then that it is done."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self._left = count
 
     def generate(self, messages: Any, **_: Any) -> Any:  # noqa: ARG002  # its form
-        """The next message."""
+        """Return the next message."""
         self._left -= 1
         program = "y = look('b')\nz = len(y)\nprint(z)" if self._left >= 0 else "final_answer(z)"
         return ChatMessage(role="assistant", content=f"Thought: go on.\n<code>\n{program}\n</code>")
 
 
 def main(count: int) -> None:
-    """A run of so many steps."""
+    """Run an agent of this many steps."""
     agent = CodeAgent(tools=[Look()], model=Script(count), max_steps=count + 1, verbosity_level=LogLevel.OFF)
     assert agent.run("go") == len("what was found b")
 

@@ -1,7 +1,7 @@
 """One job of `python -m bench code`, in a process of its own: `code_worker.py turn python sqlite 220`.
 
-What runs is what a user would write: a crystal that is a function, an async gate, a loom. `restore` forks from
-a turn that has many programs behind it, by a snapshot or by those programs, and prints the milliseconds.
+The job is what a user would write: a crystal that is a function, an async gate, a loom. `restore` forks from a turn
+with many programs before it, by a snapshot or by those programs, and prints the milliseconds.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ async def look(what: str) -> str:
 
 
 async def turns(language: str, store: str, count: int) -> None:
-    """An entity of so many turns."""
+    """Run an entity of this many turns."""
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime.open("memory:" if store == "memory" else f"sqlite:{folder}/loom.db") as runtime:
             episode = await runtime.cast(_spell(language, count), "go")
             assert str(episode.result) == str(len(ANSWER) + 1), episode
 
 
-async def restored(language: str, how: str) -> float:
+async def restore(language: str, how: str) -> float:
     """Return the milliseconds of a fork whose sandbox ran many programs; the engine itself is warm."""
     count = AGAIN
-    redact: Any = "exports" if how == "snapshot" else "at_rest"  # where secrets may not be, no images are
+    redact: Any = "exports" if how == "snapshot" else "at_rest"  # no snapshots are made if secrets must not be at rest
     async with Runtime.open(redact=redact) as runtime:
         episode = await runtime.cast(_spell(language, count), "go")
         turn = episode.thread[count - 1].id
@@ -72,7 +72,7 @@ def main(job: str, language: str, how: str, count: str = "0") -> None:
     if job == "turn":
         anyio.run(turns, language, how, int(count))
     else:
-        print(anyio.run(restored, language, how))
+        print(anyio.run(restore, language, how))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`python -m bench crystals`: what providers' streams and contexts cost, in CPU microseconds.
+"""`python -m bench crystals`: the cost of providers' streams and contexts, in CPU microseconds.
 
-For each family: a chunk decoded (framing, JSON, payload), beside framing and JSON alone; a chunk over a socket
-(httpx and all, the server in a process of its own); a message of a context that is encoded for the first time; and a
-turn of an entity whose answers come from a transport in memory, around turn 50 and around turn 2,000: what a context
-costs that is old.
+For each family: a decoded chunk (framing, JSON, payload), compared with framing and JSON alone; a chunk over a socket
+(with all of httpx, the server in a process of its own); a message of a context that is encoded for the first time; and
+a turn of an entity whose answers come from a transport in memory, around turn 50 and around turn 2,000: the cost of an
+old context.
 
 `--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratios (R-32).
 """
@@ -33,7 +33,7 @@ CHUNKS = 2000
 TURNS = 2100
 EARLY = (40, 60)
 LIMITS = {"x_raw": 1.5, "x_late": 2.0, "x_chunk": 1.05, "x_message": 1.05, "x_turn": 1.1}
-"""Times framing and JSON alone, times an early turn, and times what it cost beside it."""
+"""The most that a figure may be, as a multiple of framing and JSON alone, of an early turn, and of the other commit."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -95,12 +95,12 @@ FAMILIES: dict[str, tuple[Callable[..., ProviderCrystal], Callable[..., Iterator
 
 
 def decoding(family: str, times: int = 9) -> tuple[float, float]:
-    """Measure the decoding of a chunk, and what framing and JSON take of it."""
+    """Measure the decoding of a chunk, and the part of framing and JSON in it."""
     sent = list(FAMILIES[family][1](["word "] * CHUNKS, None))
     recording = Recording(family, tuple(orjson.dumps(value) for value in sent))
     chunks = [testing.events(value) for value in sent]
     decoded = raw = float("inf")
-    for _ in range(times):  # alternately: a machine has slow moments
+    for _ in range(times):  # alternately, because a machine has slow moments
         began = time.process_time()
         parser = Framing()
         for chunk in chunks:
@@ -113,7 +113,7 @@ def decoding(family: str, times: int = 9) -> tuple[float, float]:
 
 
 def encoding(family: str, times: int = 5) -> float:
-    """Measure a message of a context of 1,000 that is encoded for the first time."""
+    """Measure a message that is encoded for the first time, in a context of 1,000."""
     make, stream = FAMILIES[family]
     body = testing.events(*stream(["word"], None))
     messages = [Message("system", "Be terse."), Message("user", "look around")]
@@ -135,8 +135,8 @@ def encoding(family: str, times: int = 5) -> float:
     return anyio.run(run) / len(messages) * 1e6
 
 
-def serve(family: str, told: Connection) -> None:
-    """Answer until told to stop, a chunk an event."""
+def serve(family: str, connection: Connection) -> None:
+    """Answer until told to stop, one chunk per event."""
     sent = [testing.events(value) for value in FAMILIES[family][1](["word "] * CHUNKS, None)]
 
     class PieceByPiece(testing.Reply):
@@ -145,8 +145,8 @@ def serve(family: str, told: Connection) -> None:
 
     async def run() -> None:
         async with testing.FaultyServer([PieceByPiece()]) as server:
-            told.send(server.url)
-            await anyio.to_thread.run_sync(told.recv)
+            connection.send(server.url)
+            await anyio.to_thread.run_sync(connection.recv)
 
     anyio.run(run)
 
@@ -215,9 +215,9 @@ def main(argv: Sequence[str]) -> int:
     least: dict[Path, dict[str, dict[str, float]]] = {}
     for _ in range(options.rounds):
         for tree in trees:
-            for family, told in _measured(tree, options.turns).items():
-                best = least.setdefault(tree, {}).setdefault(family, told)
-                best.update({what: min(value, best[what]) for what, value in told.items()})
+            for family, figures in _measured(tree, options.turns).items():
+                best = least.setdefault(tree, {}).setdefault(family, figures)
+                best.update({what: min(value, best[what]) for what, value in figures.items()})
     for family, figures in least[ROOT].items():
         figures["x_raw"] = figures["chunk"] / figures["raw"]
         figures["x_late"] = figures["late"] / figures["early"]
@@ -243,21 +243,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measured(tree: Path, turns: int) -> dict[str, dict[str, float]]:
-    # the other commit may have another version of this file: it is run from here, and imports what lies in that tree
+    # the other commit may have another version of this file, so this one runs and imports the modules of that tree
     command = [sys.executable, str(Path(__file__).resolve()), str(turns)]
     ran = subprocess.run(command, cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, check=True)
-    told: dict[str, dict[str, float]] = orjson.loads(ran.stdout)
-    return told
+    figures: dict[str, dict[str, float]] = orjson.loads(ran.stdout)
+    return figures
 
 
 def measure(turns: int) -> dict[str, dict[str, float]]:
     """Return the figures of each family."""
-    told: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for family in FAMILIES:
         chunk, raw = decoding(family)
         early, late = a_turn(family, turns)
-        told[family] = {"chunk": chunk, "raw": raw, "message": encoding(family), "early": early, "late": late}
-    return told
+        figures[family] = {"chunk": chunk, "raw": raw, "message": encoding(family), "early": early, "late": late}
+    return figures
 
 
 if __name__ == "__main__":

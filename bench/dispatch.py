@@ -1,8 +1,8 @@
-"""`python -m bench dispatch`: what a turn costs an entity that has a dispatch, beside the same entity without one.
+"""`python -m bench dispatch`: the cost of a turn of an entity with a dispatch, compared with the same entity without.
 
-Both do the same: a gate a turn, the same words from the same crystal, which answers at once. The one with a dispatch
-has its gates wrapped, and writes progress every so many turns, each entry fsynced; the other calls a gate there that
-keeps nothing. Rounds alternate, in one process; CPU time counts, with the threads that wait for the disk.
+Both do the same: one gate per turn, the same words from the same crystal, which answers at once. The entity with a
+dispatch has its gates wrapped, and writes progress every few turns, each entry fsynced; the other one calls a gate
+there that does nothing. Rounds alternate, in one process; CPU time counts, with the threads that wait for the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT = 1.2
 """The highest ratio of a turn with a dispatch to one without."""
 
 EVERY = 29
-"""Turns between two entries of progress: as seldom as the rules allow, since at 30 calls a checkpoint is due."""
+"""Turns between two entries of progress: as rare as the rules allow, since a checkpoint is due after 30 calls."""
 
 OFTEN = 10
 """The same for an entity that writes often: the difference of the two gives the cost of an entry."""
@@ -42,14 +42,14 @@ async def echo(text: str) -> str:
 
 
 @gate(name="progress")
-async def keeps_nothing(kind: str, text: str, item: int | None = None) -> dict[str, Any]:
-    """Stands in for the gate of a dispatch."""
+async def ignore_progress(kind: str, text: str, item: int | None = None) -> dict[str, Any]:
+    """Stand in for the gate of a dispatch."""
     return {"entry": 1, "without_evidence": [], "kind": kind, "text": text, "item": item}
 
 
 @gate(name="set_status")
-async def says_nothing(status: str, result: str) -> dict[str, str]:
-    """Stands in for the gate of a dispatch."""
+async def ignore_status(status: str, result: str) -> dict[str, str]:
+    """Stand in for the gate of a dispatch."""
     return {"status": status, "result": result}
 
 
@@ -57,7 +57,7 @@ def policy(turns: int, every: int) -> Callable[[Any], Mapping[str, Any]]:
     """Return the responses of the crystal: echo calls, progress now and then, evidence, the status, done."""
 
     def say(context: Any) -> Mapping[str, Any]:
-        turn = len(context) // 2  # utterance and observation a turn
+        turn = len(context) // 2  # utterance and observation per turn
         left = turns - turn
         if left <= 1:
             return _call("done", answer="ok")
@@ -77,13 +77,13 @@ def _call(name: str, **args: Any) -> Mapping[str, Any]:
 
 
 def cantrip(turns: int, every: int, *gates: Any) -> Cantrip:
-    """Return the parts that both entities share."""
+    """Return the cantrip with the parts that both entities share."""
     circle = Circle(gates=["done", echo, *gates], wards=[max_turns(turns + 3)])
     return Cantrip(crystal=scripted(policy(turns, every), record=False), circle=circle)
 
 
 def contract(number: int) -> Contract:
-    """A contract with one criterion."""
+    """Return a contract with one criterion."""
     return Contract(
         dispatch_id=f"d{number}",
         title="Count turns",
@@ -106,7 +106,7 @@ def contract(number: int) -> Contract:
 async def without(turns: int) -> float:
     """Return the CPU seconds of an entity without a dispatch."""
     async with Runtime.open() as runtime:
-        made = cantrip(turns, EVERY, keeps_nothing, says_nothing)
+        made = cantrip(turns, EVERY, ignore_progress, ignore_status)
         gc.collect()
         began = time.process_time()
         entity = await runtime.invoke(made, "Take so many turns.", name="it")
@@ -117,7 +117,7 @@ async def without(turns: int) -> float:
 
 
 async def with_one(turns: int, folder: Path, number: int, every: int = EVERY) -> float:
-    """CPU seconds of an entity with a dispatch."""
+    """Return the CPU seconds of an entity with a dispatch."""
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder)
         made = cantrip(turns, every)

@@ -42,7 +42,7 @@ async def remember(what: str) -> str:
 
 
 def policy(context: Invocation) -> dict[str, object]:
-    """One gate call for each intent, and then an answer."""
+    """Make one gate call for each intent, and then answer."""
     if context[-1].role == "user":
         return {"tool_calls": [{"gate": "remember", "args": {"what": context[-1].content}}]}
     return {"tool_calls": [{"gate": "done", "args": {"answer": "kept"}}]}
@@ -63,21 +63,21 @@ def main(argv: Sequence[str]) -> int:
     count = MILLION if options.million else options.entities
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
         url = f"{options.store}:{folder}/loom.{'db' if options.store == 'sqlite' else 'jsonl'}"
-        told: dict[str, float] = one.apply(_make, (url, count, options.at_once))
-        told["bytes"] = float(sum(path.stat().st_size for path in Path(folder).iterdir()))
-        told |= one.apply(_wake, (url, count))
+        report: dict[str, float] = one.apply(_make, (url, count, options.at_once))
+        report["bytes"] = float(sum(path.stat().st_size for path in Path(folder).iterdir()))
+        report |= one.apply(_measure_loading, (url, count))
     over = []
-    if told["bytes"] > DISK / MILLION * count:
-        over.append(f"{told['bytes'] / count:.0f} bytes an entity, not {DISK / MILLION:.0f}")
-    if options.store == "sqlite" and told["growth_mb"] > GROWTH:
-        over.append(f"memory grew by {told['growth_mb']:.0f} MB, not {GROWTH:.0f}")
-    if told["wake_s"] > WAKE:
-        over.append(f"a wake takes {told['wake_s'] * 1e3:.1f} ms, not {WAKE * 1e3:.0f}")
+    if report["bytes"] > DISK / MILLION * count:
+        over.append(f"{report['bytes'] / count:.0f} bytes an entity, not {DISK / MILLION:.0f}")
+    if options.store == "sqlite" and report["growth_mb"] > GROWTH:
+        over.append(f"memory grew by {report['growth_mb']:.0f} MB, not {GROWTH:.0f}")
+    if report["wake_s"] > WAKE:
+        over.append(f"a wake takes {report['wake_s'] * 1e3:.1f} ms, not {WAKE * 1e3:.0f}")
     if options.json:
-        print(orjson.dumps({"entities": count, "store": options.store, **told, "over": over}).decode())
+        print(orjson.dumps({"entities": count, "store": options.store, **report, "over": over}).decode())
     else:
         print(f"{count} entities, {options.store}")
-        for name, figure in told.items():
+        for name, figure in report.items():
             print(f"  {name:<26}{figure:>18,.4f}" if name.endswith("_s") else f"  {name:<26}{figure:>18,.1f}")
         print(f"over: {'; '.join(over)}" if over else "every limit holds")
     return 1 if over else 0
@@ -108,11 +108,11 @@ async def _each(runtime: Runtime, numbers: Iterator[int]) -> None:
         await entity.episode()
 
 
-def _wake(url: str, count: int) -> dict[str, float]:
-    return anyio.run(_woken, url, count)
+def _measure_loading(url: str, count: int) -> dict[str, float]:
+    return anyio.run(_load_entities, url, count)
 
 
-async def _woken(url: str, count: int) -> dict[str, float]:
+async def _load_entities(url: str, count: int) -> dict[str, float]:
     before, began = resident() / 1e6, time.perf_counter()
     wakes, chance = [], random.Random(count)
     async with Runtime.open(url, cantrips=[KEEPER], passivate_after=0.0) as runtime:

@@ -1,14 +1,14 @@
-"""`python -m bench inbox`: what mail costs in each store, and that 100,000 waiting mails cost no more each than 100.
+"""`python -m bench inbox`: the cost of mail in each store, which must not grow from 100 to 100,000 waiting mails.
 
 CPU microseconds (for Postgres: wall clock) for one mail of one entity, in a transaction of its own:
 
 - *post*: a mail becomes durable and waits.
-- *take*: the first mail that waits is looked up, and a record takes it.
+- *take*: the first waiting mail is looked up, and a record takes it.
 - *append*: the same record without mail, for comparison.
 
-Two looms of each kind take turns, one with few and one with many mails waiting, so that what else the machine does
-falls on both alike; the figures are the least of all rounds. A figure for many that is more than 1.5 times that for few
-is an error.
+Two looms of each kind alternate, one with few and one with many mails waiting, so that other load of the machine
+affects both alike; the figures are the least of all rounds. If a figure for many is more than 1.5 times that for few,
+it is an error.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SMALLEST = 20.0
 
 
 def mail(entity: str) -> Mail:
-    """A mail of the usual size."""
+    """Return a mail of the usual size."""
     return Mail(entity_id=entity, key=new_id(), kind="intent", body={"intent": "do this, please"}, sender="me", at=AT)
 
 
 class Box:
-    """An entity of a fresh store, with so much mail waiting."""
+    """An entity of a fresh store, with this many waiting mails."""
 
     def __init__(self, store: Store, waiting: int) -> None:
         self.store, self.entity = store, new_id()
@@ -54,7 +54,7 @@ class Box:
         self.store.post([mail(self.entity)])
 
     def take(self) -> None:
-        """Take the first one."""
+        """Take the first mail."""
         ((no, first),) = self.store.pending(self.entity, 1)
         self.store.append([IntentGiven(self.entity, "do this, please", AT, key=first.key)], taken=[(0, no)])
 
@@ -98,21 +98,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--postgres", metavar="URL", help="measure that server, too (wall clock)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    told: dict[str, dict[str, dict[str, float]]] = {}
+    report: dict[str, dict[str, dict[str, float]]] = {}
     over = []
     for kind in (*STORES, "postgres") if options.postgres else STORES:
-        told[kind] = measure(kind, options.few, options.many, options.rounds, options.postgres)
-        for what, figures in told[kind].items():
+        report[kind] = measure(kind, options.few, options.many, options.rounds, options.postgres)
+        for what, figures in report[kind].items():
             few, many = figures.values()
             if many > max(few, SMALLEST) * LIMIT:
                 over.append(
                     f"{kind}: {what} costs {many:.0f} us among {options.many}, and {few:.0f} among {options.few}"
                 )
     if options.json:
-        print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({**report, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{'us, waiting:':<18}{options.few:>10,}{options.many:>10,}")
-        for kind, done in told.items():
+        for kind, done in report.items():
             for what, figures in done.items():
                 few, many = figures.values()
                 print(f"{kind:<10}{what:<8}{few:>10.1f}{many:>10.1f}")

@@ -1,12 +1,11 @@
-"""`python -m bench loom`: what the stores cost, beside what SQLite itself costs, and what a large loom costs to open.
+"""`python -m bench loom`: the cost of the stores, compared with SQLite itself, and of opening a large loom.
 
-Two measurements. *Appends*: CPU a turn for each store, of one entity (two appends of two records a turn, as a runtime
-does) and of 200 at once (two appends of 400). Every round measures all stores in turn, so that what else the machine
-does falls on all alike; the figures are medians. *Large*: a loom of 1,000,000 turns is made once, in SQLite and in
-JSONL, in threads of 1,000 turns; then how long it takes to open, in a process of its own and with how much memory, to
-walk one thread, and to ask for one entity by name; and for JSONL to open without the index that is kept beside it. As
-the limit of what is possible, SQLite alone: inserting rows of the same bytes in transactions of the same size, and
-reading them.
+Two measurements. *Appends*: CPU per turn for each store, of one entity (two appends of two records per turn, as a
+runtime does) and of 200 at once (two appends of 400). Every round measures all stores in turn, so that other load of
+the machine affects all alike; the figures are medians. *Large*: a loom of 1,000,000 turns is made once, in SQLite and
+in JSONL, in threads of 1,000 turns; then the time to open it, in a process of its own and with its memory, to walk one
+thread, and to find one entity by name; and for JSONL to open it without the stored index. The lower bound is SQLite
+alone: inserting rows of the same bytes in transactions of the same size, and reading them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = ["main"]
 AT = "2026-11-21T22:00:00.123Z"
 STORES = ("memory", "jsonl", "sqlite")
 LIMITS = {1: 100.0, 200: 30.0}
-"""CPU microseconds that a turn in SQLite may cost more than in memory, by the number of entities at once."""
+"""CPU microseconds by which a turn in SQLite may exceed one in memory, by the number of entities at once."""
 OPEN_LIMIT, WALK_LIMIT = 2.0, 0.05
 THREAD = 1000
 
@@ -61,7 +60,7 @@ class Turn(NamedTuple):
 
 
 def new_id() -> str:
-    """As the runtime's."""
+    """Return a new id, as the runtime makes them."""
     return str(uuid_utils.uuid7())
 
 
@@ -75,7 +74,7 @@ def beginning(entity: str) -> list[Record]:
 
 
 def turn_of(entity: str, parent: str | None, number: int) -> Turn:
-    """Turn `number` of an entity."""
+    """Return turn `number` of an entity."""
     turn, call = new_id(), f"call_{number}_1"
     said = Utterance(
         entity_id=entity,
@@ -94,7 +93,7 @@ def turn_of(entity: str, parent: str | None, number: int) -> Turn:
 
 
 def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]]:
-    """The beginning of so many entities, and the batches of so many turns of each."""
+    """Return the beginnings of entities, and the batches of their turns."""
     ids = [new_id() for _ in range(entities)]
     tips: dict[str, str | None] = dict.fromkeys(ids)
     batches: list[list[Record]] = []
@@ -121,7 +120,7 @@ def fresh(kind: str, postgres: str | None) -> Iterator[Store]:
 
 
 def cost(kind: str, entities: int, turns: int, postgres: str | None) -> float:
-    """CPU microseconds a turn (for Postgres: wall clock, most of it the server's)."""
+    """Return the CPU microseconds of a turn (for Postgres: wall clock, most of it the server's)."""
     clock = time.perf_counter if kind == "postgres" else time.process_time
     begun, batches = appends(entities, turns)
     with fresh(kind, postgres) as store:
@@ -133,7 +132,7 @@ def cost(kind: str, entities: int, turns: int, postgres: str | None) -> float:
 
 
 def floor(entities: int, turns: int) -> float:
-    """CPU microseconds a turn of SQLite alone, for the same bytes in transactions of the same size, in one table."""
+    """Return the CPU microseconds of a turn in one table of SQLite alone, with the same bytes and transactions."""
     _, batches = appends(entities, turns)
     rows = [[(encode(record).decode(),) for record in batch] for batch in batches]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, plain(f"{folder}/floor.db") as connection:
@@ -148,7 +147,7 @@ def floor(entities: int, turns: int) -> float:
 
 @contextmanager
 def plain(path: str) -> Iterator[sqlite3.Connection]:
-    """SQLite as the store sets it up."""
+    """Yield a connection with SQLite set up like the store's."""
     connection = sqlite3.connect(path, isolation_level=None)
     for pragma in ("journal_mode = wal", "synchronous = normal", "wal_autocheckpoint = 0"):
         connection.execute(f"pragma {pragma}")
@@ -160,7 +159,7 @@ def plain(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def make_large(url: str, turns: int) -> float:
-    """A loom of so many turns in threads of `THREAD`; the seconds it took."""
+    """Make a loom of this many turns in threads of `THREAD`; return the seconds."""
     began = time.perf_counter()
     with open_store(f"{url}?durability=none") as store:
         for _ in range(turns // THREAD):
@@ -175,12 +174,12 @@ def make_large(url: str, turns: int) -> float:
 
 
 def large(path: Path) -> dict[str, float]:
-    """Seconds, of a loom that is there, for threads in its middle; and by how many MB this process grew to open it."""
+    """Return the seconds to use an existing loom's middle threads, and the MB by which opening it grew this process."""
     before, began = _peak(), time.perf_counter()
     store = open_store(path)
     opened, grown = time.perf_counter() - began, _peak() - before
     ids = [header.entity_id for header in store.headers()]
-    loom = Loom(store, _nobody_appends)
+    loom = Loom(store, _refuse_append)
     walks, floors, wakes = [], [], []
     for entity in ids[len(ids) // 3 : len(ids) // 3 + 20]:
         tip = loom.turns(entity)[-1].id
@@ -198,14 +197,14 @@ def large(path: Path) -> dict[str, float]:
             connection.execute(query, (entity,)).fetchall()
             floors.append(time.perf_counter() - began)
     store.close()
-    told = {"open_s": opened, "open_mb": grown, "walk_s": median(walks), "ask_s": median(wakes)}
+    report = {"open_s": opened, "open_mb": grown, "walk_s": median(walks), "ask_s": median(wakes)}
     if floors:
-        told["walk_floor_s"] = median(floors)
-    return told | {"bytes": float(path.stat().st_size)}
+        report["walk_floor_s"] = median(floors)
+    return report | {"bytes": float(path.stat().st_size)}
 
 
-def read_anew(path: Path) -> float:
-    """Seconds that opening takes which has nothing to go by but the loom."""
+def open_without_index(path: Path) -> float:
+    """Return the seconds of opening a loom without its stored index."""
     began = time.perf_counter()
     open_store(path, read_only=True).close()
     return time.perf_counter() - began
@@ -215,7 +214,7 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-async def _nobody_appends(records: Sequence[Record]) -> None:
+async def _refuse_append(records: Sequence[Record]) -> None:
     raise AssertionError(f"{len(records)} records where nothing is to be written")
 
 
@@ -232,10 +231,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--verify", action="store_true", help="verify the large loom as well (takes a minute)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    told: dict[str, dict[str, float]] = {}
+    report: dict[str, dict[str, float]] = {}
     over = []
     for entities, turns in ((1, 4000), (200, 40)):
-        told[f"{entities} at once"] = figures = _appends(entities, turns, options.rounds, options.postgres)
+        report[f"{entities} at once"] = figures = _appends(entities, turns, options.rounds, options.postgres)
         more = figures["sqlite"] - figures["memory"]
         figures["sqlite more than memory"] = more
         if more > LIMITS[entities]:
@@ -244,15 +243,15 @@ def main(argv: Sequence[str]) -> int:
             )
     if options.turns:
         for kind, name in (("sqlite", "large.db"), ("jsonl", "large.jsonl")):
-            told[f"{options.turns} turns, {kind}"] = figures = _large(kind, name, options)
+            report[f"{options.turns} turns, {kind}"] = figures = _large(kind, name, options)
             if figures["open_s"] > OPEN_LIMIT:
                 over.append(f"a large {kind} loom opens in {figures['open_s']:.2f} s, not {OPEN_LIMIT}")
             if figures["walk_s"] > WALK_LIMIT:
                 over.append(f"{kind}: a thread of {THREAD} turns is walked in {figures['walk_s'] * 1e3:.0f} ms, not 50")
     if options.json:
-        print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({**report, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
-        for what, figures in told.items():
+        for what, figures in report.items():
             print(what)
             for name, figure in figures.items():
                 print(f"  {name:<26}{figure:>16,.4f}" if name.endswith("_s") else f"  {name:<26}{figure:>16,.1f}")
@@ -274,21 +273,21 @@ def _appends(entities: int, turns: int, rounds: int, postgres: str | None) -> di
 def _large(kind: str, name: str, options: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
         path = (options.keep or Path(folder)) / name
-        told: dict[str, float] = {}
+        report: dict[str, float] = {}
         if not path.exists():
-            told["make_s"] = make_large(f"{kind}:{path}", options.turns)
+            report["make_s"] = make_large(f"{kind}:{path}", options.turns)
         index = path.with_name(f"{name}.index")
         if index.exists():
             index.rename(index.with_suffix(".away"))
-            told["read_anew_s"] = one.apply(read_anew, (path,))
+            report["read_anew_s"] = one.apply(open_without_index, (path,))
             index.with_suffix(".away").rename(index)
-        told |= one.apply(large, (path,))
+        report |= one.apply(large, (path,))
         if options.verify:
             began = time.perf_counter()
             with open_store(path, read_only=True) as store:
                 assert verify_loom(store).ok
-            told["verify_s"] = time.perf_counter() - began
-        return told
+            report["verify_s"] = time.perf_counter() - began
+        return report
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`python -m bench observe`: what telemetry costs a turn, in one run.
+"""`python -m bench observe`: the cost of telemetry per turn, in one run.
 
-Every variant does the same turns in short rounds of a random order, in one process and one event loop, so that whatever
-else the machine does falls on all of them alike. A figure is the quickest round, in CPU time a turn: a busy machine
-only adds to it. The limits are for the differences to the variant without telemetry, and a ratio on SQLite.
+Every variant does the same turns in short rounds of a random order, in one process and one event loop, so that other
+load of the machine affects all of them alike. A figure is the quickest round, in CPU time per turn: a busy machine only
+adds to it. The limits are for the differences to the variant without telemetry, and a ratio on SQLite.
 """
 
 from __future__ import annotations

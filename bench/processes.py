@@ -1,4 +1,4 @@
-"""Separate processes for measurements, so that the memory of a process belongs to one measurement."""
+"""Separate processes for measurements, so that each process's memory belongs to one measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["alone", "resident"]
 
 
 def alone() -> Pool:
-    """One process after the other: with it open as `one`, `one.apply(function, arguments)` calls in a fresh one."""
+    """Return a pool of one process at a time: `one.apply(function, arguments)` calls in a fresh process."""
     return multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1)
 
 

@@ -1,4 +1,4 @@
-"""What redaction of clean text costs: CPU microseconds for a kilobyte of prose, of source code and of records as JSON.
+"""`python -m bench redact`: CPU microseconds to redact a kilobyte of clean prose, source code and JSON records.
 
 `--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratio (X-33).
 """
@@ -20,12 +20,12 @@ from cantrip_actors.redact.redactor import Redactor
 ROOT = Path(__file__).resolve().parent.parent
 PIECE = 2000
 LIMITS = {"prose": 1.05, "code": 1.05, "json": 1.3}
-"""Times what it cost beside it."""
+"""The highest ratio to the other commit's cost."""
 PROSE = "An ordinary sentence says what somebody thinks of it, and nobody knows why. It has 12 words, or more of them. "
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print; return 1 if a text costs more than beside it, else 0."""
+    """Measure and print; return 1 if a text costs more than at the other commit, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench redact", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     least: dict[Path, dict[str, float]] = {}
     for _ in range(options.rounds):
         for tree in trees:
-            # the other commit may not have this file: it is run from here, and imports what lies in that tree
+            # the other commit may lack this file, so this one runs and imports the modules of that tree
             command = [sys.executable, str(Path(__file__).resolve()), "measure"]
             ran = subprocess.run(command, cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, check=True)
             told = orjson.loads(ran.stdout)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def texts() -> dict[str, str]:
-    """Return what is redacted."""
+    """Return the texts to redact."""
     library = Path(sysconfig.get_path("stdlib"))
     names = ("argparse.py", "asyncio/base_events.py", "http/client.py", "logging/__init__.py", "typing.py")
     code = "".join((library / name).read_text(encoding="utf-8") for name in names)

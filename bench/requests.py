@@ -1,8 +1,8 @@
-"""`python -m bench requests`: what entities cost that wait for people and are unloaded.
+"""`python -m bench requests`: the cost of unloaded entities that wait for people.
 
-*held* is how many bytes of memory each of them holds in the runtime (at most 1,024, C-22); *list* is how many
-microseconds of CPU `runtime.requests()` takes for each; *decide* is how many it takes to decide a request, load the
-entity, run its gate and end it.
+*held* is the bytes of memory that each of them holds in the runtime (at most 1,024, C-22); *list* is the CPU
+microseconds of `runtime.requests()` for each; *decide* is those for deciding a request, loading the entity, running its
+gate and ending it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def _wait(runtime: Runtime, number: int) -> None:
 
 
 async def measure(number: int) -> dict[str, float]:
-    """Return what `number` entities cost that wait."""
+    """Return the costs of `number` waiting entities."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(f"sqlite:{folder}/loom.db", passivate_after=PASSIVE) as runtime:
             await _wait(runtime, number)  # the event loop's own tables grow to their size

@@ -1,10 +1,10 @@
-"""`python -m bench sends`: what a send costs an idle entity, and what it costs to load one with a long history.
+"""`python -m bench sends`: the cost of a send to an idle entity, and of loading one with a long history.
 
-- *idle*: a further intent for a long-lived entity that is loaded and waits, CPU microseconds. `--beside TREE` measures
-  a checkout of another commit in the same rounds; a send may cost 1.1 times what it costs there (C-71).
-- *load*: the first intent for an entity that is not loaded, less what a send to an idle one costs, after few and after
-  many intents. Its context is folded, so the many may cost twice as much as the few, and loading may stop the event
-  loop for 20 ms at most (C-06).
+- *idle*: a further intent for a loaded long-lived entity that waits, CPU microseconds. `--beside TREE` measures a
+  checkout of another commit in the same rounds; a send may cost 1.1 times the cost there (C-71).
+- *load*: the first intent for an unloaded entity, less the cost of a send to an idle one, after few and after many
+  intents. Its context is folded, so the many may cost twice as much as the few, and loading may stop the event loop for
+  at most 20 ms (C-06).
 
 Every measurement runs in a process of its own; the figures are the least of all rounds.
 """
@@ -36,10 +36,11 @@ NAME = "keeper"
 SENDS = 500
 
 IDLE_LIMIT, LOAD_LIMIT, STALL_LIMIT = 1.1, 2.0, 0.02
-"""Times the other commit's send; times the load after few intents; seconds in which the event loop stands still."""
+"""Limits: the ratio to the other commit's send, the ratio to a load after few intents, seconds that the loop stands
+still."""
 
 TICK = 0.001
-"""Seconds between two looks at the clock, for the time in which the event loop stands still."""
+"""Seconds between two readings of the clock, which show for how long the event loop stands still."""
 
 CANTRIP = Cantrip(
     scripted(lambda context: f"noted: {context[-1].content}", record=False, name="keeper"),
@@ -87,7 +88,7 @@ def _idle(store: str, rounds: int, beside: Path | None) -> dict[str, float]:
     least = dict.fromkeys(trees, float("inf"))
     for _ in range(rounds):
         for tree in trees:
-            # the other commit may not have this file: it is run from here, and imports what lies in that tree
+            # the other commit may lack this file, so this one runs and imports the modules of that tree
             command = [sys.executable, str(here), "idle", store]
             ran = subprocess.run(
                 command, cwd=tree, env={"PYTHONPATH": str(tree.resolve())}, stdout=subprocess.PIPE, check=True
@@ -142,7 +143,7 @@ async def _send_idle(store: str) -> float:
 
 
 async def _load(store: str, folder: str) -> dict[str, float]:
-    """CPU microseconds of a first send, less those of a later one, and how long the event loop stood still for it."""
+    """Return the CPU microseconds of a first send, less those of a later one, and the event loop's standstill."""
     async with Runtime.open(STORES[store].format(folder=folder), cantrips=[CANTRIP]) as runtime:
         warm = await runtime.invoke(CANTRIP, "warm")
         await warm.episode()

@@ -1,10 +1,10 @@
-"""`python -m bench serve`: what HTTP costs, beside the same calls in the process, in one run.
+"""`python -m bench serve`: the cost of HTTP, compared with the same calls in the process, in one run.
 
 *cast* is the CPU of one cast by `POST /api/v1/casts` with `wait`, and of `runtime.cast`, with a scripted crystal and a
 loom in SQLite, client and server in one process (a bare ASGI application under the same server and client is the
-floor). *first byte* is how long after the crystal's first piece a reader of the event stream has it, beside
-`runtime.watch`. *streams* is how long a turn takes an entity that 500 event streams follow, beside one that nobody
-follows.
+floor). *first byte* is the time from the crystal's first piece until a reader of the event stream has it, compared with
+`runtime.watch`. *streams* is the time of a turn of an entity that 500 event streams follow, compared with one without
+followers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from cantrip_actors.wards import max_turns
 __all__ = ["main"]
 
 STREAMS_LIMIT = 1.2
-"""How many times as long a turn may take with 500 readers."""
+"""The highest ratio of a turn's time with 500 readers to that without."""
 FIRST_BYTE_LIMIT = 5.0
-"""Milliseconds more than in the process until a reader has the first piece."""
+"""Milliseconds by which a reader may get the first piece later than in the process."""
 TURN = 0.25
-"""Seconds that the crystal takes for a turn that is followed."""
+"""Seconds that the crystal takes for a followed turn."""
 
 
 @gate
@@ -97,7 +97,7 @@ async def _cost(work: Callable[[], Awaitable[Any]], number: int) -> tuple[float,
 
 
 async def measure_casts(number: int) -> dict[str, float]:
-    """Return what a cast costs by HTTP, in the process, and a request that does nothing."""
+    """Return the cost of a cast by HTTP and in the process, and of a request that does nothing."""
 
     async def nothing(request: Request) -> JSONResponse:
         await request.body()
@@ -115,7 +115,7 @@ async def measure_casts(number: int) -> dict[str, float]:
 
 
 async def measure_first_byte(number: int) -> dict[str, float]:
-    """Return after how many milliseconds a watcher in the process, and a reader of the stream, have a new piece."""
+    """Return the milliseconds until a watcher in the process, and a reader of the stream, have a new piece."""
     inside: list[float] = []
     outside: list[float] = []
     async with Runtime.open() as runtime, _service(runtime) as (_, url):
@@ -141,7 +141,7 @@ async def measure_first_byte(number: int) -> dict[str, float]:
 
 
 async def _follow(url: str, entity_id: str) -> anyio.abc.SocketStream:
-    """Return a connection that an event stream is sent over."""
+    """Return a connection over which an event stream is sent."""
     host, port = url.partition("//")[2].split(":")
     line = await anyio.connect_tcp(host, int(port))
     request = f"GET /api/v1/entities/{entity_id}/events HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n"
@@ -150,7 +150,7 @@ async def _follow(url: str, entity_id: str) -> anyio.abc.SocketStream:
 
 
 async def _read_all(line: anyio.abc.SocketStream) -> None:
-    """Read what comes until nothing comes for a while."""
+    """Read until nothing arrives for a while."""
     while True:
         with anyio.move_on_after(0.1) as quiet:
             await line.receive()
@@ -159,7 +159,7 @@ async def _read_all(line: anyio.abc.SocketStream) -> None:
 
 
 async def measure_streams(streams: int, turns: int) -> dict[str, float]:
-    """Return how long a turn takes without readers, and with so many."""
+    """Return the time of a turn without readers, and with this many."""
     async with Runtime.open() as runtime, _service(runtime) as (service, url):
 
         async def seconds(readers: int) -> float:

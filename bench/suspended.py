@@ -69,7 +69,7 @@ class Delegates:
 def main(argv: Sequence[str]) -> int:
     """Measure and print; return 1 if `--check` is given and a limit does not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench suspended", description=__doc__.split("\n\n", 1)[0])
-    parser.add_argument("--entities", type=int, default=10_000, help="that wait for a child (default: 10,000)")
+    parser.add_argument("--entities", type=int, default=10_000, help="entities that wait for a child (default: 10,000)")
     parser.add_argument("--depth", type=int, default=20, help="how deep each chain of them is (default: 20)")
     parser.add_argument("--settle", type=float, default=SETTLED, help="seconds that pass before it is looked at")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
@@ -126,7 +126,9 @@ async def _waiting(language: str, chains: int, depth: int, settle: float) -> dic
             async def one() -> None:
                 results.append((await runtime.cast(spell, str(depth))).result)
 
-            await runtime.cast(Cantrip(first, circle=circle), "1")  # what only the first one takes
+            await runtime.cast(
+                Cantrip(first, circle=circle), "1"
+            )  # resources that only the first program of a process takes
             before = _held()
             async with anyio.create_task_group() as tasks:
                 for _ in range(chains):

@@ -1,9 +1,9 @@
-"""`python -m bench timers`: what timers cost in each store, and what 100,000 that wait cost a runtime that idles.
+"""`python -m bench timers`: the cost of timers in each store, and of 100,000 waiting ones in an idle runtime.
 
 Microseconds of CPU (for Postgres: wall clock) for one operation, among few and among many timers that are not due:
 
 - *look*: find out that nothing is due, and when the next timer is.
-- *fire*: find the one timer that is due, replace it, and post its mail.
+- *fire*: find the one due timer, replace it, and post its mail.
 
 A look among many that takes more than a millisecond is an error. *idle* is the CPU of a runtime that is open on the
 loom and has nothing to do, in milliseconds a second.
@@ -31,11 +31,11 @@ STORES = ("memory", "jsonl", "sqlite")
 LIMIT = 1000.0
 """Microseconds that a look may take."""
 FAR = 4e9
-"""A time that does not come."""
+"""A time in the far future."""
 
 
 class Timers:
-    """An entity of a fresh store, with so many timers that are not due."""
+    """An entity of a fresh store, with this many timers that are not due."""
 
     def __init__(self, store: Store, waiting: int) -> None:
         self.store, self.entity = store, new_id()
@@ -51,7 +51,7 @@ class Timers:
         return Timer(id=key, due=due, entity_id=self.entity, mail=mail)
 
     def look(self) -> None:
-        """Find nothing that is due, and the next timer."""
+        """Find that nothing is due, and the next timer."""
         assert not self.store.timers_due(1.0)
         assert self.store.timers_due(math.inf, limit=1)
 
@@ -97,7 +97,7 @@ async def idle(url: str, seconds: float) -> float:
 
 
 def idles(kind: str, waiting: int, seconds: float) -> float:
-    """Return what a runtime takes in a loom with so many timers."""
+    """Return the CPU of a runtime in a loom with this many timers."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         url = f"{kind}:{folder}/loom.{'db' if kind == 'sqlite' else 'jsonl'}"
         with open_store(url) as store:

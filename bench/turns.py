@@ -1,12 +1,12 @@
-"""`python -m bench turns`: what a turn of the runtime costs, beside the floor of this architecture and its limits.
+"""`python -m bench turns`: the cost of a turn of the runtime, compared with the floor of this architecture and limits.
 
 Every figure is the median of several rounds; in a round everything is measured once, each in a process of its own, so
-that whatever else the machine does falls on all of them alike. CPU time counts, not wall clock: the crystal answers at
-once, so what is left is ours. The limits were set on a machine where the floor took 58 microseconds for one entity and
+that other load of the machine affects all of them alike. CPU time counts, not wall clock: the crystal answers at once,
+so the rest is the runtime's. The limits were set on a machine where the floor took 58 microseconds for one entity and
 21 for 200; on another machine the ratio to the floor says more than the microseconds.
 
-`--beside TREE` measures a checkout of another commit in the same rounds: a change may make no shape dearer than
-1.03 times what it was before (C-71).
+`--beside TREE` measures a checkout of another commit in the same rounds: a change may make no shape more expensive than
+1.03 times the cost before it (C-71).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Report(NamedTuple):
 
     lines: Sequence[Line]
     flat: Mapping[str, Mapping[str, float]]
-    """By store: what turns around 100 and around 10,000 cost, and their ratio."""
+    """By store: the cost of turns around 100 and around 10,000, and their ratio."""
     rounds: int
     backend: str
 
@@ -95,7 +95,7 @@ class Report(NamedTuple):
 
     @property
     def over(self) -> list[str]:
-        """The figures that are over their limits."""
+        """Return the figures that are over their limits."""
         return [what for what, figure, limit in self.checks() if figure > limit]
 
 
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench turns", description="What a turn costs.")
+    parser = argparse.ArgumentParser(prog="python -m bench turns", description="The cost of a turn.")
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a limit does not hold")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
@@ -208,12 +208,12 @@ def _in_process(job: Job, tree: Path) -> dict[str, float]:
 
 
 def _profile(options: argparse.Namespace) -> None:
-    """Where the time goes: one shape, in this process. The profiler makes calls dear, so read it for proportions."""
+    """Profile one shape in this process, and print where the time goes; the profiler inflates all times."""
     (turns, entities), store = options.shapes[0], options.stores[0]
     if options.shapes == [_parse(one) for one in SHAPES]:
         turns, entities = 2000, 1
     job = Job("runtime", store, turns, entities, options.backend)
-    run_job(job)  # imports and schemas are not what a turn costs
+    run_job(job)  # imports and schemas are not part of a turn's cost
     profile = cProfile.Profile()
     profile.enable()
     run_job(job)
@@ -233,7 +233,7 @@ def _mark(figure: float, limit: float) -> str:
 
 
 def as_text(report: Report) -> str:
-    """The figures as a table, with each limit and whether it holds."""
+    """Return the figures as a table, with each limit and whether it holds."""
     where = f"{report.backend}, Python {platform.python_version()}, {platform.machine()}"
     rows = [f"CPU microseconds a turn; medians of {report.rounds} rounds ({where})", ""]
     rows.append(
@@ -274,7 +274,7 @@ def _about_the_floor() -> str:
 
 
 def as_json(report: Report) -> str:
-    """The same, for programs."""
+    """Return the figures for programs."""
     told: dict[str, Any] = {
         "backend": report.backend,
         "python": platform.python_version(),

@@ -1,10 +1,10 @@
-"""The bare floor of this architecture: what a turn costs if there is nothing but the messages it takes.
+"""The bare floor of this architecture: the cost of a turn that consists only of its messages.
 
 An entity asks a crystal, a circle and a loom, each a task with a mailbox of a deque and a future, and writes one record
-a turn; with JSONL, two, since what the crystal said has to be on disk before a gate runs. No checks, no supervision, no
-events, no tree of turns: nothing that this floor leaves out may cost much.
+per turn; with JSONL, two, since the utterance must be on disk before a gate runs. No checks, no supervision, no events,
+no tree of turns: nothing that this floor leaves out may cost much.
 
-It is asyncio's alone. On trio the same floor lies higher, and is not measured.
+It exists for asyncio only. On trio the same floor is higher, and is not measured.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def _entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ahead:
 
 
 async def run_floor(turns: int, entities: int, file: str | None) -> float:
-    """CPU seconds for `entities` at once of `turns` turns each; `file` for JSONL, None for memory."""
+    """Return the CPU seconds for `entities` at once of `turns` turns each; `file` for JSONL, None for memory."""
     kept: list[bytes] = []
     log = None if file is None else os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 

@@ -1,7 +1,7 @@
 """One measurement in a process of its own, so that peak memory is its own too: `python -m bench.turns_worker JSON`.
 
-What runs is what a user would write: a crystal that is a function of its context, an async gate, a memory or JSONL
-loom. The first casts warm up (imports, schemas) and do not count. Short runs are repeated until there is enough to
+The job is what a user would write: a crystal that is a function of its context, an async gate, a memory or JSONL loom.
+The first casts warm up (imports, schemas) and do not count. Short runs are repeated until they are long enough to
 measure.
 """
 
@@ -28,15 +28,15 @@ from cantrip_actors.wards import max_turns
 __all__ = ["EARLY", "LATE", "LONG", "Job", "run_job"]
 
 ENOUGH = 2000
-"""Turns that a measurement has at least."""
+"""The fewest turns of a measurement."""
 
 EARLY, LATE, LONG = (51, 150), (9_001, 11_000), 11_000
-"""Around turn 100 and around turn 10,000, and how long an entity has to live for the latter."""
+"""The windows around turn 100 and around turn 10,000, and the number of turns that an entity needs for the latter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to measure: `what` is runtime, floor or flat; `store` is memory or jsonl."""
+    """A measurement: `what` is runtime, floor or flat; `store` is memory or jsonl."""
 
     what: str
     store: str
@@ -52,7 +52,7 @@ async def echo(text: str) -> str:
 
 
 def answer(turn: int, turns: int) -> Mapping[str, Any]:
-    """What the crystal says in turn `turn`, counted from 0, of so many."""
+    """Return the crystal's answer in turn `turn`, counted from 0."""
     call = {"gate": "done", "args": {"answer": "ok"}} if turn == turns - 1 else _echo(turn)
     return {"tool_calls": [call], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
 
@@ -62,13 +62,13 @@ def _echo(turn: int) -> Mapping[str, Any]:
 
 
 def payload(turns: int) -> int:
-    """Bytes of what is said and seen in so many turns: arguments and results as JSON."""
+    """Return the bytes of arguments and results, as JSON, in this many turns."""
     said = sum(len(orjson.dumps(answer(turn, turns)["tool_calls"][0]["args"])) for turn in range(turns))
     return said + sum(len(orjson.dumps(f"hello {turn}")) for turn in range(turns - 1)) + len(orjson.dumps("ok"))
 
 
 def cantrip_of(turns: int, marks: dict[int, float] | None = None) -> Cantrip:
-    """An entity of it has exactly `turns` turns. `marks` is filled with the CPU time at which its turns begin."""
+    """Return a cantrip whose entity has `turns` turns. `marks` receives the CPU time at which its turns begin."""
 
     def policy(context: Invocation) -> Mapping[str, Any]:
         turn = len(context) // 2
@@ -81,7 +81,7 @@ def cantrip_of(turns: int, marks: dict[int, float] | None = None) -> Cantrip:
 
 
 async def _cast(runtime: Runtime, turns: int, entities: int) -> float:
-    """CPU seconds for so many entities at once."""
+    """Return the CPU seconds of this many concurrent entities."""
     cantrip = cantrip_of(turns)
     began = time.process_time()
     async with anyio.create_task_group() as casts:
@@ -108,7 +108,7 @@ async def _runtime(job: Job, folder: Path) -> dict[str, float]:
 
 
 async def _flat(job: Job, folder: Path) -> dict[str, float]:
-    """What a turn around number 100 costs and what one around number 10,000 costs, in one process."""
+    """Return the cost of a turn around number 100 and of one around number 10,000, in one process."""
     file = folder / "loom.jsonl"
     async with Runtime.open("memory:" if job.store == "memory" else f"jsonl:{file}") as runtime:
         await _cast(runtime, 50, 2)
@@ -137,7 +137,7 @@ async def _floor(job: Job, folder: Path) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """Peak resident memory of this process, in bytes."""
+    """Return the peak resident memory of this process, in bytes."""
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
@@ -152,7 +152,7 @@ def run_job(job: Job) -> dict[str, float]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what the JSON on the command line says; print the figures as JSON."""
+    """Measure the job in the JSON on the command line; print the figures as JSON."""
     job = Job(**orjson.loads(argv[0]))
     print(orjson.dumps({"job": asdict(job), "figures": run_job(job)}).decode())
     return 0

@@ -1,1 +1,1 @@
-"""What the project promises, compared with something from outside: suites, Erlang, recordings. Not installed."""
+"""Comparisons of the project's promises with outside references: suites, Erlang, recordings. Not installed."""

@@ -1,6 +1,6 @@
-"""`python -m conformance`: one subcommand for each thing that is compared with something from outside.
+"""`python -m conformance`: one subcommand for each comparison with an outside reference.
 
-Each is imported when it is asked for, so that one whose requirements are missing keeps no other from running.
+Each is imported when it is called, so that a missing requirement of one does not keep the others from running.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 COMMANDS = {
     "suite": ("conformance.suite", "behavioural suites (YAML) against the public API"),
     "wire": ("conformance.wire", "recordings of providers' streams, decoded however the network cuts them"),
-    "crash": ("conformance.crash.command", "processes killed at every border: what was done against what was recorded"),
+    "crash": ("conformance.crash.command", "processes killed at every border: the effects compared with the records"),
     "cluster": ("conformance.cluster.command", "nodes killed, frozen and drained while mail arrives"),
     "fuzz": ("conformance.fuzz.command", "hostile bytes for every parser of what entities and providers say"),
     "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
@@ -19,7 +19,7 @@ COMMANDS = {
 
 
 def main(argv: list[str]) -> int:
-    """Hand over to the subcommand; the exit code."""
+    """Run the subcommand; return its exit code."""
     if not argv or argv[0] not in COMMANDS:
         wanted_help = argv[:1] in (["-h"], ["--help"])
         lines = [f"  python -m conformance {name} …    {what}" for name, (_, what) in COMMANDS.items()]

@@ -21,7 +21,7 @@ __all__ = ["Acts"]
 
 
 class Acts:
-    """One case's action: `play` carries it out, `story` is what happened. The runtime is open inside `async with`."""
+    """One case's action: `play` carries it out, `story` is the result. The runtime is open inside `async with`."""
 
     def __init__(self, stage: Stage) -> None:
         self.story = Story(crystals=stage.crystals)
@@ -99,7 +99,7 @@ class Acts:
         runs = [Run(None) for _ in range(given.get("at_once", 1))]
 
         async def one(run: Run) -> None:
-            await self._noted(run, lambda: runtime.cast(cantrip, given["intent"], **_context(given)))
+            await self._await_run(run, lambda: runtime.cast(cantrip, given["intent"], **_context(given)))
 
         if len(runs) == 1:
             try:
@@ -109,7 +109,7 @@ class Acts:
             return
         async with anyio.create_task_group() as casts:
             for run in runs:
-                casts.start_soon(self._held, one, run)
+                casts.start_soon(self._hold_run, one, run)
         self._keep(runs)
         for run in runs:
             if run.error is not None:
@@ -119,13 +119,13 @@ class Acts:
         """Add the runs that became an entity to the story; a refused cast made no entity."""
         self.story.runs += [run for run in runs if run.entity_id is not None]
 
-    async def _held(self, cast: Callable[[Run], Awaitable[None]], run: Run) -> None:
+    async def _hold_run(self, cast: Callable[[Run], Awaitable[None]], run: Run) -> None:
         try:
             await cast(run)
         except CantripError as error:
             run.error = error
 
-    async def _noted(self, run: Run, cast: Callable[[], Awaitable[Any]]) -> None:
+    async def _await_run(self, run: Run, cast: Callable[[], Awaitable[Any]]) -> None:
         """Await the cast, and store its episode or its error in `run`."""
         try:
             episode = await cast()
@@ -133,7 +133,9 @@ class Acts:
             run.entity_id, run.error = error.entity_id or run.entity_id, error
             raise
         run.entity_id = episode.entity_id
-        assert episode.thread is not None  # read from the loom now: it may be closed and opened again before the end
+        assert (
+            episode.thread is not None
+        )  # read from the loom now, because it may be closed and opened again before the end
         run.episodes.append(episode)
         self.story.outcomes.append(episode)
 
@@ -153,7 +155,7 @@ class Acts:
     async def _send(self, given: Mapping[str, Any]) -> None:
         lasting = [run for run in self.story.runs if run.live is not None]
         run = lasting[given.get("to", 0)]
-        await self._noted(run, lambda: run.live.send(given["intent"], **_context(given)))
+        await self._await_run(run, lambda: run.live.send(given["intent"], **_context(given)))
 
     async def _mutate_call(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
@@ -177,7 +179,7 @@ class Acts:
         if "crystal" in given:
             settings["crystal"] = self._stage.crystals[given["crystal"]]
         try:
-            await self._noted(run, lambda: runtime.fork(turn_id, intent=given["intent"], **settings))
+            await self._await_run(run, lambda: runtime.fork(turn_id, intent=given["intent"], **settings))
         finally:
             self._keep([run])
 
@@ -194,7 +196,7 @@ class Acts:
         _ = await self._opened()
 
     def _turn(self, index: int, run: int = 0) -> str:
-        """The id of turn `index`, counted from 0, of a run's own turns."""
+        """Return the id of turn `index`, counted from 0, of a run's own turns."""
         turns = self.story.turns_of(self.story.runs[run])
         turn_id: str = turns[index].id
         return turn_id

@@ -1,8 +1,8 @@
-"""Reading a suite: its cases, and what in them this runner does not know.
+"""Reading a suite: its cases, and the parts of them that this runner does not know.
 
-The format is described in docs/conformance.md. A key that stands nowhere in the tables below is a fault of the case:
-the runner would not do or not check what it says. Values are not judged here: a cantrip that cannot be is what some
-cases are about, and it is the product that has to say so.
+docs/conformance.md describes the format. A key that is missing in the tables below is a fault of the case: the runner
+would not do or not check what it says. Values are not judged here: some cases are about an impossible cantrip, and the
+product has to report it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class NoSuite(Exception):
-    """A file that is no suite: not there, no YAML, or no list of cases."""
+    """A file is not a suite: it is missing, not YAML, or not a list of cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `faults` are what is wrong with it as a text, before anything is run."""
+    """One case. `faults` lists the errors in its text, before anything is run."""
 
     rule: str
     name: str
@@ -41,12 +41,12 @@ class Case:
 
     @property
     def is_text(self) -> bool:
-        """Whether the case only explains: it does nothing and states nothing."""
+        """Whether the case is only text: it does nothing and expects nothing."""
         return self.action is None and not self.expect and not self.setup and not self.skip
 
     @property
     def medium(self) -> str:
-        """The medium that its circle wants, as the product calls it."""
+        """The medium of its circle, by the product's name."""
         circle = self.setup.get("circle")
         if not isinstance(circle, Mapping) or circle.get("type") != "code":
             return "tools"
@@ -54,13 +54,13 @@ class Case:
 
 
 def read_suite(path: str | Path) -> list[Case]:
-    """The cases of a file, in order. Raises NoSuite."""
+    """Return the cases of a file, in order. Raises NoSuite."""
     try:
         cases = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise NoSuite(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise NoSuite(f"{path}: is no YAML: {error}") from error
+        raise NoSuite(f"{path}: is not YAML: {error}") from error
     if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
         raise NoSuite(f"{path}: expected a list of cases, each a mapping")
     return [_case(case, Path(path).name) for case in cases]
@@ -72,15 +72,15 @@ def _case(case: Mapping[str, Any], file: str) -> Case:
         rule=str(case.get("rule", "?")),
         name=" ".join(str(case.get("name", "?")).split()),
         file=file,
-        setup=_of(case.get("setup"), dict, {}),
+        setup=_value_of_kind(case.get("setup"), dict, {}),
         action=case.get("action"),
-        expect=_of(case.get("expect"), dict, {}),
+        expect=_value_of_kind(case.get("expect"), dict, {}),
         skip=case.get("skip") is True,
         faults=tuple(faults),
     )
 
 
-def _of(value: Any, kind: type[T], default: T) -> T:
+def _value_of_kind(value: Any, kind: type[T], default: T) -> T:
     return value if isinstance(value, kind) else default
 
 
@@ -111,7 +111,7 @@ _CANTRIP = _words("require_done_tool name")
 _BEHAVIORS = frozenset(("delay", "throw", "hang", "unserializable"))
 
 _STEPS: Mapping[str, frozenset[str] | None] = {
-    # None: the value is no mapping
+    # None: the value is not a mapping
     "construct_cantrip": None,
     "cast": _words("intent context crystal at_once"),
     "invoke": _words("intent context crystal name"),
@@ -127,7 +127,7 @@ _STEPS: Mapping[str, frozenset[str] | None] = {
 
 
 def steps(action: Any) -> Iterator[tuple[str, Any]]:
-    """The steps of an action, in order: a mapping's keys, what stands under `then` after them, or a list of such."""
+    """Yield the steps of an action, in order: a mapping's keys, then those below `then`, or a list of such mappings."""
     if isinstance(action, list):
         for one in action:
             yield from steps(one)
@@ -147,11 +147,11 @@ def _faults(case: Mapping[str, Any]) -> Iterator[str]:
     if "skip" in case and case["skip"] is not True:
         yield f"skip: expected true, got {case['skip']!r}"
     if case.get("skip") is True and ("action" in case or "expect" in case):
-        yield "skip: a case that does and states something is not skipped"
+        yield "skip: expected a case without action and expectations, got one with both"
     if "action" in case and not case.get("expect"):
-        yield "expect: the case does something and states nothing"
+        yield "expect: expected expectations for the case's action, got none"
     if "expect" in case and "action" not in case:
-        yield "action: the case states something and does nothing"
+        yield "action: expected an action for the case's expectations, got none"
     yield from _setup_faults(case.get("setup"))
     yield from _action_faults(case.get("action"))
     yield from _expect_faults(case.get("expect"))

@@ -1,7 +1,7 @@
-"""The keys of `expect`, each with the check it stands for: tables, and nothing by rule id.
+"""The keys of `expect`, each with its check: tables, without rule ids.
 
-A key that no table has is a failure (`match.Facts`). The tables follow what a case can speak of: the action as a whole,
-a thread, a turn, an observation, an entity of the loom, what a crystal received, a message.
+A key that no table has is a failure (`match.Facts`). The tables follow the subjects of a case: the action as a whole, a
+thread, a turn, an observation, an entity of the loom, the queries that a crystal received, a message.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _message_at(index: int) -> Check[Any]:
 
 
 def _include(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """Some message says it: in its content, not in the arguments of a call that the crystal itself made."""
+    """Check that some message contains a text: in its content, not in the arguments of the crystal's own calls."""
     del scope
     for text in expected if isinstance(expected, list) else [expected]:
         if not isinstance(text, str) or not text:
@@ -68,7 +68,7 @@ def _include(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterat
 
 
 def _exclude(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """No message says it, anywhere: content, arguments, reasoning."""
+    """Check that no message contains a text anywhere: content, arguments, reasoning."""
     del scope
     for text in expected if isinstance(expected, list) else [expected]:
         if not isinstance(text, str) or not text:
@@ -89,7 +89,7 @@ def _contents(invocation: Any) -> str:
 
 
 def _tools(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """Exactly these gates, in this order: as names, or as mappings with more of each definition."""
+    """Check for exactly these gates, in this order: as names, or as mappings with more of each definition."""
     if not isinstance(expected, list):
         yield f"{where}: expected {render(expected)}, which is no list of gates"
         return
@@ -119,7 +119,7 @@ _INVOCATION: Mapping[str, Check[Any]] = {
 
 
 def _invocations(invocations: Sequence[Any], expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """A number: so many. A list: the first so many, one by one. A mapping: `count`, `each`, `first`, `last`, …"""
+    """Check queries. A number: their count. A list: the first ones. A mapping: `count`, `each`, `first`, `last`, …"""
     facts = [Facts(one, _INVOCATION) for one in invocations]
     if isinstance(expected, list):
         yield from check_items(facts, expected, where, scope, whole=False)
@@ -147,12 +147,12 @@ def _query_at(index: int) -> Check[Sequence[Any]]:
 
 
 def _grows(invocations: Sequence[Any], expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """Whether each query begins with everything that the one before it was given."""
+    """Check whether each query begins with everything in the previous one."""
     yield from mismatches(expected, full_contexts(invocations), where, scope)
 
 
 def full_contexts(invocations: Sequence[Any]) -> bool:
-    """Whether every query carried the whole context: what the one before it was given, and more (CRYSTAL-1, LOOP-5)."""
+    """Return whether every query has the whole context: the previous one's, and more (CRYSTAL-1, LOOP-5)."""
     return all(
         len(later.messages) > len(earlier.messages)
         and list(later.messages[: len(earlier.messages)]) == list(earlier.messages)
@@ -195,7 +195,7 @@ def _observations(turn: Any, expected: Any, where: str, scope: Scope) -> Iterato
 
 
 _SEEN: Mapping[str, Check[Any]] = {
-    # a turn's observation as one: its text, and whether anything in it failed
+    # a turn's observations as one: their text, and whether anything in it failed
     "content": fact(lambda t: t.observation),
     "content_contains": contains(lambda t: t.observation),
     "is_error": fact(lambda t: any(o.is_error for o in t.gate_calls)),
@@ -265,14 +265,14 @@ def _roles(turns: Sequence[Any]) -> list[str]:
 
 
 class _Thread:
-    """A thread and, where it is an entity's, the run that it belongs to."""
+    """A thread and, if it is an entity's, the run that it belongs to."""
 
     def __init__(self, turns: Sequence[Any], run: Run | None = None) -> None:
         self.turns = turns
         self.run = run
 
     def episode(self) -> Any:
-        """How the run ended."""
+        """The end of the run."""
         if self.run is None:
             raise Untold("this thread belongs to no run of the action")
         return self.run.episode
@@ -305,7 +305,7 @@ _THREAD: Mapping[str, Check[_Thread]] = {
 
 
 def _thread(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """The thread that was extracted, else the one of the only entity. A list states the alternation of roles."""
+    """Check the extracted thread, else that of the only entity. A list states the alternation of roles."""
     turns = story.extracted if story.extracted is not None else story.thread_of(story.only)
     if isinstance(expected, list):
         stated = [one.get("role") if isinstance(one, Mapping) and set(one) == {"role"} else one for one in expected]
@@ -324,7 +324,7 @@ def _thread_n(story: Story, index: int, expected: Any, where: str, scope: Scope)
 
 
 def _alike(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """Whether all threads say and observe the same, ids and times aside."""
+    """Check whether all threads have the same utterances and observations, except for ids and times."""
     told = [
         [(t.utterance, t.observation, t.sequence, t.terminated, t.truncated) for t in story.thread_of(run)]
         for run in story.runs
@@ -344,7 +344,7 @@ class _Entity:
 
 
 def _call(entity: _Entity, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """The call that the loom keeps, as far as it is stated (CALL-4)."""
+    """Check the stated parts of the call that the loom keeps (CALL-4)."""
     if not isinstance(expected, Mapping):
         yield f"{where}: expected {render(expected)}, which is no mapping"
         return
@@ -410,11 +410,11 @@ def _error(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[st
     elif expected not in str(error):
         yield f"{where}: expected an error with {render(expected)} in it, got {type(error).__name__}: {error}"
     elif not story.error_is_last:
-        yield f"{where}: expected it of the last step of the action, an earlier one raised {error}"
+        yield f"{where}: expected the error in the last step of the action, an earlier step raised it {error}"
 
 
 def _gates_run(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """The gates that ran, in order: as the loom has them, and as the runner's own gates saw it."""
+    """Check the gates that ran, in order: by the loom, and by the runner's own gates."""
     turns = story.turns_of(story.only)
     yield from mismatches(expected, [o.gate for turn in turns for o in turn.gate_calls], where, scope)
     if isinstance(expected, list):
@@ -434,7 +434,7 @@ def _turn_n(story: Story, number: int, plural: bool, expected: Any, where: str, 
 
 
 def _received(of: Check[Any]) -> Check[Story]:
-    """A check on every query that the crystal of the setup received."""
+    """Return a check on every query that the crystal of the setup received."""
 
     def check(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
         invocations = _crystal(story, "crystal").invocations
@@ -464,7 +464,7 @@ def _unique(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[s
 
 
 def _own_call(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
-    """The cantrip's call as it stands at the end."""
+    """Check the cantrip's call at the end of the action."""
     if story.cantrip is None or not isinstance(expected, Mapping):
         yield f"{where}: expected a mapping, and a cantrip to compare it with"
         return
@@ -509,13 +509,13 @@ _INVOCATIONS = re.compile(r"^(\w*crystal\w*)_invocations$")
 
 
 def knows(key: object) -> bool:
-    """Whether a key of `expect` means anything to this runner."""
+    """Return whether this runner knows a key of `expect`."""
     text = str(key)
     return text in _STORY or any(pattern.match(text) for pattern in (_THREAD_N, _TURN_N, _INVOCATIONS))
 
 
 def check_expectations(story: Story, expect: Mapping[str, Any]) -> list[str]:
-    """What of `expect` does not hold, a line each."""
+    """Return the expectations that do not hold, a line each."""
     scope = Scope()
     problems: list[str] = []
     for key, expected in expect.items():

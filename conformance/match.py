@@ -1,9 +1,9 @@
 """Compare expected values of a case with actual ones: values, matchers, references.
 
 Values must be equal, types included: `true` is not 1, `"1"` is not 1, a list has as many items as expected, and a
-mapping the same keys. Only for `Facts`, which have named checks, may a case state a part. Looser expectations need a
-matcher: `not_null`, `greater_than(0)`, `less_than(100)`, `matches(^a.*z$)`, `turns[0].id`, `{}` for anything. This
-module does not depend on cantrips; `facts.py` defines the facts.
+mapping the same keys. A case may state only a part of a subject if it has `Facts`, which are named checks. Looser
+expectations need a matcher: `not_null`, `greater_than(0)`, `less_than(100)`, `matches(^a.*z$)`, `turns[0].id`, `{}` for
+anything. This module does not depend on cantrips; `facts.py` defines the facts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A supervision scenario on `supervisors`, traced in the referee's format (`../shared/otp/README.md`).
+"""Run a supervision scenario on `supervisors`, and trace it in the referee's format (`../shared/otp/README.md`).
 
     python -m conformance otp SCENARIO.json     (or - for standard input; --backend trio)
 
-The scenario's words become the package's public API and nothing else; `oracle.py` beside the README does the same
-with Erlang's `supervisor`, and the two traces must not differ. Time is virtual: a child that has to be killed after
-five seconds costs none.
+The scenario's words are translated into the package's public API and nothing else; `oracle.py` next to the README does
+the same with Erlang's `supervisor`, and the two traces must not differ. Time is virtual: a child that is killed after
+five seconds costs no real time.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Row = dict[str, Any]
 
 
 class Refused(Exception):
-    """What a worker's failing start raises."""
+    """The exception of a worker's failing start."""
 
 
 def word(reason: ExitReason) -> str:
-    """A reason as a monitor sees it."""
+    """Return a reason in the form that a monitor reports."""
     match reason:
         case Normal():
             return "normal"
@@ -76,7 +76,7 @@ class Scenario:
     def __init__(self, tree: Node) -> None:
         self.tree = tree
         self.events: list[list[str]] = []
-        self.workers: dict[str, ActorRef] = {}  # the latest of each id
+        self.workers: dict[str, ActorRef] = {}  # the latest worker of each id
         self.ids: dict[ActorRef, str] = {}
         self.supervisors: dict[str, SupervisorRef] = {}
         self.starts: dict[str, int] = {}
@@ -84,7 +84,7 @@ class Scenario:
     # --- the tree ---------------------------------------------------------------------------------------------------
 
     def supervisor(self, id: str, node: Node) -> Supervisor | DynamicSupervisor:
-        """A new one for this node."""
+        """Return a new supervisor for this node."""
         flags = {"max_restarts": node.get("max_restarts", 1), "period": node.get("period", 5)}
         if node.get("strategy") == "dynamic":
             if node.get("auto_shutdown", "never") != "never":
@@ -110,7 +110,7 @@ class Scenario:
         return note
 
     def spec(self, node: Node) -> ChildSpec[Any]:
-        """A child of a static supervisor."""
+        """Return the spec of a child of a static supervisor."""
         id, options = node["id"], self._options(node)
         if node.get("type") == "supervisor":
             return ChildSpec(id, lambda: self.supervisor(id, node), type="supervisor", **options)
@@ -129,7 +129,7 @@ class Scenario:
         return options
 
     def worker(self, node: Node) -> Actor:
-        """A start: what the scenario says for this one, the last word for good."""
+        """Return the worker of the next start: as the scenario says, whose last word applies to all further starts."""
         id, starts = node["id"], node.get("starts", ["ok"])
         self.starts[id] = count = self.starts.get(id, 0) + 1
         match starts[min(count, len(starts)) - 1]:
@@ -142,14 +142,14 @@ class Scenario:
         return _Worker(self, id, obeys=node.get("on_stop", "prompt") == "prompt")
 
     def note(self, event: Event) -> None:
-        """A sink: the end of workers."""
+        """Note the end of a worker; this is a sink."""
         if isinstance(event, Exited) and event.ref in self.ids:
             self.events.append(["stop", self.ids[event.ref], word(event.reason)])
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
     async def step(self, step: Node) -> Any:
-        """Do it. Returns the trace's `result`."""
+        """Carry out a step, and return the trace's `result`."""
         match step:
             case {"op": "exit", "id": id, "reason": reason}:
                 return self._exit(id, reason)
@@ -187,9 +187,11 @@ class Scenario:
         if op == "stop":
             return await self._stop(name, supervisor)
         if op == "start_child":
-            return _started(await supervisor.start_child(step["child"] if is_dynamic else self.spec(step["child"])))
+            return _start_result(
+                await supervisor.start_child(step["child"] if is_dynamic else self.spec(step["child"]))
+            )
         if op == "restart_child":
-            return _started(await supervisor.restart_child(step["id"]))
+            return _start_result(await supervisor.restart_child(step["id"]))
         if op == "delete_child":
             await supervisor.delete_child(step["id"])
             return "ok"
@@ -199,7 +201,7 @@ class Scenario:
         raise ValueError(f"unknown op: {op!r}")
 
     def _running(self, id: str) -> ActorRef:
-        """Children of a dynamic supervisor are named by their process."""
+        """Return the ref of a running worker; children of a dynamic supervisor are named by their process."""
         ref = self.workers.get(id)
         if ref is None or not ref.alive:
             raise ChildNotFound(id)
@@ -214,7 +216,8 @@ class Scenario:
         return [["undefined" if is_dynamic else child.id, names[child.state]] for child in children]
 
     async def _stop(self, name: str, supervisor: SupervisorRef) -> str:
-        # A supervisor of Erlang's takes an exit signal from its parent only, and the referee is the root's alone.
+        # Erlang's supervisor accepts an exit signal from its parent only, and the referee is the parent of the root
+        # only.
         if name != "root":
             return "timeout"
         supervisor.exit()
@@ -227,11 +230,11 @@ class Scenario:
         return node is not None and node.get("strategy") == "dynamic"
 
     async def settle(self) -> None:
-        """Let everybody finish what was begun: the referee's way, a question to each supervisor, a few times over."""
+        """Let all work finish in the referee's way: ask each supervisor a question, several times."""
         for _ in range(4):
             await anyio.sleep(0.004)
             for supervisor in list(self.supervisors.values()):
-                await _answered(supervisor)
+                await _await_answer(supervisor)
 
     def is_busy(self) -> bool:
         """Whether a supervisor is restarting or stopping a child."""
@@ -243,7 +246,7 @@ class Scenario:
         )
 
     def row(self, number: int, result: Any) -> Row:
-        """A line of the trace."""
+        """Return a line of the trace."""
         events, self.events = self.events, []
         root = self.supervisors.get("root")
         return {"step": number, "events": events, "result": result, "alive": root is not None and root.alive}
@@ -258,12 +261,12 @@ _REFUSALS: dict[type[SupervisorsError], str] = {
 }
 
 
-async def _answered(supervisor: SupervisorRef) -> None:
-    """Until it is done with what it does: up again, or gone."""
+async def _await_answer(supervisor: SupervisorRef) -> None:
+    """Wait until a supervisor has finished its work: it is up again, or gone."""
     while True:
         try:
             await supervisor.count_children()
-        except ShuttingDown:  # Erlang's would answer when it is restarted, or never
+        except ShuttingDown:  # Erlang's supervisor would answer after its restart, or never
             await anyio.sleep(0.001)
         except SupervisorsError:
             return
@@ -271,7 +274,7 @@ async def _answered(supervisor: SupervisorRef) -> None:
             return
 
 
-def _started(ref: ActorRef) -> str:
+def _start_result(ref: ActorRef) -> str:
     return "ok" if ref.alive else "ignored"
 
 
@@ -291,7 +294,7 @@ class _Dynamic(DynamicSupervisor):
 
 
 class _Worker(Actor):
-    """Ends on command, and obeys its supervisor or does not."""
+    """A worker that ends on command, and obeys its supervisor or does not."""
 
     def __init__(self, scenario: Scenario, id: str, *, obeys: bool) -> None:
         self.scenario = scenario
@@ -329,7 +332,7 @@ def _find(node: Node, name: str, here: str = "root") -> Node | None:
 
 
 async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
-    """Run it on the running event loop, which should be a virtual one.
+    """Trace a scenario on the running event loop, which should be a virtual one.
 
     Args:
         scenario: in the format of the referee.
@@ -357,7 +360,7 @@ async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
 
 
 def run(scenario: Node, backend: str = "asyncio", *, only_sure: bool = False) -> list[Row]:
-    """The trace of a scenario, in virtual time; see `trace`."""
+    """Return the trace of a scenario, in virtual time; see `trace`."""
     name, options = virtual(backend)
     return anyio.run(partial(trace, scenario, only_sure=only_sure), backend=name, backend_options=options)
 

@@ -1,8 +1,8 @@
-"""Scenarios by chance, and how two traces are compared.
+"""Random scenarios, and the comparison of two traces.
 
-`scenarios()` makes trees to depth three with every strategy, restart type, failing and ignoring starts, stubborn and
-significant children, dynamic supervisors, and steps of every kind that has a sure outcome. Left out, because the
-referee's own answer is not sure or not what the specification says:
+`scenarios()` makes trees up to depth three with every strategy, restart type, failing and ignoring starts, stubborn and
+significant children, dynamic supervisors, and steps of every kind with a certain outcome. Left out, because the
+referee's own answer is uncertain or differs from the specification:
 
 - a stubborn worker with `infinity` or five seconds: the run would hang, or take as long;
 - `stop` of a nested supervisor: Erlang ignores an exit signal that is not from the parent, after a wait of five
@@ -28,7 +28,7 @@ STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Node:
-    """One scenario."""
+    """Draw one scenario."""
     names = (f"c{n}" for n in itertools.count())
     tree = draw(_supervisors(names, 3, dynamic=True))
     steps = []
@@ -42,7 +42,7 @@ def scenarios(draw: st.DrawFn) -> Node:
 
 
 class _Known:
-    """What steps can be about."""
+    """The supervisors and children that steps can refer to."""
 
     def __init__(self, tree: Node) -> None:
         self.supervisors: dict[str, Node] = {"root": tree}
@@ -66,7 +66,7 @@ def _workers(draw: st.DrawFn, id: str, *, significant: bool, dynamic: bool = Fal
     node: Node = {"id": id}
     if not dynamic:
         node |= draw(_restart(significant=significant))
-    # A child that does not start when the tree does ends everything: that is rare. Zero is what Hypothesis likes.
+    # A child that fails to start with the tree ends everything, so that is rare. Hypothesis prefers zero.
     match draw(st.integers(0, 12)):
         case 1 | 2 | 3:
             node["starts"] = ["ok", *draw(st.lists(st.sampled_from(("ok", "error")), min_size=1, max_size=4)), "ok"]
@@ -90,7 +90,7 @@ def _workers(draw: st.DrawFn, id: str, *, significant: bool, dynamic: bool = Fal
 def _restart(draw: st.DrawFn, *, significant: bool) -> Node:
     restart = draw(st.sampled_from(RESTARTS))
     node: Node = {} if restart == "permanent" and draw(st.booleans()) else {"restart": restart}
-    # Now and then a flag that does not fit, which has to be refused.
+    # sometimes a flag that does not fit, which must be refused
     fits = significant and restart != "permanent"
     if draw(st.integers(0, 1 if fits else 60)) == (1 if fits else 43):
         node["significant"] = True
@@ -189,9 +189,9 @@ def _new_child(draw: st.DrawFn, names: Any, supervisor: str, node: Node, known: 
 
 
 def difference(scenario: Node, ours: list[Node], theirs: list[Node]) -> str | None:
-    """Where the traces part, as text for a person; `None` if they agree."""
+    """Return where the traces differ, as text for a person; `None` if they agree."""
     same = _normaliser(scenario)
-    for mine, reference in zip(ours, theirs, strict=False):  # ours may leave off where there is no sure outcome
+    for mine, reference in zip(ours, theirs, strict=False):  # ours may stop before a step without a certain outcome
         if same(mine) != same(reference):
             step = scenario["steps"][mine["step"] - 1] if mine["step"] else "start"
             return (
@@ -202,7 +202,7 @@ def difference(scenario: Node, ours: list[Node], theirs: list[Node]) -> str | No
 
 
 def _normaliser(scenario: Node) -> Callable[[Node], Node]:
-    """Stops of siblings that a dynamic supervisor ends at once have no order, and neither have its children."""
+    """Return a function that orders the simultaneous stops of a dynamic supervisor's children and below."""
     known = _Known(scenario["tree"])
     dynamic = {id for id, node in known.supervisors.items() if node.get("strategy") == "dynamic"}
     owner = {

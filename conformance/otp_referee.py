@@ -1,8 +1,8 @@
 """Erlang itself, kept running: the referee of `../shared/otp`, asked for one trace after another.
 
-`oracle.py` starts a virtual machine and compiles its script for each scenario, half a second each. Here the same
-script gets another `main`, which takes file names from its input, so that a trace costs what its steps cost. Nothing
-else of it is changed, and nothing of it is copied: both files are read where they lie.
+`oracle.py` starts a virtual machine and compiles its script for each scenario, half a second each. Here the same script
+gets another `main`, which reads file names from its input, so that a trace costs only its steps. Nothing else of the
+script is changed, and nothing is copied: both files are read in place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ sweep() ->
 
 
 class NoReferee(Exception):
-    """There is no Erlang here, or no oracle. The text says which."""
+    """Erlang or the oracle is missing here; the text says which."""
 
 
 def missing() -> str | None:
@@ -79,9 +79,7 @@ class Referee:
         text, replaced = re.subn(r"^main\(\[File\]\) ->", "one(File) ->", text, flags=re.MULTILINE)
         text, silenced = re.subn(r"^(\s*)halt\(0\)\.", r"\1ok.", text, flags=re.MULTILINE)
         if (replaced, silenced) != (1, 1):
-            raise NoReferee(
-                "../shared/otp/oracle.escript does not look as it did; conformance/otp_referee.py has to learn it"
-            )
+            raise NoReferee("../shared/otp/oracle.escript has changed; adapt conformance/otp_referee.py to it")
         script.write_text(text + _MAIN, encoding="utf-8")
         self._process = subprocess.Popen(  # noqa: S603
             ["escript", str(script)],  # noqa: S607
@@ -99,7 +97,7 @@ class Referee:
         self._folder.cleanup()
 
     def trace(self, scenario: dict[str, Any]) -> list[dict[str, Any]]:
-        """What Erlang does with it."""
+        """Return Erlang's trace of a scenario."""
         oracle = self._oracle
         steps = ",".join(oracle.step(scenario["tree"], step) for step in scenario["steps"])
         source = Path(self._folder.name) / "scenario.term"

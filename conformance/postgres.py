@@ -202,7 +202,7 @@ os.register_at_fork(after_in_child=_in_a_fork)
 
 
 def drop(url: str) -> None:
-    """Remove the loom at `url`, which names its schema, and end what a process that was killed had under way there."""
+    """Remove the loom at `url`, which names its schema, and end the open transactions of killed processes there."""
     server, _, options = url.partition("&schema=")
     schema = options.partition("&")[0]
     with psycopg.connect(server, autocommit=True) as connection:

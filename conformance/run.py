@@ -67,7 +67,7 @@ def _has_medium(medium: str, backend: str) -> bool:
         try:
             circle = Circle(gates=["done"], wards=[{"max_turns": 1}], medium=medium)  # type: ignore[arg-type]
             async with Runtime.open("memory:") as runtime:
-                await runtime.cast(Cantrip(crystal=scripted(["hello"]), circle=circle), "is this medium there?")
+                await runtime.cast(Cantrip(crystal=scripted(["hello"]), circle=circle), "does this medium exist?")
         except CantripError as error:
             return not ("medium" in str(error) and "not available" in str(error))
         return True
@@ -116,11 +116,11 @@ async def _run(case: Case, folder: Path) -> list[str]:
 def _unexpected(case: Case, stage: Stage, story: Story) -> list[str]:
     """Return a problem if the action raised an error that the case does not expect.
 
-    If a crystal's script ends before its entity does, that is not a problem in itself (reading 9): the checks of the
-    loom are made anyway, and checks of an end fail because no end is recorded.
+    If a crystal's script ends before its entity does, that alone is not a problem (reading 9): the checks of the loom
+    are made anyway, and checks of an end fail because no end is recorded.
     """
     if story.error is None or "error" in case.expect:
         return []
-    if isinstance(story.error, CrystalError) and stage.ran_out():
+    if isinstance(story.error, CrystalError) and stage.has_run_out():
         return []
     return [f"expected no error, got {type(story.error).__name__}: {story.error}"]

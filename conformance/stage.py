@@ -34,7 +34,7 @@ class Stage:
         self.own_gates: set[str] = set()
         self.crystals: dict[str, Any] = {}
         self.lengths: dict[str, int] = {}
-        """How many responses each crystal was given."""
+        """How many responses each crystal has given."""
         for key, given in setup.items():
             if CRYSTAL_KEY.match(key) and given is not None:
                 self._make_crystal(key, given)
@@ -68,12 +68,12 @@ class Stage:
             given["crystals"] = named
         return Cantrip(**given)
 
-    def ran_out(self) -> bool:
+    def has_run_out(self) -> bool:
         """Return whether a crystal was queried more often than it has responses."""
         return any(len(self.crystals[key].invocations) > length for key, length in self.lengths.items())
 
     def stateless(self) -> list[str]:
-        """The crystals that a case calls stateless."""
+        """Return the crystals that a case calls stateless."""
         return [key for key in self.lengths if (self._setup.get(key) or {}).get("stateless")]
 
     def _named_crystals(self) -> dict[str | int, Crystal | str]:
@@ -153,7 +153,7 @@ class Stage:
 
 
 def _responses(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A response as the scripted crystal takes it, as often as `times` says; `delay_ms` is its `delay` in seconds."""
+    """Return a response in the scripted crystal's form, repeated `times`; `delay_ms` becomes its `delay` in seconds."""
     response = {key: value for key, value in given.items() if key not in ("times", "delay_ms")}
     if "delay_ms" in given:
         response["delay"] = given["delay_ms"] / 1e3

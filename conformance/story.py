@@ -23,35 +23,35 @@ class Entities(Protocol):
     """The methods of `runtime.loom` that the checks use."""
 
     def entities(self) -> Sequence[str]:
-        """Every entity's id, in order of creation."""
+        """Return every entity's id, in order of creation."""
         ...
 
     def header(self, entity_id: str) -> Any:
-        """The header of an entity."""
+        """Return the header of an entity."""
         ...
 
     def turns(self, entity_id: str) -> Sequence[Any]:
-        """An entity's turns, in order."""
+        """Return an entity's turns, in order."""
         ...
 
     def thread(self, turn_id: str) -> Sequence[Any]:
-        """The path from the root to a turn."""
+        """Return the path from the root to a turn."""
         ...
 
     def state(self, entity_id: str) -> str:
-        """The state of an entity."""
+        """Return the state of an entity."""
         ...
 
 
 @dataclass(slots=True)
 class Run:
-    """One entity that the action made by itself: cast, invoked or forked. Children are in the loom only."""
+    """One entity that the action itself made: cast, invoked or forked. Children are in the loom only."""
 
     entity_id: str | None
     episodes: list[Any] = field(default_factory=list)
     error: CantripError | None = None
     live: Any = None
-    """The entity that further intents are sent to, where it was invoked."""
+    """The entity that further intents are sent to, if it was invoked."""
 
     @property
     def episode(self) -> Any:
@@ -84,24 +84,24 @@ class Story:
     error_is_last: bool = False
     """Whether the last step of the action raised the error."""
     elapsed: float = 0.0
-    """Seconds of virtual time that the action took."""
+    """The action's duration in seconds of virtual time."""
 
     @property
     def read(self) -> Entities:
-        """The loom. Raises Untold if the action did not open one."""
+        """Return the loom. Raises Untold if the action did not open one."""
         if self.loom is None:
             raise Untold("there is no loom: nothing was cast")
         return self.loom
 
     @property
     def only(self) -> Run:
-        """The one entity that the action made. Raises Untold if it made several: a fact could belong to any of them."""
+        """Return the only entity that the action made. Raises Untold if it made several: a fact could belong to any."""
         if len(self.runs) != 1:
             raise Untold(f"this speaks of one entity, and the action made {len(self.runs)}: use thread_0, thread_1, …")
         return self.runs[0]
 
     def turns_of(self, run: Run) -> Sequence[Any]:
-        """The entity's own turns."""
+        """Return the entity's own turns."""
         return [] if run.entity_id is None else self.read.turns(run.entity_id)
 
     def thread_of(self, run: Run) -> Sequence[Any]:
@@ -114,7 +114,7 @@ class Story:
 
     @property
     def turns(self) -> Sequence[Any]:
-        """Every turn of the loom, in the order in which they were committed."""
+        """Return every turn of the loom, in the order of commits."""
         by_id = {turn.id: turn for entity_id in self.read.entities() for turn in self.read.turns(entity_id)}
         if sorted(by_id) != sorted(self.announced):
             raise Untold(f"the loom holds {len(by_id)} turns, {len(self.announced)} were announced as committed")
@@ -122,6 +122,6 @@ class Story:
 
     @property
     def leaves(self) -> Sequence[str]:
-        """The ids of the turns without a successor: the ends of threads."""
+        """Return the ids of the turns without a successor: the ends of threads."""
         parents = {turn.parent_id for turn in self.turns}
         return [turn.id for turn in self.turns if turn.id not in parents]

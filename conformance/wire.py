@@ -1,10 +1,10 @@
-"""`python -m conformance wire DIR`: what providers really sent, decoded however the network cuts it.
+"""`python -m conformance wire DIR`: recorded answers of providers, decoded however the network cuts them.
 
 `DIR` has a folder for each interface (anthropic, google, openai-chat, openai-responses) with recordings: `*.json` is a
-whole body, `*.chunks.txt` a stream, one JSON event a line. Each response of each file is framed as its provider frames
-it and decoded in one piece, in pieces of several sizes down to single bytes, and with every kind of line end. It passes
-where all of these come to the same, and to something right: a valid response or, where the provider reports a failure,
-an error; and a valid sequence of canonical events that says the same as the response.
+whole body, `*.chunks.txt` a stream, one JSON event per line. Each response of each file is framed as its provider
+frames it and decoded in one piece, in pieces of several sizes down to single bytes, and with every kind of line end. It
+passes if all results are the same and right: a valid response or, if the provider reports a failure, an error; and a
+valid sequence of canonical events with the same content as the response.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from cantrip_actors.crystals import Outcome, Recording, faults, recordings
 
 SIZES = (1, 2, 3, 7, 64, 1460, 4096)
-"""Bytes of a chunk; 1460 is what a packet of Ethernet carries."""
+"""Bytes of a chunk; 1460 is the payload of an Ethernet packet."""
 
 
 def main(argv: list[str]) -> int:
@@ -89,7 +89,7 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
             whole[payload.item_id] = whole.get(payload.item_id, "") + payload.delta_content
         elif payload.type == "item_done" and payload.final_item.type == "message":
             shown = whole.get(payload.item_id, "")
-            # Responses state the text again when it is over, and that counts: recordings may leave out deltas
+            # Responses repeat the text at its end, and that counts: recordings may leave out deltas
             if shown not in ("", payload.final_item.content) and recording.family != "openai-responses":
                 yield f"the deltas of item {payload.item_id} are not its content"
 
@@ -138,7 +138,7 @@ ENDS = {
     "openai-chat": ("choices",),
     "google": ("finishReason",),
 }
-"""What one of has to be in a recording that is whole."""
+"""Keys of which a complete recording has at least one."""
 
 
 def _is_silent(recording: Recording, reports: list[dict[str, Any]]) -> bool:

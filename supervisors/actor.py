@@ -108,7 +108,7 @@ class Actor:
         return None
 
     def restore(self, state: Any) -> None:
-        """Receive what the last incarnation's `snapshot` returned. Called before `init`, unless it returned `None`."""
+        """Receive the result of the last incarnation's `snapshot`. Called before `init`, unless it was `None`."""
 
     async def run(self) -> Any:
         """Run the actor. The default handles messages until it is stopped.
@@ -121,8 +121,9 @@ class Actor:
     # --- for actors with a loop of their own -----------------------------------------------------------------------
 
     async def receive(self, match: Callable[[Any], bool] | None = None) -> Any:
-        """Wait for the next message and return it: a `Caller` for a call, else the bare message. System messages come
-        first.
+        """Wait for the next message and return it: a `Caller` for a call, else the bare message.
+
+        System messages come first.
 
         Args:
             match: take the first message that it accepts, and leave the others in the mailbox (selective receive).
@@ -204,7 +205,7 @@ class Actor:
     # -----------------------------------------------------------------------------------------------
 
     def monitor(self, ref: ActorRef, *, final: bool = False) -> None:
-        """Deliver a `Down` to `handle_info` when `ref` ends, at once if it has ended; one `Down` for each call of this.
+        """Deliver a `Down` to `handle_info` when `ref` ends, at once if it has ended; one `Down` for each call.
 
         Args:
             ref: the actor to monitor.
@@ -253,7 +254,7 @@ class Actor:
 
     @property
     def stop_reason(self) -> ExitReason | None:
-        """The reason why it was asked to end, `None` if it was not. For a `run` that is cancelled and needs the reason.
+        """The reason of a request to end, `None` without a request. For a `run` that is cancelled and needs the reason.
 
         `terminate` receives the reason anyway.
         """
@@ -292,7 +293,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
                     await handle_cast(item[1])
                 else:
                     await handle_info(item[1])
-            else:  # even if the caller has left, as in OTP: the call may be a command that has to be carried out
+            else:  # also if the caller has left, as in OTP, because the call may be a command that must be carried out
                 me.current = item
                 reply = await handle_call(item.message, item)
                 me.current = None

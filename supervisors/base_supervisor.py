@@ -4,7 +4,8 @@ The loop waits only for its own mailbox, so it needs no cancel scope: to stop a 
 incarnation and the supervisor is woken. Children run in the system's flat group (`backend.py`); no task here awaits
 another.
 
-`supervisor.py` and `dynamic.py` implement what differs: how a child is restarted, and in which order all are stopped.
+`supervisor.py` and `dynamic.py` implement the differences: how a child is restarted, and in which order all are
+stopped.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Ending(BaseException):
 
 
 class BaseSupervisor(Actor):
-    """A supervisor without the methods that restart and stop its children."""
+    """The base of both supervisors, without the methods that restart and stop children."""
 
     is_supervisor = True
     ref_class: ClassVar[type[ActorRef]] = SupervisorRef
@@ -59,7 +60,7 @@ class BaseSupervisor(Actor):
         self.hibernate_after = hibernate_after
         self._window = quiet(max_restarts, period)
         self._children: dict[Any, Child] = {}
-        self._end: ExitReason | None = None  # set while it ends: the reason
+        self._end: ExitReason | None = None  # the reason, while the supervisor ends
 
     @property
     def system(self) -> ActorSystem:
@@ -79,9 +80,7 @@ class BaseSupervisor(Actor):
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def let_go(self) -> None:
-        """Stop the remaining children after a failed `init`, which may have failed in a subclass after the children
-        started.
-        """
+        """Stop the remaining children after a failed `init`, also if a subclass failed after they had started."""
         await self._finish(SHUTDOWN)
         self._forget_own_mail()
 
@@ -103,7 +102,7 @@ class BaseSupervisor(Actor):
         while True:
             self._check()
             if box.urgent:
-                self._stranger(box.urgent.popleft()[1])
+                self._report_unknown(box.urgent.popleft()[1])
             elif box.items:
                 await self._take(box.items.popleft())
             elif self.hibernate_after is not None and me.should_rest(self.hibernate_after):
@@ -141,14 +140,14 @@ class BaseSupervisor(Actor):
                 child.incarnation.kill()
 
     def _refuse(self) -> None:
-        """Refuse requests while it ends: a child that calls it in `terminate` would wait for ever."""
+        """Refuse requests during the end, so that a child's call in `terminate` does not wait for ever."""
         box = self.ref._box  # noqa: SLF001
         items, box.items = box.items, None
         for item in items or ():
             if isinstance(item, Caller):
-                item.fail(_refusal(item.message))
+                item.fail(_shutting_down_error(item.message))
             elif isinstance(item, tuple):
-                self._stranger(item[1])
+                self._report_unknown(item[1])
 
     def _forget_own_mail(self) -> None:
         """Remove its children's exits and retries from the mailbox: the next incarnation has other children."""
@@ -188,11 +187,11 @@ class BaseSupervisor(Actor):
             except SupervisorsError as refusal:
                 item.fail(refusal)
             except Ending:
-                item.fail(_refusal(item.message))
+                item.fail(_shutting_down_error(item.message))
                 raise
             self._me.current = None
         else:
-            self._stranger(item[1])
+            self._report_unknown(item[1])
 
     async def _answer(self, request: object) -> Any:
         if not isinstance(request, Request):
@@ -200,15 +199,15 @@ class BaseSupervisor(Actor):
         answer = getattr(self, request.method)(*request.arguments)
         return await answer if isinstance(answer, CoroutineType) else answer
 
-    def _stranger(self, message: object) -> None:
-        """Report and ignore a message that is not for a supervisor (S-39)."""
+    def _report_unknown(self, message: object) -> None:
+        """Report and ignore a message that a supervisor does not understand (S-39)."""
         self.ref._dead_letter(message)  # noqa: SLF001
 
     # --- for its ref and for `inspect` ----------------------------------------------------------------------
 
     @property
     def has_open_books(self) -> bool:
-        """Whether its ref may query it now, outside its task."""
+        """Whether its ref may query it directly now, outside its task."""
         return False
 
     def children(self) -> list[Child]:
@@ -241,5 +240,5 @@ class BaseSupervisor(Actor):
         return config
 
 
-def _refusal(request: object) -> ShuttingDown:
+def _shutting_down_error(request: object) -> ShuttingDown:
     return ShuttingDown(request.arguments[0] if isinstance(request, Request) and request.arguments else request)

@@ -69,7 +69,7 @@ class Child:
     """A supervisor's record of one child."""
 
     __slots__ = (
-        "__dict__",  # which takes nothing until one of the attributes below is set
+        "__dict__",  # takes no memory until one of the attributes below is set
         "incarnation",
         "is_supervisor",
         "parent",
@@ -205,7 +205,7 @@ class Child:
         return ref
 
 
-def _forgotten() -> NoReturn:
+def _refuse_start() -> NoReturn:
     raise AssertionError("a temporary child is not started twice")
 
 
@@ -227,7 +227,7 @@ def report_start(incarnation: Incarnation) -> None:
     """
     child, system = incarnation.child, incarnation.system
     if child.spec.restart == "temporary":
-        child.spec = dataclasses.replace(child.spec, start=_forgotten)
+        child.spec = dataclasses.replace(child.spec, start=_refuse_start)
     if system.sinks:
         system.emit(Started(system.backend.now(), incarnation.ref, child.spec, child.restarts))
 

@@ -144,7 +144,7 @@ class DynamicSupervisor(BaseSupervisor):
 
     @property
     def has_open_books(self) -> bool:
-        """Whether its ref may query it now: every step is atomic, so only the order of queued requests matters."""
+        """Whether its ref may query it directly now: every step is atomic, so only the order of requests matters."""
         return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
 
     def count_children(self) -> ChildCounts:

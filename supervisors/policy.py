@@ -34,7 +34,7 @@ AutoShutdown: TypeAlias = Literal["never", "any_significant", "all_significant"]
 
 
 class Verdict(enum.Enum):
-    """What happens to a child that has ended."""
+    """The decision about a child that has ended."""
 
     RESTART = "restart"
     KEEP = "keep"  # it stays ended; its spec is kept

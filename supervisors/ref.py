@@ -95,7 +95,7 @@ class ActorRef:
         self._incarnation: Incarnation | None = None
         self._reason: ExitReason | None = None
         self._outcome: Outcome | None = None
-        self._state: Any = None  # what the last incarnation's `snapshot` returned, for the next one
+        self._state: Any = None  # the result of the last incarnation's `snapshot`, for the next one
         self._watchers: list[tuple[object, bool, Callable[[Down], object]]] | None = None
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class ChildSpec(Generic[A_co]):
         if self.type is not None and self.type not in _TYPES:
             raise SpecError("type", f"is one of {', '.join(_TYPES)}, got {self.type!r}")
         if self.significant and self.restart == "permanent":
-            raise SpecError("significant", "a permanent child is always restarted, so its end can mean nothing")
+            raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 
 
 _RESTARTS = get_args(Restart)

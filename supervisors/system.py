@@ -123,7 +123,7 @@ class ActorSystem:
         for stream in self._streams:
             stream.close()
         if isinstance(self._reports, Reports):
-            _tell(self._reports.close)
+            _write_report(self._reports.close)
         if self._fatal is None and self._down is None:
             # The group is empty by now; passing it the exception would only wrap the exception.
             await self._group.__aexit__(None, None, None)
@@ -204,12 +204,12 @@ class ActorSystem:
         Exceptions of sinks are ignored, because this is called in the middle of restarts.
         """
         for sink in tuple(self.sinks):
-            _tell(partial(sink, event))
+            _write_report(partial(sink, event))
         if self._reports is not None and not self.backend.is_torn_down:
-            _tell(partial(self._reports, event))
+            _write_report(partial(self._reports, event))
         elif isinstance(self._reports, Reports) and not self._is_torn_down:
             self._is_torn_down = True
-            _tell(self._reports.torn_down)
+            _write_report(self._reports.torn_down)
 
     def abort(self, exception: BaseException) -> None:
         """End the system because a `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -224,7 +224,7 @@ class ActorSystem:
 
 
 async def _wait_through(event: anyio.Event) -> None:
-    """Wait for an event without interruption: a cancellation, also a native one, is raised afterwards."""
+    """Wait for an event without interruption; a cancellation, even a native one, is raised afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not event.is_set():
@@ -247,7 +247,7 @@ def _backend() -> Backend:
     return AsyncioBackend()
 
 
-def _tell(report: Callable[[], object]) -> None:
-    """Make a report. If it fails, because a file is closed or a disk is full, the actor must not end for that."""
+def _write_report(report: Callable[[], object]) -> None:
+    """Write a report. A failure, such as a closed file or a full disk, must not end the actor."""
     with contextlib.suppress(Exception):
         report()

@@ -1,12 +1,12 @@
 """The functions that may catch every exception, and why: the named boundaries of D-011, as a table.
 
-An expected failure becomes an observation at the boundary where it happens; anything else is a bug and has to crash
-the actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
+An expected failure becomes an observation at the boundary where it happens; anything else is a bug and must crash the
+actor, so that its supervisor decides. A catch-all anywhere else would hide such a bug, and is refused here:
 ``except:``, ``except Exception``, ``except BaseException``, either of them in a tuple or in ``except*``, and
-``suppress(Exception)``. A handler that ends by raising again catches nothing, it tidies up on the way: no row needed.
+``suppress(Exception)``. A handler that ends by raising again catches nothing and needs no row.
 
-To add a boundary, add a row with the reason. A row whose function is gone, or catches everything no longer, is an
-error, and so is a row without a reason. ``python -m tools.boundaries`` checks it all, as part of ``make lint``.
+To add a boundary, add a row with the reason. A row whose function is gone or no longer catches everything is an error,
+and so is a row without a reason. ``python -m tools.boundaries`` checks it all, as part of ``make lint``.
 """
 
 import ast
@@ -29,63 +29,69 @@ class Boundary(NamedTuple):
 
 
 BOUNDARIES: tuple[Boundary, ...] = (
-    Boundary("supervisors/child.py", "live", "whatever leaves an actor is its exit reason: supervision's boundary"),
-    Boundary("supervisors/child.py", "_terminate", "what goes wrong in cleaning up is the exit reason then, as in OTP"),
-    Boundary("supervisors/system.py", "_tell", "a report that fails must not end what it reports on"),
-    Boundary("supervisors/child.py", "_take_snapshot", "a state that cannot be taken is lost, and that is reported"),
+    Boundary(
+        "supervisors/child.py",
+        "live",
+        "any exception that leaves an actor becomes its exit reason: supervision's boundary",
+    ),
+    Boundary("supervisors/child.py", "_terminate", "an exception of the cleanup becomes the exit reason, as in OTP"),
+    Boundary("supervisors/system.py", "_write_report", "a failed report must not end the actor that it is about"),
+    Boundary("supervisors/child.py", "_take_snapshot", "a snapshot that fails is lost, and that is reported"),
     Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
         "cantrip_actors/user_code/attempt.py",
         "attempt",
-        "whatever a gate, a step around one or a crystal raises is a value (CIRCLE-5, F-43, C-60); the loop goes on",
+        "an exception of a gate, a step around one or a crystal is a value (CIRCLE-5, F-43, C-60); the loop continues",
     ),
-    Boundary("cantrip_actors/user_code/attempt.py", "attempt_now", "the same where the user's code does not wait"),
+    Boundary("cantrip_actors/user_code/attempt.py", "attempt_now", "the same for user code that does not wait"),
     Boundary(
         "cantrip_actors/circle/javascript/engine.py",
-        "Guest.hear",
+        "Guest.receive",
         "around the medium: no exception may unwind through the engine; the guest is halted, and its caller gets it",
     ),
     Boundary(
         "cantrip_actors/circle/python/values.py",
-        "taken",
-        "the boundary around the Python medium: a value of a program may be none on this side, for any reason",
+        "read_out",
+        "around the Python medium: making a program's value in this process may fail for any reason",
     ),
     Boundary(
         "cantrip_actors/http/app.py",
         "_answering.answer",
-        "around requests: a mistake of ours is one 500 with an id in the log, and the service goes on (HTTP-15)",
+        "around requests: our own bug is one 500 with an id in the log, and the service continues (HTTP-15)",
     ),
     Boundary(
         "cantrip_actors/http/feeds.py",
         "Feed.run",
-        "a feed is observation: if it crashes, its readers come again, and neither others nor entities notice",
+        "a feed only observes: if it crashes, its readers reconnect, and neither other feeds nor entities are affected",
     ),
     Boundary(
         "cantrip_actors/agentic/dispatcher.py",
         "AgentDispatcher._call",
-        "whatever the validators of a schema raise, the answer does not fit it: it is asked for again (A-34)",
+        "if a schema's validator raises, the answer does not fit: it is asked for again (A-34)",
     ),
     Boundary(
         "cantrip_actors/agentic/execution.py",
         "Controller.invoke",
-        "whatever an agent raises ends its run and is carried out as the cause; it is not for the crystal's retries",
+        "an agent's exception ends its run and becomes the cause; the crystal's retries must not see it",
     ),
     Boundary(
         "cantrip_actors/redact/logs.py",
         "Logger._write",
-        "the program's log is no part of its work: processors and files of the user's may raise anything",
+        "logging must not disturb the program: the user's processors and files may raise anything",
     ),
-    Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same where nothing of the library may be imported"),
-    Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "whoever opens or closes the runtime raises it"),
+    Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
+    Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "`open` and `close` raise it in the caller's task"),
+    Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect (OTEL-04)"),
     Boundary(
-        "cantrip_actors/observe/tracing.py", "attempt", "a processor of spans that raises changes nothing (OTEL-04)"
+        "cantrip_actors/observe/tracing.py", "observing.observed", "the same, and the episode is not traced any further"
     ),
     Boundary(
-        "cantrip_actors/observe/tracing.py", "observing.observed", "the same, and its episode is not traced any further"
+        "cantrip_actors/runtime/events.py",
+        "Watchers.publish",
+        "observation, never control: a watcher that raises is removed",
     ),
-    Boundary("cantrip_actors/runtime/events.py", "Watchers.publish", "observation, never control: who raises is gone"),
-    Boundary("conformance/fuzz/campaign.py", "failure", "whatever an input makes a parser raise is what is looked for"),
-    Boundary("conformance/run.py", "_run_guarded", "a suite goes on after a case in which the product crashed"),
+    Boundary("conformance/fuzz/campaign.py", "failure", "fuzzing looks for any exception that an input causes"),
+    Boundary("conformance/run.py", "_run_guarded", "a suite continues after a case in which the product crashed"),
 )
 
 

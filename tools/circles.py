@@ -1,9 +1,8 @@
 """Check that the files of one package do not import each other in a circle.
 
-Two files that import each other are one file in two halves: a type or a constant stands in the wrong one. Imports
-inside functions and those for types only count too. `KNOWN` has the files that may import each other in a circle,
-each group with the reason; a row for files without any is an error. ``python -m tools.circles`` checks it, as part of
-``make lint``.
+Two files that import each other are one file in two halves: a type or a constant is in the wrong one. Imports inside
+functions and those for types only count too. `KNOWN` lists the files that may import each other in a circle, each group
+with the reason; an unnecessary row is an error. ``python -m tools.circles`` checks it, as part of ``make lint``.
 """
 
 import sys
@@ -40,7 +39,7 @@ def package_of(module: str, sources: Mapping[str, tuple[str, bool]]) -> str:
 
 
 def graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
-    """Return which modules of its own package each module imports. `sources` has text and whether it is a package."""
+    """Return each module's imports from its own package. `sources` has text and whether it is a package."""
     edges: dict[str, set[str]] = {}
     for module, (source, is_package) in sources.items():
         edges[module] = set()
@@ -54,7 +53,7 @@ def graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
 
 
 def faults(edges: Graph, packages: Mapping[str, str], known: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield a circle of each package that `known` does not name, and the rows that are not needed.
+    """Yield a circle of each package that `known` does not name, and the unnecessary rows.
 
     `packages` has the package of each module.
     """

@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 def table(source: Path = SOURCE) -> list[Row]:
-    """The transitions that the module's docstring states, one a row, `as X` spelled out."""
+    """Return the transitions in the module's docstring, one a row, with `as X` spelled out."""
     doc = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
     lines = doc.splitlines()
     at = next(n for n, line in enumerate(lines) if re.match(r"\s+phase\s+event\s+next phase", line))
@@ -77,7 +77,7 @@ def render() -> str:
 
 
 def render_phases() -> str:
-    """Return a diagram of the phases alone: in each the actions that may be under way, on each arrow the events."""
+    """Return a diagram of the phases alone, with the possible actions in each and the events on each arrow."""
     rows = table()
     arrows: dict[tuple[str, str], dict[str, None]] = {}
     actions: dict[str, dict[str, None]] = {}

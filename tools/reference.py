@@ -1,9 +1,9 @@
 """Generate docs/reference.md: the public names, their signatures and their docstrings.
 
-Public is what the modules below export (`__all__`); nothing is imported, so that the page is the same on every Python.
-A docstring that says too little says too little here too: that is the place to mend it.
+The modules below export the public names (`__all__`); nothing is imported, so that the page is the same on every
+Python. A docstring that says too little here has to be improved in the source.
 
-``python -m tools.reference`` writes the page, ``--check`` only says whether it is what would be written.
+``python -m tools.reference`` writes the page, ``--check`` only reports whether it is up to date.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
     try:
         target = found.final_target if isinstance(found, griffe.Alias) else found
     except griffe.AliasResolutionError:
-        target = None  # from a library: its own pages have it
+        target = None  # imported from a library, whose own pages document it
     if target is None or isinstance(target, griffe.Module):
         return
     yield from (f"### {name}", "", "```text", _signature(target, name), "```", "")
@@ -100,7 +100,7 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
 
 
 def _docstring(docstring: griffe.Docstring) -> Iterator[str]:
-    """The docstring as Markdown: its sections of arguments, results and errors become lists."""
+    """Yield the docstring as Markdown: its sections of arguments, results and errors become lists."""
     for section in docstring.parse("google", warnings=False):
         if section.kind is griffe.DocstringSectionKind.text:
             yield from (section.value, "")

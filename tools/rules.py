@@ -3,10 +3,10 @@
 A test names the rules it proves with ``@pytest.mark.rule("LOOM-4")``, on a function, a class, a module or a parameter;
 a case of a behavioural suite with its key ``rule``. Nothing here knows whether those pass: CI runs them for that.
 
-The SPEC's suite lies outside the project. Where it is not there, its cases are taken over from the page as it stands,
-so that everything else can still be made and checked.
+The SPEC's suite is outside of the project. If it is missing, its cases are copied from the current page, so that the
+rest can still be made and checked.
 
-``python -m tools.rules`` writes the page, ``--check`` only says whether it is what would be written.
+``python -m tools.rules`` writes the page, ``--check`` only reports whether it is up to date.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Section(NamedTuple):
 
 
 def read_catalogue(text: str) -> list[Section]:
-    """The sections of docs/rules.toml, in its order."""
+    """Return the sections of docs/rules.toml, in its order."""
     return [Section(**section) for section in tomllib.loads(text)["section"]]
 
 
@@ -69,7 +69,7 @@ class _Marks:
 
 
 def marked_tests(*where: str) -> Proofs:
-    """Which tests name which rules, as pytest collects them."""
+    """Return the tests of each rule, as pytest collects them."""
     marks, said = _Marks(), io.StringIO()
     with contextlib.redirect_stdout(said):
         code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *where], plugins=[marks])
@@ -89,7 +89,7 @@ def suite_cases(text: str, label: str) -> Iterator[tuple[str, str]]:
 
 
 def cases_on_page(page: str) -> Iterator[tuple[str, str]]:
-    """The cases of the SPEC's suite that the page names already."""
+    """Return the cases of the SPEC's suite on the current page."""
     for row in re.finditer(r"^\| ([A-Z]+-\d+) \|.*\| (.*) \|$", page, re.MULTILINE):
         yield from ((row[1], proof) for proof in row[2].split("<br>") if proof.startswith(f"{SPEC_SUITE}: "))
 
@@ -121,7 +121,7 @@ def render(sections: list[Section], proofs: Proofs) -> str:
 
 
 def make_page(shared: Path) -> str:
-    """The page as the tree stands now; exits with the reason if the tree contradicts itself."""
+    """Return the page for the current tree; exits with the reason if the tree contradicts itself."""
     sections = read_catalogue(CATALOGUE.read_text(encoding="utf-8"))
     suite = shared / "conformance" / "tests.yaml"
     if suite.exists():
@@ -138,7 +138,9 @@ def make_page(shared: Path) -> str:
     proofs = merge(tests, spec, own)
     known = {rule for section in sections for rule in section.rules}
     if unknown := sorted(set(proofs) - known):
-        sys.exit("\n".join(f"{rule} is no rule of docs/rules.toml, but named by {proofs[rule][0]}" for rule in unknown))
+        sys.exit(
+            "\n".join(f"{rule} is not a rule of docs/rules.toml, but named by {proofs[rule][0]}" for rule in unknown)
+        )
     return render(sections, proofs)
 
 

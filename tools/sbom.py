@@ -1,7 +1,7 @@
 """Write the bill of materials: every dependency that runs, tests or builds the project, in CycloneDX's format.
 
-It says what requirements.lock says: names, exact versions, hashes. What an extra needs and the lock leaves out is
-listed without a version. The output depends on these two files alone.
+It lists the content of requirements.lock: names, exact versions, hashes. Requirements of an extra that the lock leaves
+out are listed without a version. The output depends on these two files alone.
 
 ``make sbom`` writes ``dist/sbom.cdx.json``; ``python -m tools.sbom FILE`` another file.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def requirements() -> str:
-    """Return requirements.lock, and behind it the requirements of pyproject.toml that are not locked."""
+    """Return requirements.lock, followed by the requirements of pyproject.toml that are not locked."""
     locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     names = set(re.findall(r"^[\w.-]+", locked, re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

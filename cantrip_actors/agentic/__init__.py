@@ -1,8 +1,8 @@
 """Planner, worker, critic: tasks that are done in one pass, checked, and traced step by step.
 
 A *domain* defines task and result, the agents that plan, work and judge, and the tools. The *dispatcher* calls the
-agents and validates their outputs, the *controller* takes one task through PLAN, WORK, TOOL, CRITIC to END,
-as an entity whose steps are turns of the loom. `arithmetic` is a domain.
+agents and validates their outputs. The *controller* takes one task through PLAN, WORK, TOOL, CRITIC to END, as an
+entity whose steps are turns of the loom. `arithmetic` is a domain.
 """
 
 from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, make_agent

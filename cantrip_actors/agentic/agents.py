@@ -1,8 +1,8 @@
 """Agents, the players of roles: a plain function or a crystal, behind one protocol: JSON in, JSON text out.
 
 An agent declares the schemas of its input and its output, and answers; the dispatcher validates the answer
-(`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, of a provider that is busy or
-gone (`Retry`, SPEC 7.3), happen inside one call; the dispatcher retries answers that do not fit their schema.
+(`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, for a provider that is busy or
+unreachable (`Retry`, SPEC 7.3), happen inside one call; the dispatcher retries answers that do not fit their schema.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AgentProtocol(Protocol):
 
 
 class AgentReply(NamedTuple):
-    """An answer, and the tokens that it took."""
+    """An answer, and its token usage."""
 
     text: str
     usage: Usage = Usage()
@@ -74,8 +74,8 @@ class AgentReply(NamedTuple):
 class FunctionAgent:
     """An agent that is a function of its typed input, plain or async; its schemas are the function's annotations.
 
-    The function returns an object of the output schema, or JSON text, which may be wrong. Raises TypeError where no
-    schema is given and the annotations name none.
+    The function returns an object of the output schema, or JSON text, which may be wrong. Raises TypeError if no schema
+    is given and the annotations name none.
     """
 
     function: Callable[[Any], Any]
@@ -169,7 +169,7 @@ class CrystalAgent:
 
     @cached_property
     def _resolve_crystal(self) -> Crystal:
-        """The crystal, resolved when it is first asked: an agent can be made without a key."""
+        """Return the crystal, resolved at its first use, so that an agent can be made without a key."""
         return resolve(self.crystal)
 
 

@@ -86,7 +86,7 @@ class ArithmeticTask(FrozenModel):
 
 
 class ArithmeticResult(FrozenModel):
-    """The number that an operation gives."""
+    """The result of an operation."""
 
     value: StrictInt
 
@@ -115,7 +115,7 @@ _TOOLS: Final[Mapping[str, type[AddArgs | SubArgs | MulArgs]]] = {"add": AddArgs
 
 
 class ArithmeticPlannerInput(FrozenModel):
-    """The task, and fields that a caller adds."""
+    """The task, and fields added by a caller."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -165,14 +165,14 @@ ArithmeticCriticOutput = ArithmeticDecision
 
 
 class ArithmeticDispatcher(AgentDispatcher[ArithmeticTask, ArithmeticResult, Decision]):
-    """The dispatcher, bound to this domain; it adds nothing."""
+    """The dispatcher of this domain; it adds nothing."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the roles
 
 
 def plan(given: ArithmeticPlannerInput) -> ArithmeticPlannerOutput:
-    """Route by the operation, and leave the task alone (A-04)."""
+    """Choose the worker by the operation, and leave the task unchanged (A-04)."""
     worker_id = next(name for name, ops in WORKERS.items() if given.task.op in ops)
     return ArithmeticPlannerOutput(task=given.task, worker_id=cast("WorkerId", worker_id))
 

@@ -1,8 +1,8 @@
-"""What a run does, step by step: one task, one pass, one outcome.
+"""The steps of a run: one task, one pass, one outcome.
 
-Every decision about what a run does next is in `one_pass`, a generator. It yields what has to be done, is sent the
-result, and returns how the run ends. It calls no agent and runs no tool: `execution.py` does. The same results, sent
-again after a crash, lead to the same place.
+Every decision about a run's next step is in `one_pass`, a generator. It yields actions, is sent their results, and
+returns how the run ends. It calls no agent and runs no tool: `execution.py` does. The same results, sent again after a
+crash, lead to the same step.
 
     step      yields         ends the run with an error if
     --------  -------------  ---------------------------------------------------------------------------------
@@ -10,13 +10,13 @@ again after a crash, lead to the same place.
     WORK      Ask worker     it asks for an unknown tool, or with other arguments, or has no result and no request
     TOOL      UseTool        the tool raises, or its outcome is unknown: it is not run again
     WORK      Ask worker     it asks for a tool once more, or has no result; its input has the tool's result
-    CRITIC    Ask critic     never: a rejection is an outcome and no error
+    CRITIC    Ask critic     never: a rejection is an outcome, not an error
     END       returns End
 
 The second and third steps are left out if the worker has a result at once. There is no way back: a rejection does not
 loop, so there are at most four calls of agents and one of a tool. Another round is another run.
 
-An error is a value here (`Fail` holds it); `execution.py` raises it. Attempts that did not fit a schema are not seen
+An error is a value here (`Fail` holds it); `execution.py` raises it. Attempts that did not fit a schema do not appear
 here: the dispatcher handles them.
 """
 
@@ -34,7 +34,7 @@ from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, mistyped, un
 __all__ = ["Action", "Ask", "ControllerState", "End", "Fail", "UseTool", "advance", "one_pass"]
 
 UTTERANCES: Final = 4
-"""Calls of agents in one run, at most: planner, worker, worker again, critic."""
+"""The most calls of agents in one run: planner, worker, worker again, critic."""
 
 
 class ControllerState(StrEnum):
@@ -95,7 +95,7 @@ def advance(run: Run, result: Any = None) -> Action:
 
 
 def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, task: Any) -> Run:
-    """Take one task through the steps at the head of this file; of `dispatcher` and `tools` only schemas are read."""
+    """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read."""
     planner, critic = dispatcher.planner, dispatcher.critic
     given = {"task": task} if "task" in planner.input_schema.model_fields else {}
     planned = yield Ask(ControllerState.PLAN, planner.input_schema.model_validate(given), planner.output_schema)

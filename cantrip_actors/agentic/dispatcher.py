@@ -63,18 +63,18 @@ class AgentDispatcher(Generic[T, R, D]):
             raise ValueError(f"max_retries: expected the number of attempts, a whole number >= 0, got {given!r}")
 
     async def plan(self, planner_input: BaseModel) -> AgentCallResult[Any]:
-        """Ask the planner. Raises AgentExhausted, and what the planner raises."""
+        """Ask the planner. Raises AgentExhausted, and any exception of the planner."""
         return await self._call(self.planner, planner_input)
 
     async def work(self, worker_id: str, worker_input: BaseModel) -> AgentCallResult[Any]:
-        """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and what the worker raises."""
+        """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and any exception of the worker."""
         worker = self.workers.get(worker_id)
         if worker is None:
             raise ValueError(unknown_worker(worker_id, self.workers))
         return await self._call(worker, worker_input)
 
     async def critique(self, critic_input: BaseModel) -> AgentCallResult[Any]:
-        """Ask the critic. Raises AgentExhausted, and what the critic raises."""
+        """Ask the critic. Raises AgentExhausted, and any exception of the critic."""
         return await self._call(self.critic, critic_input)
 
     def asking(self, ask: Ask) -> Self:
@@ -116,7 +116,7 @@ def _in_one_line(wrong: Exception | None) -> str:
 
 
 async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
-    """Make one physical call. Raises TypeError for an answer that is not text, and what the agent raises."""
+    """Make one physical call. Raises TypeError for an answer that is not text, and any exception of the agent."""
     reply = getattr(agent, "reply", None)
     answer: Any = agent(sent) if reply is None else reply(sent)
     if inspect.isawaitable(answer):

@@ -1,11 +1,11 @@
-"""The controller at work: a crystal, so that a run is an entity like any other.
+"""Run the controller as a crystal, so that a run is an entity like any other.
 
 `controller.py` decides; this file calls the agents. A `Controller` is an object with `invoke`, without state between
 invocations: from its messages it reads the task and the steps so far, feeds them to the machine, makes the next call,
 and reports the result. So
 
 - each call of an agent is one utterance, and is in the loom before anything else happens (V14);
-- a tool request is a gate call of that utterance, and what runs is `ToolRegistry.call`;
+- a tool request is a gate call of that utterance, which runs `ToolRegistry.call`;
 - the end is `done` with the response; a rejection is an end like any other (A-29, A-47);
 - after a crash the run resumes from the loom: no agent is asked again, no tool is run again;
 - attempts that did not fit their schema stay inside the dispatcher, and leave nothing (A-36, D-006).
@@ -88,9 +88,9 @@ class Controller:
     async def __call__(self, request: ControllerRequest, *, runtime: Runtime | None = None) -> ControllerResponse:
         """Run the task of `request` as an entity of `runtime`, or of one on `memory:` that ends with it.
 
-        Raises what ended the run, in its own type: AgentExhausted, an agent's or a tool's own exception, ValueError for
-        an unknown worker, TypeError for arguments of another tool, RuntimeError for what else is against the rules. A
-        note on it names the entity. Cancelling the wait stops the entity (A-45).
+        Raises the error that ended the run, in its own type: AgentExhausted, an agent's or a tool's own exception,
+        ValueError for an unknown worker, TypeError for arguments of another tool, RuntimeError for any other broken
+        rule. A note on it names the entity. Cancelling the wait stops the entity (A-45).
         """
         if runtime is None:
             async with Runtime.open("memory:") as own:
@@ -110,12 +110,12 @@ class Controller:
         raise error
 
     def cantrip(self, *, witness: Callable[[Exception], None] | None = None) -> Cantrip:
-        """Return the cantrip of a run. `witness` is called with what tools raise."""
+        """Return the cantrip of a run. `witness` is called with exceptions of tools."""
         circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
         return Cantrip(self, call=_CALL, circle=circle, name=self.name)
 
     def _asking(self, runtime: Runtime) -> Controller:
-        """Return the controller, with crystals on the terms that they have in `runtime`."""
+        """Return the controller with crystals that share the limits of `runtime`."""
         dispatcher = self.dispatcher.asking(runtime.ask)
         if dispatcher is self.dispatcher:
             return self
@@ -127,7 +127,7 @@ class Controller:
         tools: Sequence[ToolDefinition] = (),  # noqa: ARG002  # a crystal's face
         tool_choice: str | None = None,  # noqa: ARG002
     ) -> Response:
-        """Make the next step of the run in the messages. Raises ControllerFailed from whatever ends the run."""
+        """Make the next step of the run in the messages. Raises ControllerFailed from the error that ends the run."""
         try:
             return await self._step(messages)
         except Exception as error:
@@ -149,7 +149,7 @@ class Controller:
             case UseTool(name):
                 raise ToolFailed(f"tool {name} was asked for and not run")
             case End():
-                raise CrystalError("a run that has ended is asked for more: `done` was refused, or is no gate here")
+                raise CrystalError("a run that has ended is asked for more: `done` was refused, or is not a gate here")
 
     async def _ask(self, asked: Ask) -> AgentCallResult[Any]:
         match asked.state:
@@ -161,7 +161,7 @@ class Controller:
                 return await self.dispatcher.work(asked.worker_id, asked.input)
 
     def _task(self, text: str) -> Any:
-        """Return the task, of the type that the planner has to return."""
+        """Return the task, in the type that the planner must return."""
         planner = self.dispatcher.planner
         schemas = (planner.output_schema, planner.input_schema)
         field = next((one.model_fields["task"] for one in schemas if "task" in one.model_fields), None)
@@ -176,7 +176,7 @@ class Controller:
 
 
 def _result_of(action: Action, step: Step | Heard) -> Any:
-    """Return the result of a step that was made, to which `action` led. Raises ToolFailed for a tool without one."""
+    """Return the result of the step that `action` led to. Raises ToolFailed for a tool without one."""
     match action, step:
         case Ask(), Step(state, output) if state is action.state:
             return action.output.model_validate_json(output)

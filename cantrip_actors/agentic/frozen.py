@@ -25,7 +25,7 @@ class _Fixed:
         return self
 
     def __deepcopy__(self, _: object) -> Self:
-        return self  # all of it is fixed
+        return self  # all of it is immutable
 
 
 class Frozen(_Fixed, dict[str, Any]):

@@ -134,7 +134,7 @@ class CriticInput(FrozenModel, Generic[T, R]):
 
 
 class Decision(FrozenModel):
-    """What a critic says. A rejection has feedback (A-16); it is data, never an error (A-29)."""
+    """A critic's decision. A rejection has feedback (A-16); it is data, never an error (A-29)."""
 
     decision: Literal["ACCEPT", "REJECT"]
     feedback: Feedback | None = None
@@ -148,7 +148,7 @@ class Decision(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class AgentCallResult(Generic[O]):
-    """The result of one logical call of an agent, whatever attempts it took: one output, one `call_id` (A-32).
+    """The result of one logical call of an agent, for any number of attempts: one output, one `call_id` (A-32).
 
     `usage` counts the tokens of all attempts.
     """

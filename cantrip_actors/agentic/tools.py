@@ -20,7 +20,7 @@ from cantrip_actors import Gate
 __all__ = ["ToolFailed", "ToolRegistry", "UnknownTool", "as_json"]
 
 RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
-"""The gates that are the runtime's own."""
+"""The gates that the runtime provides itself."""
 
 Witness = Callable[[Exception], None]
 

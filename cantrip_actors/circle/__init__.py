@@ -1,4 +1,4 @@
-"""Gates at work, the standard gates, the mediums. Importing it makes the standard gates known by their names."""
+"""Mediums, standard gates, and how gates run. Importing this package registers the standard gates by name."""
 
 from cantrip_actors.circle.gate_call import GateError, run_gate
 from cantrip_actors.circle.gates.echo import echo

@@ -35,34 +35,34 @@ THREADS: Final = 256
 """Concurrent blocking gates in one event loop. They wait for disks and networks, so memory is what limits them."""
 
 LONGEST: Final = 10_000
-"""Characters of an error's message that reach the crystal."""
+"""Characters of an error's message that the crystal gets."""
 
 SHORT: Final = 100_000
-"""Characters of a result up to which no bound on values can be exceeded."""
+"""Characters of a result that is too short to exceed any bound on values."""
 
 _threads: Final = Threads("cantrip_actors.circle threads", THREADS)
 
 
 class GateError(Exception):
-    """Raise it in a gate to explain a failure in your own words: the observation is its message, without a type."""
+    """An expected failure that a gate raises: the observation is its message, without the type's name."""
 
 
-class InputNeeded(Exception):  # nothing is wrong
-    """A gate asks a person. `args` are the text, the JSON Schema of the answer, and the state that it continues with.
+class InputNeeded(Exception):  # it is a request, not an error
+    """Raised by a gate to ask a person. `args` are the question, the answer's JSON Schema, and a state to keep.
 
-    The gate has ended with that. It is called again once the person has answered, with `GateCall.inquiry`.
+    That ends the gate. Once the person has answered, it is called again with `GateCall.inquiry`.
     """
 
 
 async def run_gate(
     gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None, report: Report | None = None
 ) -> Observation | Inquired:
-    """Call the gate with `args` and its dependencies, and return the observation, or what it asks a person.
+    """Call the gate with `args` and its dependencies; return the observation, or the question that it asks a person.
 
-    `args` are those that `gate.check(call)` bound; `site` is for a function with a parameter for the call itself. An
-    async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled or
-    when `gate.timeout` (seconds) is over. The steps around the gate are not run here, but in `wrapped_call.py`.
-    `report` is called with what the gate raised, unless that is a GateError, which is meant for the entity alone.
+    `args` are the arguments bound by `gate.check(call)`; `site` is for a function with a parameter for the call itself.
+    An async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled
+    or when `gate.timeout` (seconds) is over. The steps around the gate run in `wrapped_call.py`, not here. `report` is
+    called with an exception of the gate, except for a GateError, which is meant for the entity alone.
 
     Raises only the cancellation of the entity.
     """
@@ -98,7 +98,10 @@ async def _call_in_time(gate: Gate, function: Callable[..., Any], args: Mapping[
 
 
 async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-    """Return the result as JSON, or a Failure from a thread: raised again here, an interrupt would be the program's."""
+    """Return the result as JSON, or a Failure that a thread raised.
+
+    A Failure is not raised again here, where an interrupt raised by the gate would interrupt the whole program.
+    """
     if gate.blocking:
         result = await _threads.attempt(partial(_work, partial(function, **args, **gate.dependencies)))
         return pictured(await result) if inspect.isawaitable(result) else result
@@ -109,7 +112,7 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
 
 
 def _work(function: partial[Any]) -> Any:
-    """Call a blocking gate, and turn a large or lazy result into JSON here too: that would block the loop as well."""
+    """Call a blocking gate; convert large and lazy results to JSON here too, because that would block the loop."""
     result = function()
     return result if inspect.isawaitable(result) else pictured(result)
 
@@ -118,13 +121,13 @@ def _explain_value(gate: Gate, problem: NotPlain) -> str:
     if isinstance(problem, TooLarge):
         return f"{gate.name} returned {problem}: ask it for less, or for a part; the gate did run"
     return (
-        f"{gate.name} returned {problem}, which is no JSON value: expected text, numbers, lists, dicts, dataclasses, "
-        "pydantic models or images; the gate did run"
+        f"{gate.name} returned {problem}, which is not a JSON value: expected text, numbers, lists, dicts, "
+        "dataclasses, pydantic models or images; the gate did run"
     )
 
 
 def explain(failure: BaseException) -> str:
-    """Return a failure as the entity reads it: a line for each error of a group, without traceback or host path."""
+    """Return a failure's text for the entity: a line for each error of a group, no traceback, no host path."""
     lines = list(dict.fromkeys(_line(leaf) for leaf in leaves(failure)))
     text = "\n".join(lines)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
@@ -133,7 +136,7 @@ def explain(failure: BaseException) -> str:
 def _line(failure: BaseException) -> str:
     name = type(failure).__name__
     if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
-        # its text has the whole path on the host; the entity knows which file it asked for
+        # its text has the full path on the host; the entity knows which file it asked for
         return f"{name}: {failure.strerror}: {_last_part(failure.filename)!r}"
     text = text_of(failure)
     if isinstance(failure, GateError) and text:

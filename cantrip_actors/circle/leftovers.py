@@ -1,16 +1,17 @@
 """End the leftovers of a dead process's sandboxes: running processes and folders.
 
 Sandboxed processes end with their host by the kernel's own means (`--die-with-parent`, PR_SET_PDEATHSIG). Those have
-gaps: a host that dies while bubblewrap starts leaves one half of it waiting for the other for ever, and the signal
-reaches the shell alone and not what it has started. So a watcher, a process of its own, waits for the host's end and
-then sweeps the host's folder. The first sandbox of a later process sweeps the folders that no watcher has swept.
+gaps: if the host dies while bubblewrap starts, one half of bubblewrap waits for the other forever; and the signal
+reaches the shell but not the processes that it has started. So a watcher, a process of its own, waits for the host's
+end and then sweeps the host's folder. The first sandbox of a later process sweeps the folders that no watcher has
+swept.
 
-A sweep finds processes by two things that they cannot change. The command line of a process that starts a sandbox
+A sweep finds processes by two properties that they cannot change. The command line of a process that starts a sandbox
 names its folder. A confined process has a filter of system calls and is in the session that the folder's file `session`
 names.
 
-This file runs as a program of its own (`python -I -S leftovers.py`): it imports the standard library only. Linux only,
-except `remove`, and `sweep`, which removes the folder alone elsewhere.
+This file runs as a program of its own (`python -I -S leftovers.py`), so it imports only the standard library. Linux
+only, except `remove`, and `sweep`, which elsewhere only removes the folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SESSION = "session"
 """The file in a sandbox's folder that identifies its session."""
 
 SETTLING = 0.5
-"""Seconds in which a process that is just being forked gets its own command line."""
+"""Seconds until a process that was just forked has its own command line."""
 
 DYING = 2.0
 """Seconds that killed processes may take to end."""
@@ -48,7 +49,7 @@ def watch(folder: Path) -> None:
 
 
 def record_session(folder: Path, leader: int) -> None:
-    """Write into a sandbox's folder which session its processes are in. The leader must not have been reaped."""
+    """Record in a sandbox's folder the session of its processes. The leader must not have been reaped yet."""
     (folder / SESSION).write_text(f"{leader} {_stat(leader)[_START]} {_system()}", encoding="ascii")
 
 
@@ -60,7 +61,7 @@ def sweep(folder: Path) -> None:
 
 
 def end_session(session: int) -> None:
-    """End all confined processes of a session. Its leader must not have been reaped: then no other has its number."""
+    """End all confined processes of a session. Its leader must not have been reaped, so that the id is not reused."""
     _end_all(None, {session})
 
 
@@ -71,10 +72,10 @@ def _end_all(folder: Path | None, sessions: set[int]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder of any depth, also if its owner has removed its own right to change it.
+    """Remove a folder of any depth, even if its owner has removed its own right to change it.
 
     It uses the system's own programs, which follow no link and support any depth. A killed process may still write for
-    a moment, so removal is tried more than once. Never raises: the rest is swept later.
+    a moment, so removal is tried more than once. Never raises: a later sweep removes the rest.
     """
     commands = [["/bin/rm", "-rf"]] if os.getuid() == 0 else [["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]]
     for _ in range(20):
@@ -86,11 +87,11 @@ def remove(path: Path) -> None:
 
 
 _STATE, _SESSION, _START = 0, 3, 19
-"""Where `_stat` has a process's state, its session, and the time of its start."""
+"""The positions of a process's state, session and start time in the fields of `_stat`."""
 
 
 def _sessions(folder: Path) -> Iterator[int]:
-    """Yield the sessions of a folder's sandboxes, except those whose number another process has now."""
+    """Yield the sessions of a folder's sandboxes, except those whose id another process has now."""
     for file in folder.glob(f"*/{SESSION}"):
         with contextlib.suppress(OSError, ValueError):
             session, start, system = file.read_text(encoding="ascii").split()
@@ -102,13 +103,13 @@ def _sessions(folder: Path) -> Iterator[int]:
 
 
 def _system() -> str:
-    """Return the scope of process ids: the boot of the machine and the namespace."""
+    """Return the scope of process ids: the machine's boot and the namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of a process's `stat` from its state on."""
+    """Return the fields of a process's `stat`, from its state on."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
@@ -121,7 +122,7 @@ def _remaining(folder: Path | None, sessions: set[int]) -> Iterator[int]:
         with contextlib.suppress(OSError):
             process = os.pidfd_open(pid)
             try:
-                # while the process lives its number is its own, and a later signal reaches no other
+                # the handle keeps the id from being reused, so a later signal reaches no other process
                 if _starts_sandbox(pid, folder) or _is_confined(pid, sessions):
                     yield process
             finally:
@@ -156,7 +157,7 @@ def _kill(processes: Iterator[int]) -> bool:
 
 
 def main(host: int, folder: Path) -> None:
-    """Wait until the host has ended, then sweep its folder: again for a process that was just being forked."""
+    """Wait until the host has ended, then sweep its folder; sweep again for a process that was just being forked."""
     with contextlib.suppress(ProcessLookupError):
         process = os.pidfd_open(host)
         if os.getppid() == host:

@@ -1,7 +1,8 @@
-"""A sandbox whose program waits for a gate in place, on a stack or in a process: what JavaScript and the shell share.
+"""The base of sandboxes whose program waits for a gate in place, on a stack or in a process: JavaScript and the shell.
 
-The program cannot be copied while it waits, so there is one suspension at a time, and none as bytes: after a crash the
-runtime loads the snapshot from before the turn and runs the turn again, with the recorded results of its gates.
+Such a program cannot be copied while it waits, so there is one suspension at a time and no snapshot of it. After a
+crash the runtime loads the snapshot from before the turn and runs the turn again, with the recorded results of its
+gates.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["LiveSandbox"]
 
 
 class LiveSandbox(ABC):
-    """One entity's program, which lives in this process or below it. A subclass runs it and undoes what it did."""
+    """One entity's program, which lives in this process or below it. A subclass runs it and undoes its changes."""
 
     def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         self.limits = limits
@@ -26,14 +27,14 @@ class LiveSandbox(ABC):
         self._pending: Suspended | None = None
         """The gate call that the program waits for."""
         self._left = 0.0
-        """Seconds that the program may still take."""
+        """Seconds of computing that the program has left."""
         self._calls = 0
         self._printed = 0
         self._output: list[str] = []
         self._gates_closed = False
         self._closed = False
         self._stepping = threading.Lock()
-        """Held while a step is made: a sandbox may be interrupted and closed meanwhile."""
+        """Held during a step, because another thread may interrupt or close the sandbox meanwhile."""
 
     @abstractmethod
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
@@ -48,7 +49,7 @@ class LiveSandbox(ABC):
         """End the program, and restore the sandbox from before the turn."""
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
-        """Run `code` until it calls a gate or ends. A program that is suspended is undone."""
+        """Run `code` until it calls a gate or ends. A program that is still suspended is undone first."""
         with self._stepping:
             self._check_open()
             if self._pending is not None:
@@ -62,15 +63,17 @@ class LiveSandbox(ABC):
         with self._stepping:
             self._check_open()
             if suspended is not self._pending:
-                raise ValueError("this program does not wait for an answer to that")
+                raise ValueError(
+                    "expected an answer to the gate call that the program waits for, got one to another call"
+                )
             self._pending = None
             self._left = min(self._left, self.limits.time)
             self._gates_closed = answer.closed
             return self._step(lambda: self._continue(answer))
 
     def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
-        """Raise ValueError: there are no images of suspended programs in this medium."""
-        raise ValueError("this medium has no images of suspended programs")
+        """Raise ValueError: this medium has no snapshots of suspended programs."""
+        raise ValueError("this medium has no snapshots of suspended programs")
 
     def _step(self, work: Callable[[], Stepped]) -> Stepped:
         try:
@@ -85,9 +88,9 @@ class LiveSandbox(ABC):
         return step
 
     def _call(self, name: str, bind: Callable[[ToolDefinition], Mapping[str, Any]]) -> Suspended | str:
-        """Return the suspension in a gate call, or the message of the error that the program gets instead.
+        """Return the suspension in a gate call, or the error message that the program gets instead.
 
-        `bind` gives the arguments, or raises ValueError. Raises LimitExceeded for one call too many.
+        `bind` returns the arguments or raises ValueError. Raises LimitExceeded if there were too many calls.
         """
         if self._gates_closed:
             return CLOSED

@@ -1,13 +1,12 @@
 """The contract of the mediums: how an entity's program runs in a sandbox, one pure step at a time.
 
 A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
-continues from there with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The
-gate runs in the event loop like any other, without a limit by the sandbox, while the program is a value
-(`Suspended.state`).
+continues with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The gate runs
+in the event loop like any other, without a limit by the sandbox, while the program is a value (`Suspended.state`).
 
-A step blocks, for as long as the program computes: call it in a thread. It is bounded: a program that exceeds a limit
-ends as `Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of
-the program is `Raised`, and what it had done before stays done.
+A step blocks while the program computes: call it in a thread. It is bounded: a program that exceeds a limit ends as
+`Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of the
+program ends it as `Raised`; its earlier effects stay.
 
 Sandboxes expose nothing of the host: no environment, no files, no network, no clock that was not passed in. A program
 reaches only its gates, and its arguments are untrusted data, checked against the gate's schema like a tool call.
@@ -53,21 +52,21 @@ __all__ = [
 
 
 class Sandbox(Protocol):
-    """One entity's program and its variables, which live on from turn to turn (CIRCLE-9). Not thread-safe."""
+    """One entity's program and its variables, which are kept from turn to turn (CIRCLE-9). Not thread-safe."""
 
     limits: Limits
-    """Those of the next step. `patience` may be set to another between steps: a program that was run again so far is
-    not held to account for how long that took."""
+    """The limits of the next step. The runtime may change `patience` between steps: time that a replay took does not
+    count against the program."""
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code`, with `variables` (JSON) set first. Blocks while it computes."""
         ...
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Continue after a gate, with its result as JSON or the text that the program catches as an exception.
+        """Continue after a gate, with its result as JSON or the text of the exception that the program gets.
 
-        With `answer.closed` the gates are closed from here on, as they are after `done` (D-003): the program runs to
-        its end, a call of a gate raises CLOSED inside it, and the step that comes back is no Suspended.
+        With `answer.closed` the gates are closed from here on, as after `done` (D-003): the program runs to its end, a
+        gate call raises CLOSED inside it, and the returned step is never Suspended.
         """
         ...
 
@@ -76,18 +75,18 @@ class Sandbox(Protocol):
         ...
 
     def dump(self) -> bytes | None:
-        """Return the sandbox between two turns as bytes; None if the medium cannot, so that its code is replayed."""
+        """Return a snapshot between two turns; None if the medium cannot make one, and programs must be replayed."""
         ...
 
     def load(self, image: bytes) -> None:
-        """Restore the sandbox from a `dump`. Raises ValueError for another engine's bytes, or a suspended program's."""
+        """Restore a `dump`. Raises ValueError for another engine's snapshot, or a suspended program's."""
         ...
 
     def resume(self, image: bytes) -> Suspended:
-        """Return the suspended program of a `Suspended.image`, ready for `answer`, if the medium can.
+        """Return the suspended program of a `Suspended.image`, ready for `answer`, if the medium supports that.
 
-        `load` the sandbox of the turn before first: it is what a limit rolls back to, and the image does not hold it
-        (each gate call would store it again). Raises ValueError for another engine's image, and for one of `dump`.
+        `load` the sandbox of the turn before first: a limit rolls back to it, and the image does not contain it (each
+        gate call would store it again). Raises ValueError for another engine's image, and for one of `dump`.
         """
         ...
 
@@ -97,11 +96,11 @@ class Sandbox(Protocol):
 
 
 class Medium(Protocol):
-    """A language that circles can have."""
+    """A language that circles can use."""
 
     name: str
     engine: str
-    """The engine and its version, to which snapshots are bound."""
+    """The engine and its version; snapshots are valid for that version only."""
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """Return the text for the entity: the language, its limits, and the gates as functions with signatures."""
@@ -116,7 +115,7 @@ class _Offer(NamedTuple):
     """A medium that is imported on first use, because its dependencies may not be installed."""
 
     path: str
-    """Its module in this package, and its class."""
+    """The module in this package, and the class in it."""
     needs: str
     extra: str
 
@@ -129,14 +128,14 @@ _OFFERS: Final = {
 
 
 def medium(name: str, jail: str | None = None) -> Medium:
-    """Return the medium of that name. Raises InvalidCantrip, saying what is missing, if it cannot be had here.
+    """Return the medium of that name. Raises InvalidCantrip, with what is missing, if it is not available here.
 
-    `jail` names what has to confine a shell; without it, the best that this machine has.
+    `jail` names the mechanism that must confine a shell; without it, the strongest one that works here is used.
     """
     if name not in _OFFERS:
         raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_OFFERS))}')
     if name == "shell" and sys.platform != "linux":
-        raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has nothing to confine a shell with')
+        raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has no mechanism that confines a shell')
     offer = _OFFERS[name]
     module, _, made = offer.path.rpartition(".")
     try:

@@ -1,9 +1,9 @@
 """Convert a gate's result to a JSON value: the form that the crystal reads and the loom stores (D-005).
 
-Nothing is lost and nothing is guessed. A value without a JSON form is converted to its nearest one (NaN to "NaN", a
+Nothing is lost and nothing is guessed. A value without a JSON form is converted to the nearest one (NaN to "NaN", a
 date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in the
-result it is. The result shares nothing with the gate's value: a list that the gate changes later does not change the
-loom. An image becomes its handle, and `pictured` also returns the images.
+result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
+image becomes its handle, and `pictured` also returns the images.
 
 This file is pure, but it runs user code (a property, a serializer, a generator), so its callers are boundaries
 (`gate_call.py`).
@@ -80,14 +80,14 @@ def is_plain(value: object) -> bool:
 
 
 class Pictured(NamedTuple):
-    """A value as JSON, and the images whose handles are in it."""
+    """A value as JSON, and the images whose handles it contains."""
 
     value: Any
     images: tuple[File, ...]
 
 
 def pictured(value: object) -> Any:
-    """Like `plain`, but return a `Pictured` if the value has images, each of them once."""
+    """Like `plain`, but return a `Pictured` if the value contains images; each image is listed once."""
     walk = Conversion(is_result=True)
     made = walk.visit(value)
     return Pictured(made, tuple(walk.images)) if walk.images else made
@@ -96,7 +96,7 @@ def pictured(value: object) -> Any:
 def _whole(value: int) -> int | str:
     if _LEAST <= value <= _MOST:
         return value
-    return hex(value) if value.bit_length() > 10_000 else str(value)  # Python refuses the decimal digits of huge ones
+    return hex(value) if value.bit_length() > 10_000 else str(value)  # Python writes no huge decimals
 
 
 def _real(value: float) -> float | str:
@@ -116,7 +116,7 @@ def _bytes(value: bytes | bytearray | memoryview) -> Any:
 class Conversion(Meter):
     """The conversion of one value, or of several values that share the bounds.
 
-    It tracks how much it has made, and the containers of the current value, to find cycles.
+    It counts what it has converted, and tracks the enclosing containers, to find cycles.
     """
 
     __slots__ = ("_above", "_where", "images")
@@ -128,7 +128,7 @@ class Conversion(Meter):
         self._where: list[str] = []
 
     def visit(self, value: Any, depth: int = 0) -> Any:
-        """Return a value as JSON that is `depth` levels below the one that is converted. Raises NotPlain."""
+        """Return a value, `depth` levels below the converted one, as JSON. Raises NotPlain."""
         self.count()
         simple = _SIMPLE.get(type(value))
         if simple is not None:
@@ -146,7 +146,7 @@ class Conversion(Meter):
     def _simple(self, made: Any) -> Any:
         if type(made) is str:
             self.count_text(made)
-        elif type(made) is dict:  # bytes that are no text
+        elif type(made) is dict:  # bytes that are not text
             self.count_text(made["base64"])
         return made
 
@@ -160,16 +160,16 @@ class Conversion(Meter):
             return self.visit(value.value, depth)
         if isinstance(value, (str, int, float)):
             return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
-        if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
+        if isinstance(value, (set, frozenset)):  # sorted, so that the order is the same in every process
             return sorted(self._items(value, depth), key=as_text)
         if isinstance(value, (list, tuple, range, deque, KeysView, ValuesView, ItemsView, Iterator)):
             return self._items(value, depth)
         if isinstance(value, (AsyncIterable, Awaitable)):
-            raise NotPlain(f"a {type(value).__name__} that nobody has awaited{self._place()}")
+            raise NotPlain(f"a {type(value).__name__} that was never awaited{self._place()}")
         return self._other(value, depth)
 
     def _other(self, value: Any, depth: int) -> Any:
-        """Convert values with fields, and those that pydantic can write: dates, paths, UUIDs, decimals, addresses."""
+        """Convert a value with fields, or one that pydantic can write: dates, paths, UUIDs, decimals, addresses."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
         if isinstance(value, os.PathLike):
@@ -178,7 +178,7 @@ class Conversion(Meter):
             made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             if isinstance(value, Iterable) and not isinstance(value, type):
-                return self._items(value, depth)  # arrays of what only this file can write
+                return self._items(value, depth)  # an array whose items only this file can convert
             raise NotPlain(f"a {type(value).__name__}{self._place()}") from error
         return self.visit(made, depth)
 
@@ -203,7 +203,7 @@ class Conversion(Meter):
         return made
 
     def _key(self, key: object) -> str:
-        if is_over(key, LONGEST_KEY):  # one that shares its parts is huge once it is written out
+        if is_over(key, LONGEST_KEY):  # a key made of shared parts can be huge when written out
             raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:
             (made,) = to_jsonable_python({key: None})

@@ -1,11 +1,11 @@
 """Temporary folders of sandboxes, which do not outlive their process.
 
-Each process has one folder, with one inside for each sandbox. It holds a lock on the folder while it lives, which the
-kernel releases however the process ends. So an unlocked folder has no owner, and a later process of the same user
-sweeps such folders before it makes its first one (`leftovers.py`). (Programs that clean temporary folders skip locked
-ones, too.) An orderly end removes the folder; if processes run in it, a watcher removes it.
+Each process has one folder, with one inside for each sandbox. The process holds a lock on the folder while it lives,
+and the kernel releases the lock however the process ends. So an unlocked folder has no owner, and a later process of
+the same user sweeps such folders before it makes its first one (`leftovers.py`). (Programs that clean temporary folders
+skip locked ones, too.) An orderly end removes the folder; if processes run in it, a watcher removes it.
 
-POSIX only: elsewhere nothing here needs a folder.
+POSIX only: elsewhere no sandbox needs a folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["folder", "remove", "watch"]
 
 PREFIX: Final = "cantrip-sandboxes-"
 _MODE: Final = 0o711
-"""Other users may pass through: a shell may have a user of its own."""
+"""Other users may pass through, because a shell may have a user of its own."""
 
 
 @dataclass
@@ -44,12 +44,12 @@ _own = _Own()
 
 
 def folder(purpose: str) -> Path:
-    """Return a new, empty folder, mode 0711, that is removed when this process has ended, by whatever end.
+    """Return a new, empty folder, mode 0711, that is removed when this process ends, however it ends.
 
     Release it with `remove`. Blocks: the first call sweeps the folders of dead processes. Raises OSError.
     """
     with _own.changing:
-        if _own.process != os.getpid():  # a forked process has its own
+        if _own.process != os.getpid():  # a forked process needs its own
             _own.process, _own.path, _own.lock = os.getpid(), None, None
         if _own.path is None or not _own.path.exists():
             _sweep(Path(tempfile.gettempdir()))
@@ -71,7 +71,7 @@ def watch() -> None:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """Return a new folder under a lock. Another process may sweep it before it is locked: then it makes another."""
+    """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = _lock_on(path)
@@ -81,7 +81,7 @@ def _locked_folder() -> tuple[Path, int]:
 
 
 def _lock_on(path: Path) -> int | None:
-    """Lock a folder of this user's. Returns None if another process has the lock, or if it is no such folder."""
+    """Lock a folder of this user's. Returns None if another process holds the lock, or if there is no such folder."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""What one step of a program may use, and the ways in which it ends: values that every medium and its workers know.
+"""The limits of a program's step, and the values that a step returns, for every medium and its workers.
 
-The contract of the mediums is in `medium.py`. This file imports little, because processes of workers import it.
+The contract of the mediums is in `medium.py`. This file imports little, because worker processes import it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CLOSED: Final = "done was called before: no gate can be called any more"
 """The error that a program catches if it calls a gate after `done` (D-003)."""
 
 PATIENCE: Final = 10
-"""How many times as long as at first a program may take when it is run again."""
+"""The factor on a program's time when it is replayed."""
 
 Limit = Literal["seconds", "memory", "gate_calls", "recursion", "disk", "interrupted", "crash"]
-"""A limit that a program can exceed: a field of `Limits`, or one that the engine or the runtime sets."""
+"""The name of a limit that a program can exceed: a field of `Limits`, or one that the engine or the runtime sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Limits:
     gate_calls: int = 100
 
     patience: int = 1
-    """Times the seconds that a program may take."""
+    """The factor on the seconds that a program may take."""
 
     @property
     def time(self) -> float:
@@ -55,13 +55,13 @@ class Limits:
         return self.patience * self.seconds
 
     def again(self) -> Limits:
-        """Return the limits for a program that ended before and is run again: the machine may be busier now."""
+        """Return the limits for the replay of a program that ended before: the machine may be busier now."""
         return replace(self, patience=PATIENCE)
 
     @classmethod
     @lru_cache(maxsize=64)
     def under(cls, wards: Wards) -> Limits:
-        """Return the usual limits under `wards`: the smaller one of each (D-009)."""
+        """Return the default limits under `wards`: the smaller value of each (D-009)."""
         usual = cls()
         return cls(
             seconds=min(usual.seconds, wards.max_compute or usual.seconds),
@@ -90,8 +90,9 @@ _WORDS: Final[dict[Limit, str]] = {
 class Suspended:
     """The program calls a gate and waits. `state` is for `answer`, and opaque otherwise.
 
-    `args` are those given by name; positional ones have been given their names by the gate's definition. `output` is
-    the text printed since the step began. `image`, if the medium can make one, is the whole suspended program as bytes.
+    `args` are given by name; positional arguments have received their names from the gate's definition. `output` is the
+    text printed since the step began. `image`, if the medium can make one, is a snapshot of the whole suspended
+    program.
     """
 
     gate: str
@@ -111,7 +112,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception left the program: its type, its message, where in the program. Variables set before are kept."""
+    """An exception left the program: its type, message, and place in the program. Variables set before are kept."""
 
     error: str
     output: str = ""
@@ -132,13 +133,13 @@ Stepped = Suspended | Finished | Raised | Exceeded
 
 
 class LimitExceeded(Exception):
-    """Raised inside a step if the program exceeds a limit; the step undoes the turn and returns Exceeded."""
+    """Raised inside a step when the program exceeds a limit; the step undoes the turn and returns Exceeded."""
 
     def __init__(self, limit: Limit, text: str | None = None) -> None:
         super().__init__(limit)
         self.limit = limit
         self.text = text
-        """The text for the entity, if it is not that of `Limits.exceeded`."""
+        """The text for the entity, if it differs from `Limits.exceeded`."""
 
     def ended(self, limits: Limits, output: str) -> Exceeded:
         """Return how the step ended."""

@@ -1,4 +1,4 @@
-"""Parse programs of entities with tree-sitter, in bounded time: the text is whatever the entity wrote."""
+"""Parse programs of entities with tree-sitter, in bounded time, because the text is untrusted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tree_sitter import Language, Node, Parser
 __all__ = ["LONGEST", "parse"]
 
 LONGEST: Final = 200_000
-"""Bytes of a program that are parsed at most. A usual one takes half a microsecond for each."""
+"""The most bytes of a program that are parsed. A usual program takes half a microsecond per byte."""
 
 SECONDS: Final = 0.1
-"""Seconds of processor that parsing may take: there are texts that would take minutes."""
+"""CPU seconds that parsing may take: some texts would take minutes."""
 
 _CHUNK: Final = 65536
 
 
 def parse(language: Language, source: bytes) -> Node | None:
-    """Return the root of the program's syntax tree; None for a text that is too long, or takes too long to parse."""
+    """Return the root of the program's syntax tree; None if the text is too long or takes too long to parse."""
     if len(source) > LONGEST:
         return None
     ends = time.thread_time() + SECONDS
@@ -32,5 +32,5 @@ def parse(language: Language, source: bytes) -> Node | None:
 
     try:
         return Parser(language).parse(read, progress_callback=is_late).root_node
-    except ValueError:  # it was late
+    except ValueError:  # parsing was stopped because it took too long
         return None

@@ -1,4 +1,4 @@
-"""Run a gate with the steps around it: one wrapper inside the other, and out again (F-41, F-43).
+"""Run a gate with the steps around it: from the outermost wrapper inwards, and out again (F-41, F-43).
 
 An exception of a step does not crash the entity: before the gate it refuses the call, so that a broken check fails
 closed; after it the entity reads that its call ran and that the check failed. An error stays an error, whatever a later
@@ -25,9 +25,9 @@ __all__ = ["run_wrapped"]
 
 
 async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation | Inquired:
-    """Run the part of a wrapped call that `run` names: the checks before it, the gate, or the steps after it.
+    """Run the part of a wrapped call that `run` names: the checks before the gate, the gate, or the steps after it.
 
-    `report` is called with the exceptions of a step or the gate. Raises as `run_gate` does.
+    `report` is called with an exception of a step or the gate. Raises as `run_gate` does.
     """
     if run.checks:
         return await _check(run.gate.wrappers, site, report)
@@ -38,7 +38,7 @@ async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) ->
 
 
 async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | None) -> Observation:
-    """Run the steps before a call, then the condition of `ask_first`. Wrappers that were passed see a refusal."""
+    """Run the steps before a call, then the condition of `ask_first`. Wrappers that already ran also see a refusal."""
     why = None
     for passed, wrapper in enumerate(wrappers):
         for step in wrapper.pre:
@@ -69,7 +69,7 @@ def _observation(site: GateCall, result: Any, *, is_error: bool = False) -> Obse
 
 
 async def _answer(site: GateCall, report: Report | None, step: Callable[..., Any], *given: Any) -> Any:
-    """Return what a step returns, or the Failure that it raises, which is reported."""
+    """Return the result of a step, or the Failure that it raised, which is also reported."""
     answer = attempt_now(lambda: step(*given))
     if inspect.isawaitable(answer):
         awaitable = answer

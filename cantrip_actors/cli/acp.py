@@ -36,7 +36,7 @@ def acp(
     """
     from cantrip_actors.acp.stdio import take_standard_streams
 
-    messages, answers = (None, None) if check else take_standard_streams()  # before any code of the user's
+    messages, answers = (None, None) if check else take_standard_streams()  # before any code of the user runs
     with report_errors(json=False, loom=loom):
         from functools import partial
 

@@ -101,7 +101,7 @@ def options(
         LogFormat | None, typer.Option("--log-format", help="Log lines for people, or as JSON; to standard error.")
     ] = None,
 ) -> None:
-    """Set what holds for every command."""
+    """Set the options that apply to every command."""
     logs.level, logs.form = log_level, log_format
 
 
@@ -143,7 +143,7 @@ def cast_(
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
-            remember(loom, cantrip, recipe)  # to continue with it, if this process dies
+            remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
             return with_thread(await runtime.cast(cantrip, given, context=data))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)

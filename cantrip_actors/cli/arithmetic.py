@@ -1,7 +1,7 @@
 """The command `arithmetic`: a task of the Arithmetic domain (`agentic/`), as `cantrip arithmetic "12 * 7"`.
 
-Planner, worker and critic are plain functions, or a crystal plays all of them. Either way the run is an entity with
-its steps in the loom. A crystal that plays the critic may accept a wrong number, so the domain's own critic checks the
+Planner, worker and critic are plain functions, or a crystal plays all of them. Either way the run is an entity with its
+steps in the loom. A crystal that plays the critic may accept a wrong number, so the domain's own critic checks the
 answer as well. Exit codes: 0 accepted, 1 rejected or failed, else as usual.
 """
 
@@ -47,7 +47,7 @@ app = typer.Typer(rich_markup_mode=None)
         'cantrip arithmetic "12 * 7" --crystal anthropic:claude-sonnet-4-5',
         'cantrip arithmetic "2 + 3" --local',
     ),
-    context_settings={"ignore_unknown_options": True},  # "-3 - 4" is no option
+    context_settings={"ignore_unknown_options": True},  # "-3 - 4" is not an option
 )
 def arithmetic(
     expression: Annotated[
@@ -118,7 +118,7 @@ def _player(crystal: str | None, model: Path | None, *, local: bool) -> Iterator
 
 
 def _check(response: dict[str, Any]) -> dict[str, Any]:
-    """Return the run's decision; if that is to accept, the decision of the domain's own critic."""
+    """Return the run's decision; if it is to accept, the decision of the domain's own critic."""
     from cantrip_actors.agentic.arithmetic import ArithmeticCriticInput, critique
 
     said: dict[str, Any] = response["critic_decision"]

@@ -123,7 +123,7 @@ async def _work(
     from cantrip_actors.cli.sealed import seal_key
     from cantrip_actors.observe import Telemetry
 
-    is_traced = "opentelemetry" in sys.modules  # as with `opentelemetry-instrument`
+    is_traced = "opentelemetry" in sys.modules  # true under `opentelemetry-instrument`
     telemetry = Telemetry(otel=is_traced) if is_traced or health is not None else None
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
     opening = Runtime.open(
@@ -182,7 +182,7 @@ _ADDRESS = re.compile(r"auto|local|ray://.+|[\w.-]+:\d+")
 
 
 class _Up(TyperCommand):
-    """A command whose `--ray` stands for `--ray=auto` where no address follows."""
+    """A command whose `--ray` means `--ray=auto` if no address follows."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -226,7 +226,7 @@ def up(
     with report_errors(json=False, loom=loom):
         from cantrip_actors.cli.offered_cantrips import offered_cantrips
 
-        offered_cantrips(loom, recipes or ())  # a mistake in a recipe is one message, and not one a worker
+        offered_cantrips(loom, recipes or ())  # a mistake in a recipe is reported once, not once per worker
         if ray is not None:
             from cantrip_actors.cli.ray_cluster import run_over_ray
 
@@ -268,7 +268,7 @@ def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subp
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # ctrl-C is for this process alone
+        start_new_session=True,  # ctrl-C is only for this process
     )
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: options, exit codes, errors, how they run an entity and print its answer.
+"""The common part of all commands: options, exit codes, errors, running an entity and printing its answer.
 
 Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
 """
@@ -70,7 +70,7 @@ CODES = (
 
 
 def examples(*lines: str) -> str:
-    r"""Return examples for the end of a help text; the sign for `\b` keeps their lines apart."""
+    r"""Return examples for the end of a help text; the mark `\b` keeps their lines apart."""
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
@@ -82,7 +82,7 @@ class Backend(StrEnum):
 
 
 class Unattended(StrEnum):
-    """What a request to a person does if there is no terminal to ask at."""
+    """How a request to a person is handled without a terminal."""
 
     wait = "wait"
     deny = "deny"
@@ -137,7 +137,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
         elif json:
             output.print_json(output.error_json(error, loom))
         else:
-            text = str(error).replace("\n", "\n  ")  # what an error quotes begins no line of ours
+            text = str(error).replace("\n", "\n  ")  # quoted text must not begin a line of ours
             output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
                 thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
@@ -147,7 +147,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
 
 @contextmanager
 def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
-    """Open a loom for the block; yield it and what finds ids in it. Without its key a sealed loom is not checked."""
+    """Open a loom for the block; yield it with a finder of ids. Without its key a sealed loom is not checked."""
     with report_errors(json=json, loom=url), ExitStack() as stack:
         from cantrip_actors import LoomError, open_loom
         from cantrip_actors.cli.errors import LoomUnusable
@@ -173,10 +173,11 @@ def run(
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
 
-    Requests to people are asked at the terminal; without one their ids are printed, or they are denied, as `unattended`
-    says. If it is None, they are left to other processes. The request with `request_id` belongs to the run as well.
+    The person at the terminal is asked about requests; without a terminal their ids are printed, or they are denied, as
+    `unattended` says. If it is None, other processes decide them. The request with `request_id` also belongs to the
+    run.
 
-    Raises Interrupted, LoomUnusable, and what `work` raises.
+    Raises Interrupted, LoomUnusable, and any error of `work`.
     """
     from cantrip_actors.cli import session, watch
 
@@ -201,7 +202,7 @@ def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: b
 
 
 def with_thread(episode: Episode) -> Episode:
-    """Return the episode with its thread read: a closed loom cannot be asked."""
+    """Return the episode with its thread read, because a closed loom cannot be read."""
     assert episode.thread is not None
     return episode
 
@@ -292,7 +293,7 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
     """Return the intent, with its images and files after it if there are any. Raises InvalidIntent, InvalidFile."""
     from cantrip_actors import File, Image, InvalidIntent
 
-    if any("\udc80" <= sign <= "\udcff" for sign in intent):  # how Python hands on bytes that it cannot read
+    if any("\udc80" <= sign <= "\udcff" for sign in intent):  # this is how Python passes on bytes that it cannot decode
         raise InvalidIntent(f"intent: expected a text in {sys.getfilesystemencoding()}, got {os.fsencode(intent)!r}")
     pictures = [Image.at(one) if one.startswith("https://") else Image.read(one) for one in images or ()]
     others = [File.at(one) if one.startswith("https://") else File.read(one) for one in files or ()]

@@ -1,4 +1,4 @@
-"""The command `cantrip crashes`: crash reports of a service that runs, or of a folder."""
+"""The command `cantrip crashes`: crash reports of a running service, or in a folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def crashes(
         if as_json:
             output.print_json(chosen[0])
         else:
-            output.print_lines(_whole(chosen[0]))
+            output.print_lines(_report_lines(chosen[0]))
 
 
 def _of_folder(folder: Path) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def _of_folder(folder: Path) -> list[dict[str, Any]]:
 
 
 def ask_service(url: str, token: str, path: str) -> Any:
-    """Return what a service answers to a GET of its API. Raises typer.BadParameter if it does not."""
+    """Return a service's answer to a GET of its API. Raises typer.BadParameter if there is none."""
     import httpx
 
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -78,7 +78,7 @@ def _line(report: dict[str, Any]) -> Text:
     return line
 
 
-def _whole(report: dict[str, Any]) -> Iterator[str]:
+def _report_lines(report: dict[str, Any]) -> Iterator[str]:
     long = ("events", "traceback", "leaves", "versions")
     for name, value in report.items():
         if name not in long:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 LARGEST = 5_000_000
-"""Bytes of a document: a sandbox of 64 MiB holds that, with its pieces."""
+"""The most bytes of a document: a sandbox of 64 MiB has room for them and their pieces."""
 
 Pace = Annotated[
     float | None,

@@ -29,7 +29,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.output import one_line
 from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, seal_key, write_heads
 
@@ -262,7 +262,7 @@ def _dispatches(folder: Path, *, json: bool, key: Path | None = None) -> Iterato
 
 
 def _find(logs: Dispatches, typed: str) -> str:
-    """Return the id of a dispatch by the whole id, or a part that no other has."""
+    """Return the id of a dispatch by its whole id, or a unique part of it."""
     from cantrip_actors.dispatch import UnknownDispatch
 
     ids = logs.ids()

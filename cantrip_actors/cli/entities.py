@@ -326,7 +326,7 @@ def _find_living(loom: Loom, name: str) -> str:
 def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
     """Return the id of the entity that an intent is for; with a key, also of one that has ended.
 
-    An ended entity takes nothing, but what was sent to it with that key may be asked for again. Raises UnknownId.
+    An ended entity takes no intents, but the answer to an earlier one may be asked for with its key. Raises UnknownId.
     """
     from cantrip_actors.cli.loom_views import Finder
 
@@ -334,7 +334,7 @@ def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
 
 
 async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | None, recipe: Path | None) -> Entity:
-    """Load an entity with its cantrip, unless another process runs it: that one answers, with the cantrip that it has.
+    """Load an entity with its cantrip, unless another process runs it: that one answers, with its own cantrip.
 
     Raises UnknownRecipe; Held if a recipe was given for an entity that another process runs.
     """

@@ -1,4 +1,4 @@
-"""The errors of the command line, and which errors are a mistake of the person who typed the command."""
+"""The errors of the command line, and the test whether an error is the user's mistake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoomUnusable(LoomError):
 
 
 class UnknownId(LoomError):
-    """An id that names nothing in the loom, or more than one thing."""
+    """An id that matches nothing in the loom, or more than one thing."""
 
 
 class UnknownRecipe(InvalidCantrip):
@@ -41,7 +41,7 @@ class UnknownRecipe(InvalidCantrip):
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
-    if isinstance(error, ValueError):  # it says what was given and what was expected
+    if isinstance(error, ValueError):  # its message says what was given and what was expected
         return True
     from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
 

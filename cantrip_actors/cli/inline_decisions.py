@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
-from cantrip_actors.cli.deciding import door, login
+from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.output import as_json, print_note, short
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
@@ -46,7 +46,7 @@ def parse_answer(text: str, schema: Any) -> Any:
 
 
 def request_lines(request: Request, name: str | None) -> Iterator[str]:
-    """Yield what a person reads of a request before deciding it: all of it, without control characters."""
+    """Yield everything that a person needs to read about a request before deciding it, without control characters."""
     who = printable(name or short(request.entity or request.id))
     text = "\n  ".join(map(printable, request.text.splitlines()))
     if request.kind == "question":
@@ -94,7 +94,7 @@ async def attend(
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
 
-    `also` is the id of a request that belongs to the run and to no entity: that of its dispatch.
+    `also` is the id of a request that belongs to the run and to no entity: its dispatch's.
     """
     by = login()
     keyboard = Keyboard() if _has_terminal() else None
@@ -124,12 +124,12 @@ async def attend(
 
 
 def _has_terminal() -> bool:
-    """Return whether a person can be asked: a job in the background of a shell may not read its terminal."""
+    """Return whether a person can be asked: a shell's background job may not read its terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # it is the terminal of another session
+    except OSError:  # the terminal belongs to another session
         return False
 
 

@@ -1,4 +1,4 @@
-"""Log lines of the command line: `--log-level`, `--log-format`, and what is redacted in them."""
+"""Log lines of the command line: `--log-level`, `--log-format`, and redaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """From which level on lines are logged."""
+    """The lowest level of lines that are logged."""
 
     debug = "debug"
     info = "info"
@@ -35,7 +35,7 @@ class LogLevel(StrEnum):
 
 @dataclass
 class Logs:
-    """What the options before the command say about log lines."""
+    """The settings of log lines that the options before the command give."""
 
     level: LogLevel | None = None
     form: LogFormat | None = None
@@ -58,7 +58,7 @@ def configure_logs(*, whole: bool = False) -> None:
     warnings.simplefilter("ignore", LethalTrifecta)  # the runtime reports it, without a line of our code
     out = bare(sys.stderr)
     console = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_plain_traceback
+        colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"), exception_formatter=_write_plain_traceback
     )
     if whole or logs.form is not None or logs.level is not None:
         from cantrip_actors.observe.lines import configure
@@ -81,13 +81,13 @@ def configure_logs(*, whole: bool = False) -> None:
 
 
 def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make the texts of a report printable: its colours go to the terminal as they are."""
+    """Make the texts of a report printable, because its colours go to the terminal unchanged."""
     from cantrip_actors.cli.terminal import printable
 
     return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
-def _plain_traceback(to: TextIO, error: Any) -> None:
+def _write_plain_traceback(to: TextIO, error: Any) -> None:
     """Write a traceback without the values of variables: secrets may be among them."""
     import structlog
 
@@ -99,6 +99,6 @@ def _plain_traceback(to: TextIO, error: Any) -> None:
 
 
 def secrets_of_environment() -> dict[str, str]:
-    """Return the environment's variables that are named like a secret."""
+    """Return the environment's variables whose names suggest a secret."""
     # a shorter value is a setting (`true`, a number) more often than a secret
     return {name: value for name, value in os.environ.items() if _SAYS_SO.search(name) and len(value.strip()) >= 8}

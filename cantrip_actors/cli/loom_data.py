@@ -1,4 +1,4 @@
-"""The commands of `cantrip loom` that delete, keep and mend: forget, prune, backup, compact, migrate, repair."""
+"""The commands of `cantrip loom` that delete, copy and repair: forget, prune, backup, compact, migrate, repair."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file: SQLite, or JSONL if it ends in .jsonl.")],
     as_json: Json = False,
 ) -> None:
-    """Copy a loom that is in use, as it is at one moment, and verify the copy."""
+    """Copy a loom in use, as it is at one moment, and verify the copy."""
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.cli.loom import show_verification
         from cantrip_actors.loom import backup_loom
@@ -91,7 +91,7 @@ def backup(
 
 @app.command("compact", epilog=examples("cantrip loom compact sqlite:loom.db"))
 def compact(url: Place, as_json: Json = False) -> None:
-    """Delete blobs that nothing refers to, keys of mail that are older than a week, and free space."""
+    """Delete blobs without references and keys of mail that are older than a week, and free space."""
     with report_errors(json=as_json, loom=url):
         from dataclasses import asdict
 
@@ -112,7 +112,7 @@ def migrate(
     in_place: Annotated[bool, typer.Option("--in-place", help="Keep no copy of the earlier tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the tables of an earlier version into the present ones; a copy of them is kept."""
+    """Upgrade the tables of an earlier version to the current one; a copy of them is kept."""
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import open_store
 
@@ -133,7 +133,7 @@ def migrate(
 
 @app.command("repair", epilog=examples("cantrip loom repair sqlite:loom.db"))
 def repair(url: Place, as_json: Json = False) -> None:
-    """Write a damaged loom anew, without what is damaged; a copy of its files is kept."""
+    """Rewrite a damaged loom without its damaged parts; a copy of its files is kept."""
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import repair_loom
 

@@ -83,7 +83,7 @@ def export(
         if form is Format.pairs and id is not None:
             raise typer.BadParameter("pairs are made from a whole loom: leave it out", param_hint="ID")
         if form is Format.html and as_json:
-            raise typer.BadParameter("a page is no JSON", param_hint="--json")
+            raise typer.BadParameter("a page is not JSON", param_hint="--json")
         last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
         seen = _redacted(opened, as_it_is=as_it_is, show_images=not without_images)
         pieces = _pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
@@ -236,7 +236,7 @@ def _statistics_lines(counted: Tally) -> Iterator[str]:
 
 
 def _redacted(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
-    """Return the loom without secrets, unless it is wanted as it is, and without images if they are not wanted."""
+    """Return the loom without secrets, unless `as_it_is`, and with images if `show_images`."""
     from cantrip_actors.loom.redaction import redacted_loom
     from cantrip_actors.redact.redactor import Redactor
 

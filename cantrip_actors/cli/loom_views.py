@@ -44,18 +44,19 @@ WIDEST = 500
 """Characters of a line that are shown if texts are cut."""
 
 MANY_TURNS = 24
-"""Turns of an entity that a tree shows one by one; of more, it shows the first, the last and those with branches."""
+"""The most turns of an entity that a tree shows one by one; of more, it shows the first, the last and those with
+branches."""
 
 
 class Found(NamedTuple):
-    """The turn or entity that an id names."""
+    """The turn or entity that a typed id names."""
 
     kind: Literal["turn", "entity"]
     id: str
 
 
 class Finder:
-    """Finds ids by what people type: a name, a whole id, or a part that no other id begins or ends with."""
+    """Finds ids by typed text: a name, a whole id, or a part that no other id begins or ends with."""
 
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
@@ -180,7 +181,7 @@ def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
     row = entity_row(loom, header)
     intents = intents_in(loom.records(header.entity_id))
     if row["state"] in ("terminated", "truncated", "failed", "interrupted") and not loom.is_over(header.entity_id):
-        row["state"] = IDLE  # however its last episode ended, it waits for the next intent
+        row["state"] = IDLE  # whatever its last episode's end, it waits for the next intent
     return {
         **row,
         "intents": len(intents),
@@ -226,7 +227,7 @@ def moves_table(moves: Iterable[Move]) -> Iterator[Text]:
 
 
 def tree(loom: Loom, roots: Iterable[str] | None = None, width: int = 120) -> Iterator[Text]:
-    """Yield entities with their turns; children and forks are below the turn that they come from."""
+    """Yield entities with their turns; children and forks are below the turn that they came from."""
     if roots is None:
         roots = [header.entity_id for header in loom.headers() if header.parent_turn is None]
     return draw(_entity(loom, root, width) for root in roots)
@@ -280,7 +281,7 @@ def _turn_line(turn: Turn, width: int) -> Text:
 
 
 def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
-    """Return the same tree for programs: an entity, its turns, and below each turn the entities that come from it."""
+    """Return the same tree for programs: an entity, its turns, and below each turn the entities that it led to."""
     return {
         **entity_row(loom, loom.header(entity)),
         "turns": [

@@ -27,10 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")  # a terminal that cannot show a sign gets another, not a crash
+                stream.reconfigure(
+                    errors="replace"
+                )  # a terminal that lacks a character gets a replacement instead of a crash
         guard_terminals()
         app(args=None if arguments is None else list(arguments), prog_name="cantrip")
-    except KeyboardInterrupt:  # asyncio puts Python's own handler back when a cast is over
+    except KeyboardInterrupt:  # asyncio restores Python's own handler when a cast is over
         _leave(signal.SIGINT, None)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -49,7 +51,7 @@ def _replace_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115  # as long as we live
 

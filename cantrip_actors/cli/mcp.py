@@ -1,4 +1,4 @@
-"""`cantrip mcp`: cantrips as tools of an MCP server. What it needs is imported when it runs."""
+"""`cantrip mcp`: cantrips as tools of an MCP server. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 @app.callback()
 def mcp() -> None:
-    """Keep the group a group, also while it has one command."""
+    """Keep this a group even with a single command."""
 
 
 @app.command("serve", epilog=examples("cantrip mcp notes.yaml --loom sqlite:loom.db", "cantrip mcp notes.yaml --http"))
@@ -74,7 +74,7 @@ def serve(
     """
     from cantrip_actors.acp.stdio import Messages, take_standard_streams
 
-    streams = None if http else take_standard_streams()  # before any code of the user's
+    streams = None if http else take_standard_streams()  # before any code of the user runs
     with report_errors(json=False, loom=loom):
         from functools import partial
 

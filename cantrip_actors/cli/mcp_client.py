@@ -175,7 +175,7 @@ def _server(target: str, token_env: str | None) -> McpServer:
 
 
 def _login_of(target: str) -> OAuth | None:
-    """Return the login at a URL, if somebody has logged in there."""
+    """Return the login at a URL, if there is one."""
     from cantrip_actors.mcp.oauth import file_of, oauth
 
     given = oauth()
@@ -183,4 +183,4 @@ def _login_of(target: str) -> OAuth | None:
 
 
 async def _no_call(*_: Any) -> None:
-    """Nothing: gates that are only listed are not called."""
+    """Do nothing: gates that are only listed are not called."""

@@ -1,4 +1,4 @@
-"""The output of the command line: the answer on standard output, everything about it on standard error.
+"""The output of the command line: the answer on standard output, everything else on standard error.
 
 So `answer=$(cantrip cast …)` holds the answer alone. With `--json` standard output is one JSON value, whatever happens;
 `docs/cli.md` has its fields, which only grow.
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 
-def as_json(said: Any, *, indent: bool = False) -> str:
-    """Return `said` as JSON, even what orjson cannot write: big whole numbers, lone surrogates, unknown objects."""
+def as_json(value: Any, *, indent: bool = False) -> str:
+    """Return `value` as JSON, even if orjson cannot write it: big whole numbers, lone surrogates, unknown objects."""
     import orjson
 
     try:
-        return orjson.dumps(said, default=_default, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+        return orjson.dumps(value, default=_default, option=orjson.OPT_INDENT_2 if indent else 0).decode()
     except TypeError:
-        return json.dumps(said, default=_default, indent=2 if indent else None)
+        return json.dumps(value, default=_default, indent=2 if indent else None)
 
 
 def _default(value: Any) -> Any:
@@ -57,9 +57,9 @@ def as_text(result: Any) -> str:
     return result if isinstance(result, str) else as_json(result, indent=True)
 
 
-def print_json(said: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a JSON value on standard output."""
-    print_lines([as_json(said, indent=sys.stdout.isatty())])
+    print_lines([as_json(value, indent=sys.stdout.isatty())])
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -95,16 +95,16 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
 def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
     """Return an error for programs, with the keys of an episode."""
     mistakes = getattr(error, "mistakes", None)
-    said: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    value: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if mistakes is not None:
-        said["mistakes"] = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
+        value["mistakes"] = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
     return {
         "entity_id": error.entity_id,
         "result": None,
         "terminated": False,
         "truncated": False,
         "reason": "failed",
-        "error": said,
+        "error": value,
         "loom": render_url(loom),
     }
 
@@ -120,7 +120,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def short(id: str) -> str:
-    """Return the last eight characters of an id: ids that were made together begin alike."""
+    """Return the last eight characters of an id, because ids that were made together begin alike."""
     return id[-8:]
 
 

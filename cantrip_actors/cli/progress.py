@@ -33,7 +33,7 @@ STYLES = {
     "crashed": "red",
 }
 SIGNS = {"active": "●", "terminated": "✓", "failed": "✗", "crashed": "✗"}
-"""Any other end, which the entity did not decide itself, is `!`."""
+"""The mark of any other end, which the entity did not decide itself, is `!`."""
 
 
 @dataclass
@@ -55,14 +55,14 @@ class Entity:
 
     @property
     def doing(self) -> str:
-        """The gates or the crystal that it waits for, in a word or two."""
+        """The gates or the crystal that the entity waits for, in a word or two."""
         if self.state != "active":
             return ""
         return ", ".join(self.calling.values()) or ("thinking" if self.asking else "")
 
 
 class Progress:
-    """The entities that were seen, in the order of their starts."""
+    """The entities seen so far, in the order of their starts."""
 
     def __init__(self) -> None:
         self.entities: dict[str, Entity] = {}
@@ -107,7 +107,7 @@ class Progress:
 
     @property
     def roots(self) -> Iterator[Entity]:
-        """The entities whose parents were not seen."""
+        """Yield the entities whose parents were not seen."""
         return (one for one in self.entities.values() if one.parent not in self.entities)
 
     def lines(self, height: int, width: int = 120) -> list[Text]:

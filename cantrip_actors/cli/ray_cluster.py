@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["run_over_ray"]
 
 LOOK = 5.0
-"""Seconds between two looks at the backlog."""
+"""Seconds between two readings of the backlog."""
 
 
 def run_over_ray(
@@ -48,7 +48,7 @@ def run_over_ray(
 
 
 async def _follow(runtime: Runtime, deployment: Deployment, capacity: int, nodes: int, most: int) -> None:
-    """Look at the backlog again and again, and have as many workers as it needs."""
+    """Watch the backlog, and keep as many workers as it needs."""
     import anyio
 
     from cantrip_actors import LoomError

@@ -22,7 +22,7 @@ from cantrip_actors.records.records import Header
 __all__ = ["known_recipes", "recipe_of", "remember"]
 
 _SUFFIXES = (".yaml", ".yml", ".toml")
-"""The endings of recipes: an entity is noted with the id of a cantrip, and a cantrip with a path."""
+"""The suffixes of keys: an entity's key has the id of a cantrip as its value, a cantrip's key the path of a recipe."""
 
 
 def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
@@ -34,7 +34,9 @@ def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = N
     path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
     now = {**known, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
     if now != known:
-        new = notes.with_name(f"{notes.name}.{os.getpid()}")  # replaced at once: another process may be reading
+        new = notes.with_name(
+            f"{notes.name}.{os.getpid()}"
+        )  # replaced atomically, because another process may be reading
         with contextlib.suppress(OSError):  # the run does not depend on the sidecar
             with open(new, "w", encoding="utf-8", opener=private) as file:
                 file.write(json.dumps(now, indent=2) + "\n")
@@ -92,6 +94,6 @@ def _read(notes: Path) -> dict[str, str]:
         OSError,
         json.JSONDecodeError,
         UnicodeDecodeError,
-    ):  # there is none yet, or it is broken
+    ):  # the sidecar is missing or broken
         return {}
     return {str(id): str(path) for id, path in known.items()} if isinstance(known, dict) else {}

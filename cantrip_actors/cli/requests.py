@@ -27,7 +27,7 @@ from cantrip_actors.cli.command import (
     run,
     terminal_width,
 )
-from cantrip_actors.cli.deciding import author, door
+from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, short
 from cantrip_actors.redact.urls import render_url
@@ -61,7 +61,7 @@ def requests(
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
     with open_for_reading(loom, json=as_json):
-        pass  # a loom that is not there is an error, and is not made
+        pass  # reports a missing loom, and does not make one
     with report_errors(json=as_json, loom=loom):
 
         async def find(runtime: Runtime) -> list[Request]:
@@ -196,7 +196,7 @@ def _find(found: list[Request], typed: str) -> Request | None:
 
 
 def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | None:
-    """Return the end of the id of the root entity that waits, if no process runs it."""
+    """Return the end of the id of the waiting root entity, if no process runs it."""
     entity_id = None if request is None else request.entity
     while entity_id is not None and (above := runtime.loom.header(entity_id).parent_entity) is not None:
         entity_id = above
@@ -204,7 +204,7 @@ def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | No
 
 
 def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:
-    """Have the runtime list the dispatches that wait, too, if there are any."""
+    """Have the runtime also list the waiting dispatches, if there are any."""
     if folder is not None and folder.is_dir():
         from cantrip_actors.dispatch import Dispatcher
 
@@ -232,7 +232,7 @@ def _row(request: Request) -> dict[str, Any]:
 
 
 def _table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
-    """Yield requests, in columns. The first has a part of the id that is enough for the other commands."""
+    """Yield requests, in columns. The first column has a part of the id that identifies it in other commands."""
     from rich.text import Text
 
     rows = [(_part(request), request) for request in found]
@@ -249,7 +249,7 @@ def _table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterat
 
 
 def _part(request: Request) -> str:
-    """Return the part of an id that people type: an entity waits for one decision at a time, so its turn is enough."""
+    """Return the part of an id to type; an entity waits for one decision at a time, so its turn suffices."""
     return request.id if request.turn is None else short(request.turn)
 
 

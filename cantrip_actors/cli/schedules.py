@@ -1,6 +1,6 @@
 """The commands `cantrip schedule`: they write and read the rows of schedules.
 
-A firing happens while a runtime is open on the loom, in whichever process: a service, or a command that runs meanwhile.
+A firing happens while a runtime is open on the loom, in any process: a service, or a command that runs meanwhile.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def add(
 
 @app.command(epilog=examples("cantrip schedule ls", "cantrip schedule ls --json"))
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
-    """List the schedules: their ids, what they do, and when they fire next. A firing that is due and waits says so."""
+    """List the schedules: their ids, their actions, and their next times. A firing that is due and waits is marked."""
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import LoomError
         from cantrip_actors.cli.errors import LoomUnusable
@@ -102,19 +102,19 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("cantrip schedule pause weekly"))
 def pause(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
-    """Let a schedule not fire until it is resumed."""
+    """Pause a schedule: it does not fire until it is resumed."""
     _change(id, lambda schedule: schedule.pause(), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule resume weekly"))
 def resume(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
-    """Let a paused schedule fire again, from its next time on."""
+    """Resume a paused schedule from its next time on."""
     _change(id, lambda schedule: schedule.resume(), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule rm weekly"))
 def rm(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
-    """Remove a schedule. A firing that is at work continues."""
+    """Remove a schedule. A running firing continues."""
     _change(id, lambda schedule: schedule.remove(), loom, as_json=as_json, verb="removed")
 
 

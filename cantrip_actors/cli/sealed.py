@@ -1,4 +1,4 @@
-"""What the commands need of sealed looms and dispatches: the key's file, and heads that are written and read."""
+"""Options and files of sealed looms and dispatches: the key's file, and files of heads."""
 
 from __future__ import annotations
 

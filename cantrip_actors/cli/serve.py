@@ -1,4 +1,4 @@
-"""The commands `cantrip serve` and `cantrip serve token`. What they need is imported when they run."""
+"""The commands `cantrip serve` and `cantrip serve token`. Their dependencies are imported when they run."""
 
 from __future__ import annotations
 

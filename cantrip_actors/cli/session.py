@@ -35,7 +35,7 @@ def perform(
     unattended: Literal["wait", "deny"] | None = None,
     request_id: str = "",
 ) -> T:
-    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or what `work` raises.
+    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or any error of `work`.
 
     With `unattended` the person at the terminal is asked about the requests of its entities, and about the one with
     `request_id` (`inline_decisions.py`).
@@ -63,7 +63,9 @@ def perform(
     try:
         return anyio.run(_interruptible, opened, backend=backend)
     finally:
-        signal.signal(signal.SIGINT, before)  # asyncio leaves Python's own handler, which would end in a traceback
+        signal.signal(
+            signal.SIGINT, before
+        )  # asyncio installs Python's own handler again, which would end in a traceback
 
 
 async def _interruptible(work: Callable[[], Awaitable[T]]) -> T:

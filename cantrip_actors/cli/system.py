@@ -1,4 +1,4 @@
-"""The command `cantrip system`: the supervision tree of a service that runs."""
+"""The command `cantrip system`: the supervision tree of a running service."""
 
 from __future__ import annotations
 

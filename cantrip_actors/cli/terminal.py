@@ -1,8 +1,8 @@
-"""Everything that reaches a terminal is printable: no text of an entity, a file or a record moves the cursor (X-22).
+"""Make everything printable that reaches a terminal: no text of an entity, file or record moves the cursor (X-22).
 
-`main` puts a `Terminal` in the place of standard output and standard error where they are terminals, so no command can
-forget it. What is coloured or redrawn goes through `console`, which sends its own codes to the terminal and makes the
-texts between them printable. Where output is not a terminal, it is bytes for a program, and is left as it is.
+`main` replaces standard output and standard error by a `Terminal` if they are terminals, so no command can forget it.
+Coloured or redrawn output goes through `console`, which sends its own codes to the terminal and makes the texts between
+them printable. If output is not a terminal, it is bytes for a program, and is unchanged.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 __all__ = ["Terminal", "bare", "console", "guard_terminals", "printable"]
 
 _SIGNS: Final = (
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and newline
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and newline
     "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e007f"  # what is invisible, reverses the direction of a text, or ends a line
-    "\ud800-\udfff]"  # halves of characters
+    "\U000e0000-\U000e007f"  # characters that are invisible, reverse the direction of a text, or end a line
+    "\ud800-\udfff]"  # surrogates
 )
 _STRANGE: Final = re.compile(_SIGNS)
 _DELETE: Final = 0x7F
 _PICTURES: Final = 0x2400
-"""Where Unicode has pictures of the control characters: U+241B shows ESC."""
+"""The start of Unicode's pictures of the control characters: U+241B shows ESC."""
 
 
 def printable(text: str) -> str:
-    """Return a text in which each sign that a terminal acts upon is shown: ESC as `␛`, U+202E as `<U+202E>`.
+    """Return a text in which each character that a terminal acts upon is visible: ESC as `␛`, U+202E as `<U+202E>`.
 
     Lines and tabs stay. The joiners of emoji and of scripts that need them stay, too.
     """
     if text.isascii() and text.isprintable():
         return text
-    return _STRANGE.sub(_shown, text.replace("\r\n", "\n"))
+    return _STRANGE.sub(_replace, text.replace("\r\n", "\n"))
 
 
-def _shown(found: re.Match[str]) -> str:
+def _replace(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < ord(" "):
         return chr(_PICTURES + code)
@@ -48,7 +48,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 class Terminal:
-    """A terminal to write to. What is written comes out printable; `bare` is the stream itself."""
+    """A terminal stream that makes all output printable; `bare` is the stream itself."""
 
     def __init__(self, bare: TextIO) -> None:
         self.bare = bare
@@ -65,7 +65,7 @@ class Terminal:
 
     @property
     def buffer(self) -> _Bytes:
-        """The same for bytes, which are read as UTF-8."""
+        """The same interface for bytes, which are read as UTF-8."""
         return _Bytes(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -97,12 +97,12 @@ def guard_terminals() -> None:
 
 
 def bare(stream: Any) -> TextIO:
-    """Return the stream behind a `Terminal`, or the stream itself: for codes of our own."""
+    """Return the stream behind a `Terminal`, or the stream itself, for our own control codes."""
     return stream.bare if isinstance(stream, Terminal) else stream
 
 
 def console(stream: Any, **settings: Any) -> Console:
-    """Return a rich console on a stream whose texts come out printable."""
+    """Return a rich console on a stream that makes its texts printable."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

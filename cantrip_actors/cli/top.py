@@ -1,7 +1,7 @@
-"""The command `cantrip top`: what entities do now, on a screen that is drawn again and again.
+"""The command `cantrip top`: the current state of entities, on a screen that is redrawn.
 
-It looks at a service through its API, or reads a loom. It is read in a thread, so that keys are answered at once; the
-terminal is put back as it was however the command ends.
+It reads a service through its API, or a loom. The source is read in a thread, so that keys are answered at once; the
+terminal is restored however the command ends.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ app = typer.Typer(rich_markup_mode=None)
 
 ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
 LONGEST: Final = 0.25
-"""Seconds until the size of the terminal is looked at again."""
+"""Seconds between two checks of the terminal's size."""
 
 SLOWEST: Final = 10.0
 """Seconds that a service may take."""
 
 
 class Source(Protocol):
-    """Where an overview comes from. Methods are called in a thread, and raise `Unreachable`."""
+    """A source of overviews. Methods are called in a thread, and raise `Unreachable`."""
 
     name: str
     can_act: bool
@@ -51,7 +51,7 @@ class Source(Protocol):
         """Return the turns of an entity as lines."""
 
     def act(self, what: str, entity_id: str, text: str) -> str:
-        """Do something about an entity, and return what became of it."""
+        """Act on an entity, and return the result as text."""
 
 
 class Unreachable(Exception):
@@ -88,7 +88,7 @@ class LoomSource:
         ]
 
     def act(self, what: str, entity_id: str, text: str) -> str:  # noqa: ARG002
-        """Refuse: nothing listens."""
+        """Refuse: a loom has no listener."""
         raise Unreachable("this is a loom: give --url to act on a service")
 
 
@@ -123,7 +123,7 @@ class ServiceSource:
         ]
 
     def act(self, what: str, entity_id: str, text: str) -> str:
-        """Do something about an entity, and return what became of it."""
+        """Act on an entity, and return the result as text."""
         match what:
             case "interrupt":
                 self._ask("POST", f"entities/{entity_id}/interrupt", {"why": "cantrip top"})
@@ -209,7 +209,7 @@ def _print_once(source: Source, *, as_json: bool) -> None:
 
 
 class _Screen:
-    """The loop: look, draw, take keys."""
+    """The loop: read the source, draw, handle keys."""
 
     def __init__(self, source: Source, view: View, interval: float) -> None:
         self._source = source
@@ -217,7 +217,7 @@ class _Screen:
         self._interval = interval
         self._overview: Mapping[str, Any] | None = None
         self._answer: Callable[[str], None] | None = None
-        """What takes the text that is being typed."""
+        """The function that gets the text that is being typed."""
         self._question = ""
         self._typed = ""
         self._is_over = False
@@ -226,7 +226,7 @@ class _Screen:
         self._next_look = 0.0
 
     def run(self) -> None:
-        """Show the screen until q or ctrl-C. The terminal is as it was afterwards, also after an error."""
+        """Show the screen until q or ctrl-C. The terminal is restored afterwards, also after an error."""
         from rich.live import Live
 
         from cantrip_actors.cli.terminal import console
@@ -235,17 +235,17 @@ class _Screen:
         self._next_look = time.monotonic() + self._interval
         shown = console(sys.stdout)
         try:
-            with _keys_at_once() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
+            with _raw_keys() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
                 while not self._is_over:
                     width, height = os.get_terminal_size(descriptor)
-                    live.update(self._drawn(width, height), refresh=True)
+                    live.update(self._render(width, height), refresh=True)
                     self._wait(descriptor)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _drawn(self, width: int, height: int) -> Any:
+    def _render(self, width: int, height: int) -> Any:
         from rich.text import Text
 
         from cantrip_actors.cli.top_screen import screen
@@ -255,7 +255,7 @@ class _Screen:
         return Text("\n").join(screen(self._overview, self._view, width, height))
 
     def _wait(self, descriptor: int) -> None:
-        """Wait for a key or the next look."""
+        """Wait for a key or the next reading."""
         if self._looking is not None and self._looking.done():
             self._take(self._looking)
         now = time.monotonic()
@@ -367,7 +367,7 @@ class _Screen:
 
 
 def _keys(text: str) -> Iterator[str]:
-    """Yield the keys in what a terminal sent: arrows by their names, others as they are."""
+    """Yield the keys in a terminal's input: arrows by their names, others unchanged."""
     while text:
         found = next((code for code in ARROWS if text.startswith(code)), None)
         if found is not None:
@@ -379,8 +379,8 @@ def _keys(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _keys_at_once() -> Iterator[int]:
-    """Have the terminal give each key at once and unseen, and ctrl-C raise KeyboardInterrupt, while the block runs."""
+def _raw_keys() -> Iterator[int]:
+    """Make the terminal send keys at once and without echo, and ctrl-C raise KeyboardInterrupt, in this block."""
     import termios
     import tty
 

@@ -1,4 +1,4 @@
-"""The screen of `cantrip top`: an overview and what is selected become lines that fit. Pure; `top.py` draws them.
+"""The screen of `cantrip top`: turn an overview and a selection into lines that fit. Pure; `top.py` draws them.
 
 Every text of an entity is made printable before it is measured, so no name or question moves the cursor or a column.
 """
@@ -29,7 +29,7 @@ Overview = Mapping[str, Any]
 
 @dataclass
 class View:
-    """What the keys have chosen."""
+    """The user's selections."""
 
     source: str
     sort: str = "age"
@@ -41,11 +41,11 @@ class View:
     detail: Sequence[str] | None = None
     """The lines of the selected entity's turns."""
     prompt: str | None = None
-    """A question that the next keys answer, with what was typed."""
+    """A question that the next keys answer, with the text typed so far."""
     note: str = ""
     scroll: int = 0
     shown: list[str] = field(default_factory=list)
-    """The ids of the entities, in the order of the last screen."""
+    """The ids of the entities, in the order of the previous screen."""
 
 
 def selected_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
@@ -76,11 +76,11 @@ def screen(overview: Overview, view: View, width: int, height: int) -> list[Text
     foot = _footer(view)
     room = max(0, height - len(head) - 1)
     lines = [*head, *body[:room], *[Text("")] * (room - len(body)), foot]
-    return [_fitted(line, width) for line in lines[:height]]
+    return [_fit(line, width) for line in lines[:height]]
 
 
 def whole(overview: Overview, view: View) -> list[Text]:
-    """Return all of an overview as lines, for where there is no terminal."""
+    """Return all of an overview as lines, for output without a terminal."""
     every = len(overview["entities"]) + 100
     return [
         *_header(overview, view),
@@ -90,7 +90,7 @@ def whole(overview: Overview, view: View) -> list[Text]:
     ]
 
 
-def _fitted(line: Text, width: int) -> Text:
+def _fit(line: Text, width: int) -> Text:
     line = line.copy()
     line.truncate(width, overflow="ellipsis")
     line.no_wrap = True

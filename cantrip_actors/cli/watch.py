@@ -1,7 +1,7 @@
 """Show a run while it runs: a live tree on a terminal, a line for each event elsewhere, or JSON for programs.
 
 A watcher observes and never controls. It writes from a thread, so that a stopped terminal or a pipe without a reader
-does not hold up the run; if the terminal or the pipe is gone, only the showing ends.
+does not hold up the run; if the terminal or the pipe is gone, only the display ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Watcher(ABC):
-    """Shows a run. `see` notes an event; `show`, called in a thread, writes what was noted."""
+    """Shows a run. `see` notes an event; `show`, called in a thread, writes the noted events."""
 
     @abstractmethod
     def see(self, event: EntityEvent) -> None:
@@ -51,7 +51,7 @@ class Watcher(ABC):
     def show(self) -> None:
         """Show the events since the last time. May wait for a terminal or a pipe."""
 
-    def pause(self) -> None:  # noqa: B027  # most have nothing to do
+    def pause(self) -> None:  # noqa: B027  # most watchers do not use the terminal exclusively
         """Give the terminal back until `resume`; `show` is not called meanwhile."""
 
     def resume(self) -> None:  # noqa: B027
@@ -120,7 +120,7 @@ class EventLines(_Lines):
     """Each event as a JSON object on a line, `type` first."""
 
     def see(self, event: EntityEvent) -> None:
-        """Note the event as it is."""
+        """Note the event unchanged."""
         said: dict[str, Any] = {"type": type(event).__name__}
         said |= {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
         self._lines.append(as_json(said))
@@ -136,11 +136,11 @@ class LiveTree(Watcher):
         self._live.start()
 
     def see(self, event: EntityEvent) -> None:
-        """Bring the tree up to date."""
+        """Update the tree."""
         self._progress.see(event)
 
     def show(self) -> None:
-        """Draw it."""
+        """Draw the tree."""
         width = self._console.width
         lines = self._progress.lines(max(4, self._console.height - 2), width)
         for line in lines:
@@ -149,7 +149,7 @@ class LiveTree(Watcher):
         self._live.update(Group(*lines), refresh=True)
 
     def pause(self) -> None:
-        """Leave the tree as it is, and give the cursor back."""
+        """Leave the tree on the screen, and restore the cursor."""
         self.show()
         self._live.stop()
 
@@ -158,7 +158,7 @@ class LiveTree(Watcher):
         self._live.start()
 
     def close(self) -> None:
-        """Draw it for the last time and give the cursor back."""
+        """Draw the tree for the last time and restore the cursor."""
         self.show()
         self._live.stop()
 
@@ -185,7 +185,7 @@ async def background(*functions: Callable[[], Coroutine[Any, Any, None]]) -> Asy
 
 
 async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `work`, while `watcher` shows the runtime's events. Raises what `work` raises.
+    """Return the result of `work`, while `watcher` shows the runtime's events. Raises any error of `work`.
 
     The watcher writes only while it holds `terminal`.
     """
@@ -211,7 +211,7 @@ async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, 
             return await work()
     finally:
         subscription.close()
-        with anyio.CancelScope(shield=True):  # the last events are there already: nothing here waits
+        with anyio.CancelScope(shield=True):  # the last events have already arrived, so nothing here waits
             async for event in subscription:
                 watcher.see(event)
         watcher.close()

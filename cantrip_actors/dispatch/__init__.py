@@ -1,7 +1,7 @@
 """Dispatches: long-lived work under a frozen contract, with append-only progress and a guarded status.
 
-A `Contract` says what is to be done, and never changes. Its log (`Dispatches`) takes events, one line each; the rules
-are asked before a line is written, and a line is never changed. A `Record` is what a log adds up to.
+A `Contract` states a task, and never changes. Its log (`Dispatches`) takes events, one line each; the rules are checked
+before a line is written, and a line is never changed. A `Record` is the fold of a log.
 """
 
 from cantrip_actors.dispatch.checkpoints import Checkpoint

@@ -21,14 +21,14 @@ from cantrip_actors.dispatch.errors import Refusal
 __all__ = ["BACKSTOP", "EXEMPT", "Checkpoint", "may_run", "ran"]
 
 BACKSTOP = 30
-"""Gate calls without progress after which a checkpoint is due, whatever they did."""
+"""Gate calls of any kind without progress after which a checkpoint is due."""
 
 EXEMPT = frozenset({"progress", "set_status", "read_dispatch", "done"})
 """The gates of the dispatch itself: they are never refused here, and never counted."""
 
 
 class Checkpoint(NamedTuple):
-    """The state: gate calls since the last progress, and what makes a checkpoint due (empty: nothing)."""
+    """The state: gate calls since the last progress, and the reason why a checkpoint is due (empty: it is not)."""
 
     calls: int = 0
     trigger: str = ""

@@ -1,10 +1,10 @@
-"""The companion of a dispatched entity: the rules around its gates, and the entries for how its life goes.
+"""The companion of a dispatched entity: the rules around its gates, and the entries about its life.
 
 Every rule is checked before the effect, in a step wrapped around a gate (F-45), and fails closed:
 
     around            step
     ----------------  -------------------------------------------------------------------------------------------------
-    every gate        before: a checkpoint that is due (F-18), a new look at the dispatch after a fold (`strict`)
+    every gate        before: a checkpoint that is due (F-18), reading the dispatch again after a fold (`strict`)
                       after: counts the call
     gates with files  before: no file of the dispatches' logs is touched
     done              before: the exit contract (F-21)
@@ -82,10 +82,10 @@ class DispatchCompanion(Companion):
     async def start(self, here: Here) -> Record:
         """Make the dispatch active or, if it was active when its entity crashed, recover it.
 
-        The loom's lease is the entity's; the token that refuses late writers of this log is the log's own, one higher
-        with each start (F-33). A dispatch that has ended stays as it is: its entity has only to finish.
+        The entity holds the loom's lease; the token that refuses late writers of this log is the log's own, one higher
+        with each start (F-33). A dispatch that has ended is unchanged: its entity only has to finish.
 
-        Raises DispatchError where another entity runs it, EventRefused where it may not start.
+        Raises DispatchError if another entity runs it, EventRefused if it may not start.
         """
         record = await self.read()
         was_active = record.status == "active"
@@ -136,7 +136,7 @@ class DispatchCompanion(Companion):
         return await self._rehydrate(record, here)
 
     async def ends(self, here: Here, outcome: Any) -> None:  # noqa: ARG002  # it has one entity
-        """End a dispatch that the entity did not end itself, by the reason why its episode is over."""
+        """End a dispatch that the entity did not end itself, according to how its episode ended."""
         record = await self.read()
         if record.status != "active":
             return
@@ -144,7 +144,7 @@ class DispatchCompanion(Companion):
         await self.write(ending(outcome.reason, why), by="supervisor")
 
     def clear_checkpoint(self) -> None:
-        """Begin to count again, because a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
+        """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
         self._checkpoint = Checkpoint()
 
     async def _rehydrate(self, record: Record, here: Here) -> str:
@@ -166,7 +166,7 @@ class DispatchCompanion(Companion):
     # Steps
 
     def may_run(self, call: GateCall) -> Refused | None:
-        """Check a gate call that is not one of the dispatch itself."""
+        """Check a gate call, except for the dispatch's own gates."""
         if self._unread:
             self._unread = False
             return Refused(f"older turns were just folded away: read your dispatch again before {call.gate} runs")
@@ -174,7 +174,7 @@ class DispatchCompanion(Companion):
         return None if refusal is None else Refused(refusal.text)
 
     def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # also a failed call may have an effect
-        """Count a gate call that is not one of the dispatch itself."""
+        """Count a gate call, except for the dispatch's own gates."""
         self._checkpoint = ran(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:
@@ -193,7 +193,7 @@ class DispatchCompanion(Companion):
 
 
 def ending(how: str, why: str) -> StatusChanged:
-    """Return the status of an active dispatch whose entity's episode is over: blocked if it can be continued."""
+    """Return the status of an active dispatch after its entity's episode: blocked if it can be continued."""
     match how:
         case "terminated":
             return StatusChanged("blocked", blocker="its entity ended without a status")
@@ -208,7 +208,7 @@ def ending(how: str, why: str) -> StatusChanged:
 def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
     """Return a step before a gate with files below `root`, which refuses texts that lead to files of the runtime.
 
-    Every text in the arguments counts, however deep, taken as a path from the root or as an absolute one (X-12).
+    Every text in the arguments counts, at any depth, as a path from the root or as an absolute one (X-12).
     """
 
     def find(args: Mapping[str, Any]) -> str | None:
@@ -219,7 +219,7 @@ def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
         try:
             named = await to_thread.run_sync(find, call.args)
         except OSError as error:
-            return Refused(f"nobody can say whether {call.gate} touches files of the runtime: {error.strerror}")
+            return Refused(f"it is unknown whether {call.gate} touches files of the runtime: {error.strerror}")
         if named is None:
             return None
         shown = named if len(named) <= SHOWN else f"{named[:SHOWN]}…"

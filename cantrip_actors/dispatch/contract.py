@@ -1,7 +1,7 @@
-"""The contract of a dispatch: what an entity is to do, frozen the moment it is dispatched.
+"""The contract of a dispatch: an entity's task, frozen the moment it is dispatched.
 
 A `Contract` that exists is valid (`terms.py` has the rules) and never changes; no operation changes one. Other terms
-need another dispatch, made with `superseding`: a new contract, under its own id, with what was learned (F-05, F-12).
+need another dispatch, made with `superseding`: a new contract, under its own id, with the lessons so far (F-05, F-12).
 Progress and status are not part of a contract: its log has them.
 
 The hash covers the canonical JSON: sorted names, no white space, and only the fields that differ from their defaults,

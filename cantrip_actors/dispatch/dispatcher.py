@@ -40,7 +40,7 @@ CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
 
 AGAIN = 30.0
-"""Seconds until `serve` tries a dispatch again that could not be run and whose log has not changed."""
+"""Seconds until `serve` retries a dispatch that could not be run and whose log has not changed."""
 
 _log = get_logger("cantrip_actors.dispatch")
 
@@ -190,7 +190,7 @@ class Dispatcher:
         made = self._worker_cantrip(record, cantrip)
         try:
             await self._episode(record, made)
-        except CrystalError as error:  # its companion has recorded that
+        except CrystalError as error:  # its companion has recorded the error
             _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
         except EntityCrashed as crash:
             if crash.__cause__ is None:  # a part of the tree ended with it: it can be resumed
@@ -201,7 +201,7 @@ class Dispatcher:
         return await self.log.read_soon(record.id)
 
     async def _end_orphan(self, record: Record, *, take_over: bool) -> Record | None:
-        """End an active dispatch whose entity has ended: its process died before it wrote that down.
+        """End an active dispatch whose entity has ended, because its process died before it wrote that.
 
         Return None if its entity continues, or a new one begins.
         """
@@ -244,7 +244,7 @@ class Dispatcher:
         return await self._put(record, StatusChanged("failed", reason=str(crash)))
 
     async def _put(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
-        """Write in place of its entity, under the entity's token."""
+        """Write on behalf of its entity, under the entity's token."""
         return await self.log.append_soon(record.id, event, by=by, author=self.name, token=record.token)
 
     async def _wait_for_change(self, record: Record) -> None:
@@ -253,7 +253,7 @@ class Dispatcher:
             await anyio.sleep(self._poll)
 
     def _children(self, entity_id: str) -> list[Record]:
-        """Return the records of what an orchestrator's entity dispatched."""
+        """Return the records of an orchestrator's dispatches."""
         return [one for one in trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
 
     # Many
@@ -283,7 +283,7 @@ class Dispatcher:
                 await anyio.sleep(self._poll)
 
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
-        """Run one round without a human: resume what crashed, start what needs no approval, wait for all (F-48).
+        """Run one round without a human: resume crashed dispatches, start those without approval, wait for all (F-48).
 
         Returns the records of those that ran. A dispatch that cannot be run is logged, and the others run.
         """
@@ -317,7 +317,7 @@ class Dispatcher:
         """Run a dispatch; if it cannot be run, log why and return None."""
         try:
             return await self.run(dispatch_id, cantrip)
-        except CantripError as error:  # another process may run it, and die
+        except CantripError as error:  # for example because another process runs it
             _log.error("a dispatch cannot be run", dispatch=dispatch_id, why=str(error))
             return None
 

@@ -13,7 +13,7 @@ __all__ = ["DispatchError", "DispatchExists", "EventRefused", "Refusal", "Tamper
 
 
 class Refusal(NamedTuple):
-    """Why something is forbidden. `text` says what was expected, what came and what to do; `rule` names the rule.
+    """The reason for forbidding something. `text`: what was expected, what came and what to do; `rule`: the rule.
 
     `legal` lists the statuses that may come next, if a status was refused (F-13).
     """
@@ -28,7 +28,7 @@ class DispatchError(CantripError):
 
 
 class EventRefused(DispatchError):
-    """An event was refused by the rules; the log is as it was. `refusal` says by which."""
+    """The rules refused an event; the log is unchanged. `refusal` says why."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -36,12 +36,12 @@ class EventRefused(DispatchError):
 
 
 class TamperedRecord(DispatchError):
-    """A log is not as it was written: it was edited, cut, renamed, or its disk is failing (F-04)."""
+    """A log was edited, cut or renamed, or its disk is failing (F-04)."""
 
 
 class UnknownDispatch(DispatchError):
-    """There is no dispatch of that id."""
+    """There is no dispatch with that id."""
 
 
 class DispatchExists(DispatchError):
-    """A dispatch of that id exists already; a contract is written once (F-03)."""
+    """A dispatch with that id exists already; a contract is written once (F-03)."""

@@ -92,7 +92,7 @@ class Progressed(_Event, frozen=True, tag="progress"):
 
 
 class OutputWritten(_Event, frozen=True, tag="output"):
-    """A file that was modified or made, and what it is."""
+    """A modified or new file, and its description."""
 
     path: str
     description: str = ""
@@ -108,13 +108,13 @@ class Decided(_Event, frozen=True, tag="decision"):
 
 
 class Approved(_Event, frozen=True, tag="approval"):
-    """A human's approval, of what needs it before it starts, or of what is blocked (F-16)."""
+    """A human's approval of a dispatch before it starts, or of a blocked one (F-16)."""
 
     note: str = ""
 
 
 class Unblocked(_Event, frozen=True, tag="unblock"):
-    """The blocker was removed; `note` says how."""
+    """A blocker was removed; `note` says how."""
 
     note: str
 
@@ -147,7 +147,7 @@ class StepSkipped(_Event, frozen=True, tag="step_skipped"):
 
 
 class StepReturned(_Event, frozen=True, tag="step_returned"):
-    """Back to an earlier step, because a test failed or a review rejected; the steps after it are repeated."""
+    """A return to an earlier step, because a test failed or a review rejected; the steps after it are repeated."""
 
     step: int
     reason: str
@@ -168,7 +168,7 @@ class PhasePassed(_Event, frozen=True, tag="phase_passed"):
 
 
 class PhaseFailed(_Event, frozen=True, tag="phase_failed"):
-    """An attempt at the current phase did not meet its criteria: one iteration more (F-36)."""
+    """An attempt at the current phase did not meet its criteria, which counts one more iteration (F-36)."""
 
     phase: str
     unmet: tuple[str, ...]
@@ -182,13 +182,13 @@ class PhaseApproved(_Event, frozen=True, tag="phase_approved"):
 
 
 class ReviewReturned(_Event, frozen=True, tag="review_returned"):
-    """The review found something: to fix-feedback, and from there to the review again (F-37)."""
+    """The review found problems: continue with fix-feedback, and then with the review again (F-37)."""
 
     findings: str
 
 
 class Closed(_Event, frozen=True, tag="close"):
-    """The record is archived: nothing comes after it. `override` says why, where criteria are unmet (F-39)."""
+    """The record is archived and takes no more entries. `override` gives the reason if criteria are unmet (F-39)."""
 
     override: str = ""
 
@@ -218,11 +218,11 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType({cls.__struct_config__.tag: cl
 
 
 class Entry(Value, frozen=True):
-    """An event in its place. `seq` counts from 1, `ts` is RFC 3339 in UTC.
+    """An event with its position in the log. `seq` counts from 1, `ts` is RFC 3339 in UTC.
 
-    `author` wrote it in the capacity `by`, on which the permitted events depend. `token` is the fencing token
-    of the lease under which it was written, None without one; `contract_hash` names the contract that it belongs to.
-    `door` is the one that a human's decision came through (`records/door.py`).
+    `author` wrote it in the capacity `by`, on which the permitted events depend. `token` is the fencing token of the
+    lease under which it was written, None without one; `contract_hash` names the contract that it belongs to. `door` is
+    the door through which a human's decision came (`records/door.py`).
     """
 
     seq: int
@@ -264,7 +264,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(line: bytes) -> Entry:
-    """Return the entry of one line. Raises ValueError for another line; a later version may have kinds of its own."""
+    """Return the entry of one line. Raises ValueError for another line, such as a kind of a later version."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -32,7 +32,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """`done` is refused; `text` says what is missing. The caller records it as `DoneRefused`."""
+    """`done` is refused; `text` lists the missing steps. The caller records it as `DoneRefused`."""
 
     text: str
 

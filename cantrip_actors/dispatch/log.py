@@ -97,7 +97,7 @@ class Dispatches:
         self._logs: dict[str, SealedLog[Record]] = {}
 
     def path(self, dispatch_id: str) -> Path:
-        """Return where the log of a dispatch is. Raises UnknownDispatch for a text that cannot be an id."""
+        """Return the path of a dispatch's log. Raises UnknownDispatch for a text that cannot be an id."""
         if not ID.fullmatch(dispatch_id) or ".." in dispatch_id:
             raise UnknownDispatch(f"{dispatch_id!r} is not an id of a dispatch")
         return self.folder / f"{dispatch_id}.jsonl"
@@ -165,9 +165,9 @@ class Dispatches:
             return log.append(decide)
 
     def read(self, dispatch_id: str) -> Record:
-        """Return the record of a dispatch, with every line of its log held against the chain (F-04).
+        """Return the record of a dispatch, after verifying every line of its log against the chain (F-04).
 
-        Raises UnknownDispatch, TamperedRecord for a log that is not as it was written.
+        Raises UnknownDispatch, TamperedRecord for a changed log.
         """
         with self._log(dispatch_id, "read") as log:
             return log.read()
@@ -182,9 +182,9 @@ class Dispatches:
         return Heads(len(ends), ends)
 
     def verify(self, heads: Heads | None = None) -> dict[str, str]:
-        """Read all logs, and return what is wrong with those that cannot be trusted, by id.
+        """Read all logs, and return the faults of those that cannot be trusted, by id.
 
-        With `heads` of an earlier time, each of these logs has to be here and to have passed the end that it had then.
+        `heads` are those of an earlier time: each of these logs must exist and have passed its earlier end.
         """
         faults: dict[str, str] = {}
         links: dict[str, tuple[bytes, ...]] = {}
@@ -213,7 +213,7 @@ class Dispatches:
         """Yield the log of a dispatch; errors of its file inside the block are raised as a DispatchError."""
         path = self.path(dispatch_id)
         if dispatch_id not in self._logs:
-            start = dispatch_id.encode()  # so that a log that was renamed is found
+            start = dispatch_id.encode()  # so that a renamed log is found
             seal = UNSEALED if self._secret is None else seal_of_log(self._secret, start)
             self._logs[dispatch_id] = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk, seal=seal)
         try:
@@ -265,7 +265,7 @@ def _fold(record: Record | None, number: int, line: bytes) -> Record:
     if entry.seq != number:
         raise ValueError(f"it says that it is entry {entry.seq}")
     if contract is None or entry.contract_hash != contract.hash:
-        raise ValueError("its contract's hash is another one")
+        raise ValueError("its contract's hash differs")
     refused = refusal(record, entry)
     if refused is not None:
         raise ValueError(f"it could never have been written: {refused.text}")

@@ -16,7 +16,7 @@ __all__ = ["Mistake", "Parsed", "UnreadableContract", "status_of", "to_contract"
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong: the rule, what it is, and the line, from 1; None where it is the text as a whole."""
+    """A mistake: the rule, a description, and the line, from 1; None if it concerns the whole text."""
 
     rule: Rule
     text: str
@@ -46,7 +46,7 @@ class Parsed:
     spoilt: set[str] = field(default_factory=set)
 
     def wrong(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
-        """Note a mistake. The rules are not asked about the field `name`: they would only repeat it."""
+        """Note a mistake. The rules skip the field `name`, because they would only repeat it."""
         self.mistakes.append(Mistake(rule, text, line))
         if name:
             self.spoilt.add(name)
@@ -60,7 +60,7 @@ class Parsed:
 def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
-        said = read.data["status"] or ""  # a cell that is empty
+        said = read.data["status"] or ""  # an empty cell
         status = status_of(said)
         if status is None:
             read.wrong(
@@ -90,7 +90,7 @@ def _line(lines: Mapping[Where, int], where: Where) -> int | None:
 
 
 def status_of(text: str) -> Status | None:
-    """Return the status that a person's word means, None for any other word (F-17).
+    """Return the status that a person's word means, None for an unknown word (F-17).
 
     >>> status_of("In-Progress"), status_of("done"), status_of("banana")
     ('active', 'completed', None)

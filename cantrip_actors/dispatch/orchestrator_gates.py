@@ -51,7 +51,7 @@ def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]])
         async def one(number: int, contract: Contract) -> None:
             try:
                 results[number] = _outcome(await create_and_run(contract, call))
-            except DispatchError as error:  # the others run all the same
+            except DispatchError as error:  # the others run nevertheless
                 results[number] = {"dispatch": contract.dispatch_id, "is_error": True, "error": str(error)}
 
         async with anyio.create_task_group() as tasks:
@@ -83,7 +83,7 @@ def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]])
 
 
 def _drafts(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Contract]:
-    """Return the contracts, or refuse all of them with everything that is wrong with any."""
+    """Return the contracts, or refuse all of them with the mistakes of every one."""
     made: list[Contract] = []
     wrong: list[str] = []
     for number, given in enumerate(contracts, 1):
@@ -99,7 +99,7 @@ def _drafts(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Cont
 
 
 def _result(record: Record) -> dict[str, Any]:
-    """Return what a dispatch ended with; a failure is an error."""
+    """Return the result of a dispatch; a failure is an error."""
     if record.status in ("failed", "rejected"):
         raise GateError(f"dispatch {record.id} {record.status}: {record.reason}")
     return _outcome(record)

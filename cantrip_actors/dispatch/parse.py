@@ -44,7 +44,7 @@ def load_contract(path: Path) -> Contract:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(path, "this is no text in UTF-8", raw[: error.start].count(b"\n") + 1) from None
+        raise _unreadable(path, "this is not text in UTF-8", raw[: error.start].count(b"\n") + 1) from None
     if len(raw) > LARGEST:
         raise _unreadable(path, f"too large for a contract: more than {LARGEST:,} bytes")
     if path.suffix in MARKDOWN:
@@ -75,7 +75,7 @@ def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
         for event in yaml.parse(text, yaml.SafeLoader):
             line = event.start_mark.line + 1 if event.start_mark else None
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):  # also one that would unfold to more than fits into memory
+            if isinstance(event, yaml.AliasEvent):  # even one that would expand to more than fits into memory
                 read.wrong("an alias (*…): write it out", line)
             if depth > DEEPEST:
                 read.wrong("nested too deeply", line)
@@ -123,6 +123,6 @@ def _value(node: yaml.Node, where: Where, read: Parsed) -> Any:
     if node.tag == "tag:yaml.org,2002:null":
         return None
     if where[0] in _VALUES and node.tag.startswith("tag:yaml.org,2002:"):
-        with contextlib.suppress(ValueError, yaml.YAMLError):  # it looks like a number or a date
+        with contextlib.suppress(ValueError, yaml.YAMLError):  # only if it looks like a number or a date
             return yaml.constructor.SafeConstructor().construct_object(node)
     return node.value

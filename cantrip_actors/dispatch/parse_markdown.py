@@ -78,7 +78,7 @@ def read_markdown(text: str) -> Parsed:
 
 def _lines(text: str) -> Iterator[Line]:
     """Yield the lines, without comments, marked if they are in a fence."""
-    mark = "\0"  # at the beginning of each fenced line
+    mark = "\0"  # marks the beginning of each fenced line
 
     def keep(found: re.Match[str]) -> str:
         if found["fence"]:
@@ -130,7 +130,7 @@ def _title(name: str, line: int, read: Parsed) -> None:
 
 _ROWS = {title.lower(): field_titled(title) for title in ROWS}
 OF_THE_LOG = frozenset({"worker", "started", "completed", "commit", "pr", "result", "blocker"})
-"""Rows that belong to the log; in a contract they are empty."""
+"""Rows that belong to the log and are empty in a contract."""
 
 _NOTHING = frozenset({"", "-", "–", "—"})
 
@@ -266,7 +266,7 @@ def _criterion(item: Item) -> str:
     if box is None:
         raise ValueError("expected an open box, - [ ], before the criterion")
     if box[1] != " ":
-        raise ValueError("this criterion is ticked already: evidence meets it, no tick")
+        raise ValueError("this criterion is ticked already: evidence meets it, not a tick")
     return _text_of(item._replace(text=box[2]))
 
 

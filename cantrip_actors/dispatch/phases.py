@@ -51,7 +51,7 @@ CHECKPOINTS = frozenset({"architecture", "verify"})
 
 
 class Criterion(NamedTuple):
-    """A criterion for leaving a phase: evidence of at least so many characters."""
+    """A criterion for leaving a phase: evidence of at least this many characters."""
 
     name: str
     what: str
@@ -77,7 +77,7 @@ CRITERIA: Mapping[str, tuple[Criterion, ...]] = MappingProxyType(
 
 
 class Left(NamedTuple):
-    """A phase that was left for good: the number of attempts, and whether a human approved it."""
+    """A completed phase: the number of attempts, and whether a human approved it."""
 
     phase: str
     attempts: int
@@ -149,7 +149,7 @@ def phase_refusal(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
 
 
 def _missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:
-    """Return what is missing in the event."""
+    """Return the missing part of the event."""
     match event:
         case ReviewReturned(findings):
             return "say what the review found (findings)" if is_placeholder(findings) else ""

@@ -5,9 +5,10 @@
     done      with its actual output, which may not be empty
     skipped   with the reason
 
-A step is advanced or skipped only while it is the current one, and then the next becomes current. Going back (a test
-failed, a review said no) makes an earlier step current; it and all after it are to be done again. Each return begins a
-round, and there are at most `max_iterations` of them. A plan is a value, made of a contract and the events of its log.
+A step is advanced or skipped only while it is the current one, and then the next becomes current. A return (a test
+failed, a review rejected) makes an earlier step current; it and all later steps must be done again. Each return begins
+a round, and there are at most `max_iterations` of them. A plan is a value, made of a contract and the events of its
+log.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def plan_refusal(plan: Plan | None, event: PlanEvent) -> Refusal | None:
     if isinstance(event, StepReturned):
         last = plan.current or len(plan.steps) + 1
         if not 1 <= number < last:
-            return Refusal(f"step {number} is no earlier step: one before {last} can be returned to", "F-35")
+            return Refusal(f"step {number} is not an earlier step: one before {last} can be returned to", "F-35")
         if plan.round >= plan.rounds:
             return Refusal(f"all {plan.rounds} rounds are used up: set the status to blocked, and stop", "F-36")
         return _require(event.reason, "say why it has to be done again (reason)")

@@ -21,7 +21,7 @@ from cantrip_actors.terms.value import Value
 __all__ = ["Record", "apply", "approving", "folded", "follow_up", "superseding", "unblocking"]
 
 RECENT = 32
-"""The newest entries, among which `has` looks for one that was written before a crash."""
+"""The number of newest entries that `has` searches for one that was written before a crash."""
 
 E = TypeVar("E")
 
@@ -204,7 +204,7 @@ def folded(entries: Iterable[Entry]) -> Record:
 
 
 def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed: Any) -> Contract:
-    """Return a contract in place of a record's: its terms, with `changed`, and what was learned (F-05, F-12).
+    """Return a contract that supersedes a record's: its terms, with `changed`, and the lessons so far (F-05, F-12).
 
     Discoveries and failures become `lessons`, unless they were corrected. Raises InvalidContract.
     """

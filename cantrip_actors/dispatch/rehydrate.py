@@ -24,10 +24,10 @@ from cantrip_actors.dispatch.terms import Role
 __all__ = ["NEWEST", "rehydration"]
 
 NEWEST = 8
-"""Progress entries that are shown, at most."""
+"""The most progress entries that are shown."""
 
 LONGEST = 600
-"""Characters of each that are shown."""
+"""The most characters of each entry that are shown."""
 
 
 def rehydration(
@@ -93,7 +93,7 @@ def _steps(record: Record) -> Iterator[str]:
 
 
 def _learned_lines(record: Record) -> Iterator[str]:
-    """Yield all of it in full: a forgotten failure is tried again."""
+    """Yield all lessons in full, because a forgotten failure is tried again."""
     if record.contract.lessons:
         yield _list("Learned before this dispatch", record.contract.lessons)
     corrected = record.corrected
@@ -134,5 +134,5 @@ def _list(title: str, items: Iterable[str]) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return a text whose further lines are indented: no line of it can pass for a line of the record."""
+    """Return a text with its later lines indented, so that none of them can pass for a line of the record."""
     return "\n  ".join(text.splitlines())

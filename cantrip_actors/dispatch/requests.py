@@ -32,7 +32,7 @@ class DispatchRequests:
     log: Dispatches = field(compare=False)
 
     def has(self, request_id: str) -> bool:
-        """Return whether the id is that of a dispatch in this folder."""
+        """Return whether the id belongs to a dispatch in this folder."""
         return request_id.startswith(PREFIX) and request_id.removeprefix(PREFIX) in self.log.ids()
 
     def open(self) -> list[Request]:
@@ -87,7 +87,7 @@ def _request(record: Record) -> Request:
 
 
 def _error_of(record: Record) -> AlreadyDecided | UnknownRequest:
-    """Return the error that carries the newest decision, or says that the dispatch waits for none."""
+    """Return the error with the newest decision, or one that says that the dispatch waits for none."""
     for entry in reversed(record.entries):
         match entry.event:
             case Approved(note) | PhaseApproved(_, note) | Unblocked(note):

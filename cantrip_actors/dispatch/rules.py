@@ -1,9 +1,9 @@
-"""Which entry may come next in the log of a dispatch, and why another may not. Pure; all of it holds before a write.
+"""Which entry may come next in the log of a dispatch, and why others may not. Pure; checked before each write.
 
 - The contract is the first entry, and no other entry is one.
 - A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
-  or with a lower one, is a late writer's (F-14, F-33). Orchestrators and humans need no lease; one that is over is
-  refused from them too.
+  or with a lower one, comes from a late writer (F-14, F-33). Orchestrators and humans need no lease, but an ended one
+  is refused from them too.
 - Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
 - A terminal dispatch takes only `Closed`, a closed one takes nothing (F-39).
 - A phase that waits for a human blocks the dispatch at once.
@@ -40,7 +40,7 @@ __all__ = ["MAY_WRITE", "refusal", "refusal_of_status"]
 
 
 class Permission(NamedTuple):
-    """Who may write an event, whether only while the dispatch is active, and the fields that may not be blank."""
+    """The capacities that may write an event, whether only while the dispatch is active, and the non-blank fields."""
 
     by: frozenset[Capacity]
     while_active: bool = False
@@ -50,7 +50,7 @@ class Permission(NamedTuple):
 MAY_WRITE: Mapping[type[Any], Permission] = MappingProxyType(
     {
         e.Dispatched: Permission(ABOVE),
-        e.StatusChanged: Permission(ANYBODY),  # the status machine knows better
+        e.StatusChanged: Permission(ANYBODY),  # the status machine is stricter
         e.Recovered: Permission(RUNTIME),
         e.Progressed: Permission(ANYBODY, never_blank=("text",)),
         e.OutputWritten: Permission(INSIDE, while_active=True, never_blank=("path",)),
@@ -72,7 +72,7 @@ MAY_WRITE: Mapping[type[Any], Permission] = MappingProxyType(
 
 
 def refusal(record: Record | None, entry: Entry) -> Refusal | None:
-    """Return why `entry` may not be the next of `record` (None: of an empty log), or None if it may."""
+    """Return why `entry` may not come next in `record` (None: an empty log), or None if it may."""
     event = entry.event
     if record is None or isinstance(event, e.Dispatched):
         return _beginning(record, entry)
@@ -117,7 +117,7 @@ def _fenced(record: Record, entry: Entry) -> Refusal | None:
 
 
 def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
-    """Return the refusal of the event's own rule."""
+    """Return the refusal by the event's own rule."""
     event = entry.event
     match event:
         case e.StatusChanged():
@@ -143,7 +143,7 @@ def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # 
 
 
 def refusal_of_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> Refusal | None:
-    """Return why the status may not change so, or None (F-13 … F-17). A recovery makes an active dispatch queued."""
+    """Return why the status may not change in this way, or None (F-13 … F-17). A recovery queues an active dispatch."""
     before, by = record.status, entry.by
     to: Status = "queued" if isinstance(event, e.Recovered) else event.status
     legal = legal_next(before)
@@ -167,7 +167,7 @@ def _may(before: Status, legal: tuple[Status, ...]) -> str:
 
 
 class Need(NamedTuple):
-    """What a legal change of status needs: whether it is there, what to do if not, and the rule that asks for it."""
+    """A requirement of a legal change of status: whether it is met, what to do if not, and its rule."""
 
     is_met: bool
     text: str
@@ -184,7 +184,7 @@ def _needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -
     is_approved = record.approved or not record.contract.needs_approval
     by_status: Mapping[Status, tuple[Need, ...]] = {
         "active": (
-            Need(is_approved, "its contract needs approval, and nobody has approved it", "F-16"),
+            Need(is_approved, "its contract needs approval, and it has no approval", "F-16"),
             Need(entry.token is not None, "it takes the lease of its entity; claim it first", "F-14"),
         ),
         "blocked": (
@@ -212,7 +212,7 @@ def _needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -
 
 def _progress(record: Record, event: e.Progressed) -> Refusal | None:
     if event.progress not in PROGRESS_KINDS:
-        return Refusal(f"no kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
+        return Refusal(f"unknown kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
     if event.item is not None:
         count = len(record.contract.acceptance)
         if event.progress != "verification":
@@ -220,9 +220,9 @@ def _progress(record: Record, event: e.Progressed) -> Refusal | None:
         if not 1 <= event.item <= count:
             return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "F-15")
     if event.progress == "verification" and is_placeholder(event.text):
-        return Refusal(f"{event.text!r} is no evidence: say what was run, and what came out", "F-38")
+        return Refusal(f"{event.text!r} is not evidence: say what was run, and what came out", "F-38")
     if event.corrects is not None and not any(entry.seq == event.corrects for entry, _ in record.progress()):
-        return Refusal(f"entry {event.corrects} is no progress that could be corrected", "F-11")
+        return Refusal(f"entry {event.corrects} is not a progress entry that can be corrected", "F-11")
     return None
 
 

@@ -43,7 +43,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 TERMINAL: frozenset[Status] = frozenset({"completed", "failed", "rejected"})
 
 Capacity: TypeAlias = Literal["worker", "supervisor", "orchestrator", "human"]
-"""In which capacity an entry is written. The supervisor is the runtime itself."""
+"""The capacity in which an entry is written. The supervisor is the runtime itself."""
 
 ALIASES: Mapping[str, Status] = MappingProxyType(
     {"in-progress": "active", "done": "completed", "complete": "completed"}

@@ -17,7 +17,7 @@ LONGEST = 200
 
 
 class Summary(NamedTuple):
-    """A dispatch in a few words. `waits_for` says what it waits for, empty for nothing."""
+    """A dispatch in a few words. `waits_for` says what it waits for, empty if it does not wait."""
 
     id: str
     title: str

@@ -52,7 +52,7 @@ _ELSEWHERE = ("./", "../", "~")
 _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TICKED = re.compile(r"\[[xX]\]\s")
 PLACEHOLDERS = frozenset({"tbd", "todo", "n/a", "na", "none", "fixme", "pending", "placeholder", "later", "wip", "xxx"})
-"""Words that stand where evidence should."""
+"""Words that people write in place of evidence."""
 
 _ORNAMENT = re.compile(r"<!--.*?-->|[\s.…\-–—_*`?:()\[\]<>]+", re.DOTALL)  # the dashes people type
 
@@ -164,9 +164,9 @@ class _Bad(Exception):  # never leaves this file
 
 
 def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """Return the fields of a contract in `data`, as far as they can be read, and everything that is wrong (F-01).
+    """Return the fields of a contract in `data`, as far as they can be read, and all mistakes (F-01).
 
-    A field that is None is missing. Only if nothing is wrong are the fields those of a contract.
+    A field that is None is missing. The fields are a contract's only if there are no mistakes.
     """
     clean: dict[str, Any] = {}
     found: list[Violation] = []
@@ -201,7 +201,7 @@ def _text(value: object) -> str:
 
 
 def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
-    """Return the items of a list, each as `read` returns it; `what` says what they are."""
+    """Return the items of a list, each as `read` returns it; `what` describes them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _Bad(f"expected a list of {what}, got {short(value)}")
     items = []
@@ -348,7 +348,7 @@ _TITLES = {
 
 
 def field_titled(title: str) -> str:
-    """Return the field that people call `title`: "Budget Cap" is `budget`, an unknown one stays what it is."""
+    """Return the field that people call `title`: "Budget Cap" is `budget`; an unknown title is returned unchanged."""
     name = title.strip().lower().replace(" ", "_").replace("-", "_")
     return _TITLES.get(name, name)
 
@@ -409,7 +409,7 @@ def _every_text(where: Where, value: object) -> Iterator[tuple[Where, str]]:
 def _acceptance(fields: Fields) -> Iterator[Violation]:
     for index, text in enumerate(fields.get("acceptance", ())):
         if _TICKED.match(text):
-            yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, no tick")
+            yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, not a tick")
 
 
 def _metadata(fields: Fields) -> Iterator[Violation]:
@@ -491,7 +491,7 @@ RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether `text` says nothing: empty, only punctuation, or a word such as TBD, in whatever ornament.
+    """Return whether `text` says nothing: empty, only punctuation, or a word such as TBD with any decoration.
 
     >>> is_placeholder(" - "), is_placeholder("**TODO**..."), is_placeholder("todo list is tested")
     (True, True, False)

@@ -78,7 +78,7 @@ def _words(value: object) -> str:
 
 
 def _living(record: Record) -> Iterator[str]:
-    """Yield plan, phases, what was learned, what was decided."""
+    """Yield plan, phases, lessons and decisions."""
     yield from _plan(record)
     yield from _phases(record)
     corrected = record.corrected
@@ -116,7 +116,7 @@ def _phases(record: Record) -> Iterator[str]:
 
 
 def _decisions(record: Record) -> Iterator[str]:
-    """Newest first, as decision logs are kept."""
+    """Yield the decisions, newest first, as decision logs are kept."""
     if decisions := record.of(e.Decided):
         yield from ("## Decisions", "")
         for entry, decision in reversed(decisions):

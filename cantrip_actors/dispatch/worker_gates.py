@@ -77,7 +77,7 @@ async def set_status(
 
 @gate(idempotent=True)
 async def read_dispatch(writer: Injected[DispatchCompanion]) -> str:
-    """Parsed the contract and the progress so far again."""
+    """Read the contract and the progress so far again."""
     return rehydration(await writer.read(), newest=50)
 
 

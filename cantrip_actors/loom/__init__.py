@@ -1,6 +1,6 @@
 """The loom: an append-only log of records, and the tree of turns that users see of it (SPEC 6).
 
-`open_store` opens where records are kept, `Loom` reads them as turns, threads and subtrees, `open_loom` does both.
+`open_store` opens a store of records, `Loom` reads it as turns, threads and subtrees, `open_loom` does both.
 """
 
 from cantrip_actors.loom.backup import Compacted, backup_loom, compact_loom

@@ -1,4 +1,4 @@
-"""Back up a loom that is in use, and tidy one up."""
+"""Back up and compact a loom while it is in use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["Compacted", "backup_loom", "compact_loom"]
 
 KEEP_KEYS = 7 * 86_400.0
-"""Seconds for which `compact_loom` keeps the keys of mail that was taken."""
+"""Seconds for which `compact_loom` keeps the keys of taken mail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What `compact_loom` did: blobs that were deleted, and the size of the loom's files before and after, in bytes.
+    """The result of `compact_loom`: deleted blobs, and the size of the loom's files before and after, in bytes.
 
-    The sizes are 0 for a loom that has no files.
+    The sizes are 0 for a loom without files.
     """
 
     blobs: int
@@ -38,14 +38,14 @@ class Compacted:
 def backup_loom(
     url: str | os.PathLike[str], file: str | os.PathLike[str], *, seal_key: SealKey | None = None
 ) -> Verified:
-    """Copy the loom at `url`, which may be in use, to a new SQLite or JSONL file, and return what verifying it found.
+    """Copy the loom at `url`, which may be in use, to a new SQLite or JSONL file; return the copy's verification.
 
-    The copy is the loom as it was at one moment, without leases: it opens anywhere. The file appears once it is whole.
-    Snapshots of sandboxes are copied; their key is not, so programs are run again where the key is missing.
+    The copy is the loom at one moment, without leases, so it opens anywhere. The file appears once it is complete.
+    Snapshots of sandboxes are copied; their key is not, so programs are replayed where the key is missing.
 
     The copy of a sealed loom is sealed with the same key.
 
-    Raises LoomError if the file exists, or the loom cannot be read, or the copy does not verify.
+    Raises LoomError if the file exists, the loom cannot be read, or the copy does not verify.
     """
     path = Path(file).absolute()
     if path.exists():
@@ -81,9 +81,9 @@ def _remove(part: Path) -> None:
 
 
 def compact_loom(store: Store, now: float | None = None) -> Compacted:
-    """Delete blobs that nothing refers to, keys of mail taken a week ago, and free space; return what was done.
+    """Delete unreferenced blobs and the keys of mail taken a week ago, and free space; return the result.
 
-    The loom must not be written to by another process meanwhile for long: it is rewritten. Raises LoomError.
+    The loom is rewritten, so no other process should write to it for long meanwhile. Raises LoomError.
     """
     before = _size(store)
     blobs = store.drop_unused_blobs()

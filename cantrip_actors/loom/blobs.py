@@ -1,11 +1,11 @@
-"""The blobs of records: which ones a record refers to, brings with it or lacks.
+"""The blobs of records: which ones a record refers to, brings along or lacks.
 
-A line has the digest of each blob; the bytes are kept beside the lines, before the first line that refers to them, in
-the same transaction or in a file of their own. So a kill in between leaves at most bytes that no line refers to. The
-hash chain covers the digests, and so the bytes.
+A line has the digest of each blob. The bytes are stored separately, before the first line that refers to them, in the
+same transaction or in a file of their own. So a kill in between leaves at most unreferenced bytes. The hash chain
+covers the digests, and so the bytes.
 
-An image or another file is part of what happened: `verify` reports one that is missing, and an entity that continues
-without it is told so. A snapshot can be made again: without it programs run again.
+An image or another file is part of the history: `verify` reports a missing one, and an entity that continues without it
+gets a note. A snapshot is replaceable: without it programs are replayed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ R = TypeVar("R", bound=Record)
 
 
 def blobs_of(records: Iterable[Record], mails: Iterable[Mail] = ()) -> list[Blob]:
-    """Return the blobs that records and mail bring to be kept, each once.
+    """Return the blobs that records and mail bring along, each once.
 
-    They are in the order of their digests: two transactions that write the same ones do not wait for each other in a
-    circle.
+    They are ordered by digest, so that two transactions that write the same ones cannot deadlock.
     """
     found: dict[str, Blob] = {}
     for record in records:
@@ -57,12 +56,12 @@ def _add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
 
 
 def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> list[R]:
-    """Return the records with images whose bytes `find` looks up when they are first wanted."""
+    """Return the records with images whose bytes `find` looks up on first use."""
     return [with_images(one, attached(images, find)) if (images := images_of(one)) else one for one in records]
 
 
 def attached(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
-    """Return images whose bytes `find` looks up when they are first wanted."""
+    """Return images whose bytes `find` looks up on first use."""
     return tuple(image.kept_in(partial(_bytes, find, image.digest)) for image in images)
 
 
@@ -74,7 +73,7 @@ def _bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:
 def address_of(image: File) -> str | None:
     """Return an address that shows the image anywhere: its own, or one made of its bytes; None without bytes.
 
-    Of another file there is none but its own: exports say what it is (R-20).
+    Another file has only its own address; exports describe such a file (R-20).
     """
     if image.url is not None or not isinstance(image, Image):
         return image.url

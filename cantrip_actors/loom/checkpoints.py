@@ -1,7 +1,7 @@
-"""Checkpoints: the state of an entity after one of its records, as bytes, so that loading it skips the records before.
+"""Checkpoints: an entity's state after one of its records, as bytes, so that loading skips the earlier records.
 
-A checkpoint names its record by position and link. It counts only while the log has that record with that link. It may
-be deleted at any time, and one that is damaged counts as deleted: the state is then folded from the whole log.
+A checkpoint names its record by position and link, and is valid only while the log has that record with that link. It
+may be deleted at any time. A damaged one is ignored: the state is then folded from the whole log.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Tip(NamedTuple):
 
 
 class StoredCheckpoint(NamedTuple):
-    """The bytes that were kept for the record at `position`."""
+    """The stored state after the record at `position`."""
 
     position: int
     data: bytes
 
 
 def encode_checkpoint(tip: Tip, data: bytes, key: bytes = b"") -> bytes:
-    """Return a checkpoint with what `decode_checkpoint` checks: a checksum, and the record that it belongs to.
+    """Return a checkpoint with the fields that `decode_checkpoint` checks: a checksum, and its record.
 
-    The key is that of a sealed loom: nobody without it makes a checkpoint that is loaded.
+    The key is that of a sealed loom: without it nobody can make a checkpoint that is accepted.
     """
     rest = b"%b%c%b%b" % (tip.position.to_bytes(_POSITION), len(tip.link), tip.link, data)
     return blake2b(rest, digest_size=_SUM, key=key).digest() + rest
 
 
 def decode_checkpoint(kept: bytes, key: bytes = b"") -> tuple[Tip, bytes] | None:
-    """Return what `encode_checkpoint` was given; None for bytes that are damaged."""
+    """Return the arguments of `encode_checkpoint`; None for damaged bytes."""
     rest = kept[_SUM:]
     if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM, key=key).digest() != kept[:_SUM]:
         return None
@@ -62,7 +62,7 @@ class CheckpointFile:
         self._file: sqlite3.Connection | None = None
 
     def keep(self, entity_id: str, kept: bytes) -> None:
-        """Keep a checkpoint in place of the entity's earlier one. A damaged file is replaced. Raises LoomError."""
+        """Store a checkpoint in place of the entity's earlier one. A damaged file is replaced. Raises LoomError."""
         try:
             self._write(entity_id, kept)
         except sqlite3.DatabaseError:
@@ -87,7 +87,7 @@ class CheckpointFile:
         return self._file
 
     def find(self, entity_id: str) -> bytes | None:
-        """Return the checkpoint of an entity; None if there is none that can be read."""
+        """Return the checkpoint of an entity; None if there is no readable one."""
         with suppress(sqlite3.Error):
             if self._file is not None or self._path.exists():
                 query = "select data from checkpoints where entity = ?"
@@ -96,7 +96,7 @@ class CheckpointFile:
         return None
 
     def remove(self) -> None:
-        """Delete the file: entities load without it. Raises OSError."""
+        """Delete the file; entities load without it. Raises OSError."""
         self.close()
         for suffix in ("", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)

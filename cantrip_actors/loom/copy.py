@@ -1,13 +1,12 @@
-"""A loom into another store, of whichever kind: `copy_loom` appends every record in the order in which it was recorded.
+"""Copy a loom to another store of any kind: `copy_loom` appends every record in the order of recording.
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
-once all is there, by reading the copy again. A loom that is sealed with a key has links of its own: a sealed source has
-to verify before it is copied.
+at the end, by reading the copy again. A loom that is sealed with a key has links of its own, so a sealed source must
+verify before it is copied.
 
-Leases are not copied: they are about processes, not about what happened. Mail that waits is copied, in its order, and
-so are timers and schedules. Blobs are copied; a snapshot gets the seal of the store that it is in now, if it had that
-of the other. A blob that `source` has lost, or that was changed, is not copied, and verifying the copy says that it is
-missing.
+Leases are not copied: they concern processes, not history. Waiting mail is copied in its order, and so are timers and
+schedules. Blobs are copied; a snapshot that had the seal of its old store gets the seal of the new one. A blob that
+`source` has lost, or that was changed, is not copied, and verifying the copy reports it as missing.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["can_wait", "copy_loom"]
 
 BATCH = 1000
-"""Records that are appended at once."""
+"""Records that are appended in one batch."""
 
 
 def copy_loom(source: Store, target: Store) -> Verified:
-    """Copy everything in `source` to `target`, which may hold other entities already; what `target` holds then.
+    """Copy everything in `source` to `target`, which may hold other entities already; return `target`'s verification.
 
-    Raises LoomError where an entity is in both (before anything is written), where `source` cannot be read or `target`
-    not be written, and where the copy turns out to be another one.
+    Raises LoomError if an entity is in both (before anything is written), if `source` cannot be read or `target` cannot
+    be written, and if the copy differs.
     """
     for header in source.headers():
         if target.header(header.entity_id) is not None:
             raise LoomError(f"{target!r} holds entity {header.entity_id} already: nothing was copied")
-    if source.seal.chain:  # the copy gets links of its own, which would cover what was forged
+    if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
         found = verify_loom(source)
         if not found.ok:
             raise LoomError(f"{source!r} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
@@ -58,7 +57,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
         if is_tombstone(line):
             tombstones[len(batch)] = line
         else:
-            line = encode(record)  # as the target writes it
+            line = encode(record)  # the target writes the line in this form
         trees.seal(trees.root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
@@ -67,7 +66,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
     _append(target, batch, tombstones)
     _copy_mail(source, target)
     _copy_timers(source, target)
-    return _compared(trees, target, blobs.lost)
+    return _compare(trees, target, blobs.lost)
 
 
 def _append(target: Store, batch: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
@@ -86,7 +85,7 @@ def _records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
 
 
 class _Blobs:
-    """The blobs of `source`, as `target` is to have them; the keys of both are asked for with the first snapshot."""
+    """The blobs of `source` in the form that `target` needs; the keys of both are read for the first snapshot."""
 
     def __init__(self, source: Store, target: Store) -> None:
         self.lost: set[str] = set()
@@ -94,13 +93,13 @@ class _Blobs:
         self._keys: tuple[bytes | None, bytes | None] | None = None
 
     def attach(self, record: Record) -> Record:
-        """Return the record with the blobs that it refers to."""
+        """Return the record with the bytes of its blobs."""
         if images_of(record):
             (record,) = attach_images([record], self._find)
             return record
         snapshot = snapshot_of(record)
         blob = None if snapshot is None else self._find(snapshot.digest)
-        return record if blob is None else with_snapshot(record, Snapshot(blob.digest, self._sealed(blob)))
+        return record if blob is None else with_snapshot(record, Snapshot(blob.digest, self._reseal(blob)))
 
     def _find(self, digest: str) -> Blob | None:
         blob = self._stores[0].blob(digest)
@@ -109,7 +108,7 @@ class _Blobs:
             return None
         return blob
 
-    def _sealed(self, snapshot: Blob) -> Blob:
+    def _reseal(self, snapshot: Blob) -> Blob:
         if self._keys is None:
             source, target = self._stores
             self._keys = source.key(), target.key()
@@ -120,7 +119,7 @@ class _Blobs:
 
 
 def _copy_mail(source: Store, target: Store) -> None:
-    """Copy the mail that waits, in its order."""
+    """Copy waiting mail in its order."""
     for entity in source.waiting(loads=False):
         mails = [mail for _, mail in source.pending(entity, sys.maxsize)]
         for result in target.post(mails):
@@ -141,7 +140,7 @@ def _copy_timers(source: Store, target: Store) -> None:
 
 
 def can_wait(timer: Timer, store: Store) -> bool:
-    """Return whether a timer has an entity in this store that has not ended, or is a schedule.
+    """Return whether a timer is a schedule, or its entity is in this store and has not ended.
 
     A loom in use may set a timer after its records were read.
     """
@@ -149,7 +148,7 @@ def can_wait(timer: Timer, store: Store) -> bool:
     return life is not None and life < Life.OVER
 
 
-def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
+def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     found = verify_loom(target)
     copied = Trees(target.seal)
     for number, line in target.lines():
@@ -160,6 +159,6 @@ def _compared(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
             copied.seal(root, line)
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
-        why = faults[0] if faults else "its records are other ones"
+        why = faults[0] if faults else "its records differ"
         raise LoomError(f"the copy in {target!r} is not what was copied: {why}")
     return found

@@ -1,4 +1,4 @@
-"""A loom that is not as it was written, and cannot be continued as it is."""
+"""The error for a damaged loom, which cannot be continued as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Store.prepare_forget` does to one entity, and which blobs a line refers to. No I/O; all stores ask here."""
+"""How `Store.prepare_forget` erases one entity, and which blobs a line refers to. No I/O; every store uses it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ _DIGEST = re.compile(rb'"(?:digest|snapshot)":"([0-9a-f]{40}|[0-9a-f]{64})"')
 
 
 class Erasure(NamedTuple):
-    """Which entities are forgotten, and what their `ForgottenRecord` says. Forgotten entities are left as they are.
-
-    The checkpoints of `forks` are deleted, because they hold what the forks were told before. With `scrubs` no byte of
-    the content may be left in free space; without it that may be left to a later call.
-    """
+    """The entities to forget, and the text of their `ForgottenRecord`. Forgotten entities do not change."""
 
     entities: Sequence[str]
     forks: Sequence[str]
@@ -36,7 +32,7 @@ class Erasure(NamedTuple):
 
 
 def check_ended(entity: str, life: Life) -> None:
-    """Raise LoomError for an entity that is not over."""
+    """Raise LoomError for an entity that has not ended."""
     if life < Life.OVER:
         raise LoomError(
             f"entity {entity} has not ended, and is not forgotten: stop it first (`entity.stop()`), or abandon it if "
@@ -47,7 +43,7 @@ def check_ended(entity: str, life: Life) -> None:
 def erase(
     entity: str, lines: Iterable[bytes], wanted: Erasure, *, is_padded: bool = False
 ) -> tuple[list[bytes], ForgottenRecord]:
-    """Return the tombstones of an entity's lines, and the record that follows them."""
+    """Return the tombstones for an entity's lines, and the record that follows them."""
     tombstones: list[bytes] = []
     whole, size = TombstoneSum(), 0
     for line in lines:
@@ -68,18 +64,18 @@ def erase(
 
 
 def is_schedule_for(timer: Timer, entities: Iterable[str]) -> bool:
-    """Return whether a timer is a schedule that gives one of these entities its intents."""
+    """Return whether a timer is a schedule that gives intents to one of these entities."""
     schedule = timer.schedule
     return schedule is not None and schedule.to == "entity" and schedule.name in entities
 
 
 def blank_key(no: int) -> str:
-    """Return the key that a mail has when its content is forgotten: a number is never used again, a key is content."""
+    """Return the key that replaces a forgotten mail's key, which is content; a number is never reused."""
     return f"forgotten-{no}"
 
 
 def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
-    """Yield the digests among `known` of the blobs that a record refers to, given its line."""
+    """Yield the digests in `known` of the blobs that a record refers to, given its line."""
     if _mentions(line, known):
         record = decode(line)
         found = [image.digest for image in images_of(record)]
@@ -89,7 +85,7 @@ def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
 
 
 def blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
-    """Yield the digests among `known` of the images of a mail, given its line."""
+    """Yield the digests in `known` of a mail's images, given its line."""
     if _mentions(line, known):
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
 

@@ -1,4 +1,4 @@
-"""Forget entities: their content goes, and tombstones stay, so that the tree and its hash chain are as they were.
+"""Forget entities: delete their content, and leave tombstones that keep the tree and its hash chain intact.
 
 An entity is forgotten with everything that it spawned. Its forks, and the turns of a parent that quote its result, are
 listed. `begin_forget` does the work in two parts, because the first may take long and may run in a thread;
@@ -26,7 +26,7 @@ LEASE = 600.0
 
 
 class Quote(NamedTuple):
-    """A turn of a parent in which the result of a forgotten child stands; it stays as it is."""
+    """A turn of a parent that contains the result of a forgotten child; it is not changed."""
 
     entity_id: str
     turn_id: str
@@ -34,11 +34,11 @@ class Quote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What `forget` did. `records` and `bytes` count the lines that are tombstones now, `blobs` what was deleted.
+    """The result of `forget`: `records` and `bytes` of the lines that became tombstones, and deleted `blobs`.
 
     `forks` are the entities that were forked from turns of the forgotten ones and were not forgotten with them: their
-    own turns are as they were, and the context that they began with is empty. `quotes` are the turns of parents that
-    still quote a result.
+    own turns are unchanged, and the context that they began with is empty. `quotes` are the turns of parents that still
+    quote a result.
     """
 
     entities: tuple[str, ...]
@@ -64,7 +64,7 @@ class Wanted(NamedTuple):
 
 
 def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Forgotten:
-    """Forget entities, and return what was done. Repeating it finishes what a killed process began.
+    """Forget entities, and return the result. Repeating the call finishes what a killed process began.
 
     Raises LoomError for an entity that is not in the loom or has not ended, Held if another process runs its tree.
     """
@@ -77,10 +77,10 @@ def begin_forget(
     leases: Mapping[str, int] = NO_LEASES,
     is_loaded: Callable[[str], bool] = lambda _: False,
 ) -> Callable[[], Forgotten]:
-    """Do the part of `forget_entities` that takes long; return a function that does the rest.
+    """Do the slow part of `forget_entities`; return a function that does the rest.
 
-    `is_loaded` says whether this process runs an entity: a fork that is loaded would write a checkpoint of what it was
-    told.
+    `is_loaded` says whether this process runs an entity: a loaded fork would write a checkpoint that contains the
+    deleted context.
     """
     entities, forks = _select(store, wanted)
     for entity in entities:
@@ -137,12 +137,12 @@ def root_of(store: Store, entity: str) -> str:
 
 
 def last_record(store: Store, entity: str) -> Record:
-    """Return the last record of an entity that is in the loom."""
+    """Return an entity's last record. The entity must be in the loom."""
     return store.newest(entity, 1)[-1]
 
 
 def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
-    """Return the entities to forget, and the forks that are left."""
+    """Return the entities to forget, and the forks that remain."""
     entities: dict[str, None] = {}
     todo = list(reversed(wanted.entities))
     forks: list[str] = []

@@ -1,8 +1,8 @@
-"""The file beside a sealed log that holds its head: one line of a fixed length, written over in place.
+"""The file next to a sealed log that holds its head: one line of a fixed length, overwritten in place.
 
-It says where the log ended when it was last appended to, so a log that was cut is shorter than its head says. It is
-written after the log: a process that is killed between the two leaves a log that is longer, and the next writer checks
-the lines behind the head before it renews it.
+The head says where the log ended at the last append, so a log that was cut is shorter than its head says. It is written
+after the log: a process that is killed between the two leaves a log that is longer, and the next writer checks the
+lines after the head before it renews the head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cantrip_actors.own_files.modes import FILE
 __all__ = ["HeadFile"]
 
 LENGTH: Final = 128
-"""Bytes of the line: within one sector of a disk, which is written whole or not at all."""
+"""Bytes of the line: it fits into one sector of a disk, which is written as a whole or not at all."""
 _LINE: Final = re.compile(rb'\{"records":(\d{1,18}),"link":"([0-9a-f]{24})"\} *\n')
 
 
@@ -34,7 +34,7 @@ class HeadFile:
         self._fd = -1
 
     def read(self) -> Head | None:
-        """Return the head; None where the file is missing or damaged."""
+        """Return the head; None if the file is missing or damaged."""
         try:
             found = _LINE.fullmatch(self.path.read_bytes())
         except FileNotFoundError:
@@ -42,7 +42,7 @@ class HeadFile:
         return None if found is None else Head(int(found[1]), found[2])
 
     def write(self, head: Head) -> None:
-        """Put another head in the place of the one that is there."""
+        """Replace the head."""
         disk = self._disk()
         is_new = self._fd < 0 and not self.path.exists()
         if self._fd < 0:

@@ -1,10 +1,10 @@
-"""Which mail an inbox accepts, and which records may take it. No I/O; all stores ask here.
+"""Which mail an inbox accepts, and which records may take it. No I/O; every store uses it.
 
-Mail is kept under a number that is never used again. Its key is used once for each entity, as long as the mail is kept:
-a repetition with the same content finds the first one. A lane of an inbox takes at most so many mails that wait. Mail
-is taken once, by a record that carries its key. The record that ends a root entity for good takes what still waits.
+Mail has a number that is never reused. Its key is unique for each entity, as long as the mail is kept: a repetition
+with the same content finds the first one. A lane of an inbox holds a limited number of waiting mails. Mail is taken
+once, by a record that carries its key. The record that ends a root entity for good takes all mail that still waits.
 
-A `MailPlan` follows one transaction mail by mail, asks `Known` what the store holds already, and changes only the plan.
+A `MailPlan` follows one transaction mail by mail, asks `Known` what the store already holds, and changes only the plan.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from cantrip_actors.terms.errors import EntityEnded, LoomError
 __all__ = ["InboxFull", "KeyUsed", "MailPlan", "QueueFull", "Refusal", "Taken", "mark_fault"]
 
 Refusal = LoomError | EntityEnded
-"""Why mail is not accepted."""
+"""The errors that explain why mail is not accepted."""
 
 
 class KeyUsed(LoomError):
-    """The key was used before, for other content: send other content with another key."""
+    """The key was used before with other content: send other content with another key."""
 
 
 class InboxFull(LoomError):
-    """So much mail waits for the entity that no more is accepted: send it again later."""
+    """The entity's inbox is full: send the mail again later."""
 
     @classmethod
     def at(cls, most: int, entity: str) -> InboxFull:
-        """Say how much mail waits for which entity."""
+        """Return the error for an entity with `most` waiting mails."""
         return cls(f"{most} mails wait for entity {entity}: no more are accepted, send it again later")
 
 
 class QueueFull(LoomError):
-    """So many submissions wait for a node that no more are accepted: submit it again later."""
+    """The node's queue of submissions is full: submit it again later."""
 
 
 class Taken(LoomError):
-    """The mail was taken already, here or by another process: nothing of the batch is recorded."""
+    """The mail was already taken, here or by another process: nothing of the batch is recorded."""
 
 
 class MailPlan:
-    """Adds what happens to mail in one transaction to the plan of that transaction."""
+    """Adds a transaction's changes of mail to the transaction's plan."""
 
     def __init__(self, made: Plan, known: Known, most: int, numbers: Iterator[int]) -> None:
         self._made, self._known, self._most, self._numbers = made, known, most, numbers
@@ -56,7 +56,7 @@ class MailPlan:
         made.posted, made.taken, made.emptied, made.waiting = self._posted, self._taken, self._emptied, self._waiting
 
     def follow(self, *, taken: Iterable[tuple[int, int]], post: Iterable[tuple[int, Mail]]) -> None:
-        """Add what a batch does with mail. Raises Taken, or why mail is not accepted."""
+        """Add a batch's changes of mail. Raises Taken, or the error for mail that is not accepted."""
         made = self._made
         for at, no in taken:
             self.take(no, made.records[at], made.places[at].tree, made.numbers[at])
@@ -70,7 +70,7 @@ class MailPlan:
     def post(self, mail: Mail, number: int | None = None) -> MailRow | Refusal:
         """Post one mail; `number` is that of the record that it is posted with.
 
-        Mail that goes with a record is accepted by a full inbox, too: its sender has checked for room before.
+        A full inbox also accepts mail that is posted with a record, because its sender has checked for room before.
         """
         made, entity, key = self._made, mail.entity_id, mail.key
         try:
@@ -121,10 +121,10 @@ class MailPlan:
 
 
 def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting: bool) -> str | None:
-    """Return what is wrong with the mark that `record` took a mail; None if it carries the key, or ends the entity,
-    or forgot what took it.
+    """Return the fault of the mark that `record` took a mail, or None.
 
-    The record is None if it cannot be read, or is not of the entity's tree.
+    The mark is right if the record carries the mail's key, ends the entity, or forgot the record that took the mail.
+    The record is None if it cannot be read, or belongs to another tree.
     """
     if record is None:
         return f"mail {no} of entity {entity} was taken by a record that cannot be read"

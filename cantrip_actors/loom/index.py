@@ -1,6 +1,6 @@
-"""Where things are in a loom, for a store that keeps this in memory: entities, who owns a turn, what hangs below it.
+"""The index of a loom in memory: entities, the owners of turns, and the entities below each turn.
 
-Where the number of turns decides, text maps to text, so that the garbage collector has nothing to walk.
+Where the size depends on the number of turns, it maps text to text, which the garbage collector need not traverse.
 """
 
 from __future__ import annotations
@@ -22,63 +22,63 @@ __all__ = ["Index"]
 
 
 class Index(Known):
-    """What `rules` asks for, and the answers to a store's questions. `places` is in order of creation."""
+    """The facts that `rules` asks for, and the answers to a store's questions. `places` is in order of creation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leases: dict[str, Holder] = {}
-        """Entity to its lease, whose time `left` is counted from the start of the machine (`now`)."""
+        """Each entity's lease, whose time `left` counts from the start of the machine (`now`)."""
         self.inboxes = Inboxes()
         self.timers = Timers()
         self.spots: list[array[int]] = []
-        """For each entity, by the number of its place: offset and length of each of its lines, in turns."""
+        """For each entity, by the number of its place: offset and length of each of its lines, alternating."""
         self.owners: dict[str, str] = {}
         """Turn to entity."""
         self.children: dict[str, list[str]] = {}
-        """Turn to the entities that it spawned."""
+        """Each turn's spawned entities."""
         self.forks: dict[str, list[str]] = {}
-        """Turn to the entities that were forked from it."""
+        """Each turn's forks."""
         self.below: dict[str, list[str]] = {}
-        """Entity to the entities that it spawned."""
+        """Each entity's spawned entities."""
         self.names: dict[str, str] = {}
-        """Name to the latest long-lived entity that has it."""
+        """The latest long-lived entity of each name."""
         self.keys: dict[str, dict[str, int]] = {}
-        """Root entity to the keys of the mail that records took, and the numbers of these records."""
+        """For each root entity, the keys of taken mail, and the numbers of the records that took it."""
         self.unfinished: dict[str, Life] = {}
-        """The entities that are not over, in order of creation."""
+        """The entities that have not ended for good, in order of creation."""
 
     def owner(self, turn: str) -> str | None:
-        """The entity that a committed turn belongs to."""
+        """Return the entity that a committed turn belongs to."""
         return self.owners.get(turn)
 
     def is_used(self, turn: str) -> bool:
-        """Whether a turn has that id."""
+        """Return whether a turn has that id."""
         return turn in self.owners
 
     def token(self, root: str) -> int | None:
-        """The token of the lease on an entity."""
+        """Return the token of the lease on an entity."""
         lease = self.leases.get(root)
         return None if lease is None else lease.token
 
     def mail(self, entity: str, key: str) -> MailRow | None:
-        """The mail of an entity with that key."""
+        """Return the mail of an entity with that key."""
         return self.inboxes.rows.get((entity, key))
 
     def mail_row(self, no: int) -> MailRow | None:
-        """The mail with that number, if it waits."""
+        """Return the mail with that number, if it waits."""
         return self.inboxes.mail_row(no)
 
     def follow(self, record: Record, number: int) -> Place:
-        """Take note of a record that was read, and return the place of its entity.
+        """Add a record that was read to the index, and return the place of its entity.
 
-        Raises LoomError for a header of an entity that has begun, and for another record of one that has not.
+        Raises LoomError for a second header of an entity, and for another record before the header.
         """
         entity, header, made = record.entity_id, as_header(record), Plan()
         place = self.places.get(entity)
         if header is not None:
             if place is not None:
                 raise LoomError(f"entity {entity} begins a second time")
-            begin(header, number, made, self).tree.head = None  # it stands in the tree's last line
+            begin(header, number, made, self).tree.head = None  # the tree's last line has it
         elif place is None:
             raise LoomError(f"entity {entity} has no header before it")
         else:
@@ -87,7 +87,7 @@ class Index(Known):
         return self.places[entity]
 
     def apply(self, made: Plan) -> None:
-        """Take note of what has been written."""
+        """Add what was written to the index."""
         if made.entities:
             for row in made.entities:
                 self._begin(row, made.new[row.id])
@@ -127,12 +127,12 @@ class Index(Known):
             self.unfinished.pop(entity, None)
         elif entity in self.unfinished:
             self.unfinished[entity] = life
-        else:  # no store writes that, but a log that says it is believed: back to where it began
+        else:  # no store writes a record after the end, but such a log is accepted: the entity lives again
             again = {**self.unfinished, entity: life}
             self.unfinished = {one: again[one] for one in self.places if one in again}
 
     def forget_mail(self, entity: str) -> None:
-        """Leave nothing of the mail of a forgotten entity but its numbers."""
+        """Remove everything about a forgotten entity's mail except its numbers."""
         place = self.places[entity]
         root, spots = place.tree.root, self.spots[place.no]
         numbers = frozenset(spots[::2])
@@ -147,7 +147,7 @@ class Index(Known):
         place.tree.waiting = self.inboxes.count(root)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it but the spots."""
+        """Return everything but the spots as JSON."""
         turns: dict[str, list[str]] = {}
         for turn, entity in self.owners.items():
             turns.setdefault(entity, []).append(turn)
@@ -162,7 +162,7 @@ class Index(Known):
         }
 
     def load(self, kept: Mapping[str, Any], spots: Iterable[array[int]]) -> None:
-        """Fill an empty index with what `as_json` returned."""
+        """Fill an empty index with the result of `as_json`."""
         self.spots = list(spots)
         for no, (entity, root, lasting, life) in enumerate(kept["entities"]):
             tree = Tree(no, entity, None) if root == entity else self.places[root].tree

@@ -1,29 +1,29 @@
-"""The JSONL store: the reference format. One file, one record a line, in the order in which they were acknowledged.
+"""The JSONL store: the reference format. One file, one record per line, in the order of acknowledgement.
 
 The rules of this file:
 
-- The first line says which version made the file: `{"loom":1}`. Files of earlier versions begin with a record. In a
-  sealed loom it holds the mark of the seal, too, and the head lies in `<file>.head` (`head_file.py`).
-- A record is there when its newline is. What follows the last newline was never acknowledged: a process was killed in
-  the middle of a write. Opening the file cuts it off, keeps the bytes in `<file>.torn` and says so (`recovered`, and
-  a warning).
-- A batch is one write. Where that fails (a full disk, a bad one), the file is cut back to its last whole record and the
-  caller gets a LoomError: nothing of the batch was recorded. Where even that fails the store refuses to write behind
-  half a record, and tries the cut again at the next append: it continues once the cause is mended.
-- Blobs lie in a file beside it, `<file>.blobs`, and are written before the lines that refer to them. Earlier versions
-  kept them in `<file>.images` and `<file>.pictures`, which are still read.
-- Mail and timers lie in `<file>.mail` and `<file>.timers` (`line_inbox.py`, `line_timers.py`).
-- The states of entities (`checkpoints.py`) are kept in `<file>.checkpoints`. They may be deleted at any time.
-- One writer: the file is locked for as long as it is open, and the lock goes with the process. Readers (`read_only`)
-  see what was whole when they opened it, and may do so beside a writer.
-- A line in the middle that is no record was not torn by a crash; somebody or something changed the file. That is an
-  error that names the line, never a guess.
+- The first line names the version that made the file: `{"loom":1}`. Files of earlier versions begin with a record. In a
+  sealed loom it also holds the mark of the seal, and the head is in `<file>.head` (`head_file.py`).
+- A record exists once its newline is written. Bytes after the last newline were never acknowledged: a process was
+  killed in the middle of a write. Opening the file cuts them off, keeps them in `<file>.torn` and reports it
+  (`recovered`, and a warning).
+- A batch is one write. If it fails (a full disk, a bad one), the file is cut back to its last whole record and the
+  caller gets a LoomError: nothing of the batch was recorded. If even the cut fails, the store refuses to write after
+  half a record and tries the cut again at the next append, so it continues once the cause is fixed.
+- Blobs are in a file of their own, `<file>.blobs`, and are written before the lines that refer to them. Earlier
+  versions kept them in `<file>.images` and `<file>.pictures`, which are still read.
+- Mail and timers are in `<file>.mail` and `<file>.timers` (`line_inbox.py`, `line_timers.py`).
+- The states of entities (`checkpoints.py`) are in `<file>.checkpoints`. They may be deleted at any time.
+- One writer: the file is locked while it is open, and the lock ends with the process. Readers (`read_only`) see what
+  was complete when they opened it, also next to a writer.
+- A line in the middle that is no record was not torn by a crash: the file was changed. That is an error that names the
+  line, never a guess.
 
-The index (which entity's records lie where) is kept in memory, 16 bytes a record, and read once at opening; the lines
-themselves are parsed when somebody asks for them. That of a large loom is kept beside it, too (`jsonl_index.py`).
+The index (the positions of each entity's records) is kept in memory, 16 bytes per record, and built once at opening;
+the lines are parsed on demand. The index of a large loom is also kept in a file (`jsonl_index.py`).
 
-A lone append costs one system call into the page cache and survives a kill of the process. `power` adds an fsync,
-which waits for the disk, so `blocking` is then True. `none` has nothing to save here and is the same as `process`.
+A lone append costs one system call into the page cache and survives a kill of the process. `power` adds an fsync, which
+waits for the disk, so `blocking` is then True. `none` has nothing to save here and is the same as `process`.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file", "mark_of_file"]
 
 VERSION = 1
-"""Of the file; what a line looks like has a version of its own, `codec.SCHEMA`."""
+"""The version of the file; lines have a version of their own, `codec.SCHEMA`."""
 
 _FIRST_LINE = b'{"loom":%d}\n' % VERSION
 _SEALED_LINE = b'{"loom":%d,"salt":"%b","check":"%b"}\n'
 _BEGINNINGS = (_FIRST_LINE, b'{"loom":%d,"salt":"' % VERSION, b'{"kind":"header","entity":"')
-"""How a log begins, also one of an earlier version: the beginning of its first line may be all that was written."""
+"""The beginnings of a log, of earlier versions too: a killed process may have written only a part of the first line."""
 _VERSION_LINE = re.compile(rb'\{"loom": ?(\d+)(?:,"salt":"([0-9a-f]{32})","check":"([0-9a-f]{24})")?\}')
 _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn":"([^"\\\n]*)")?[^\n]*\}\n')
-"""A line as `encode` writes it, as far as the index needs it; lines that others wrote are parsed whole."""
+"""The parts of a line by `encode` that the index needs; lines of other writers are parsed completely."""
 
 _log = get_logger("cantrip.loom")
 
 
 def _is_prefix(one: bytes, other: bytes) -> bool:
-    """Return whether one of the two begins with the other."""
+    """Return whether one of the two is a prefix of the other."""
     return one.startswith(other) or other.startswith(one)
 
 
@@ -95,7 +95,7 @@ def mark_of_file(path: Path) -> SealMark | None:
 
 
 def lines_of_file(data: bytes) -> Iterator[bytes]:
-    """Yield the whole lines in the bytes of a JSONL loom that are records."""
+    """Yield the whole lines of a JSONL loom's bytes that are records."""
     for line in data.split(b"\n")[:-1]:
         if _VERSION_LINE.fullmatch(line) is None:
             yield line
@@ -113,9 +113,9 @@ class Recovered:
 
 
 class JsonlStore(LineStore):
-    """A loom in a file. `recovered` says what opening it had to cut off, None where it was whole.
+    """A loom in a file. `recovered` describes what opening it cut off; None if it was complete.
 
-    Raises LoomError where the file cannot be opened, is open for writing elsewhere, or holds a line that is no record.
+    Raises LoomError if the file cannot be opened, is open for writing elsewhere, or contains a line that is no record.
     """
 
     def __init__(
@@ -136,25 +136,25 @@ class JsonlStore(LineStore):
         self._disk = disk or Disk()
         self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
         self._blobs, *self._old_blobs = self._blob_files = [
-            BlobFile(self._beside("blobs")),
-            *(BlobFile(self._beside(suffix, read_only=True)) for suffix in ("images", "pictures")),
+            BlobFile(self._sidecar("blobs")),
+            *(BlobFile(self._sidecar(suffix, read_only=True)) for suffix in ("images", "pictures")),
         ]
-        self._mail_file = self._beside("mail")
-        self._timer_file = self._beside("timers")
+        self._mail_file = self._sidecar("mail")
+        self._timer_file = self._sidecar("timers")
         self._timer_lines = 0
         self._mail_limit: int | None = None
         self._head_file = HeadFile(self.path, lambda: self._disk, synced=self.blocking)
         self._head: Head | None = None
         self._checkpoints = CheckpointFile(self.path.with_name(f"{self.path.name}.checkpoints"))
         self._lines = 0
-        self._skipped: list[int] = []  # the numbers of lines that cannot be read
-        self._skipped_beside: list[str] = []  # what is wrong with lines of mail and of timers
+        self._skipped: list[int] = []  # the numbers of unreadable lines
+        self._sidecar_faults: list[str] = []  # the faults of lines of mail and of timers
         self._crc = 0
-        self._indexed = Known()  # what of it the index that is kept beside it knows
+        self._indexed = Known()  # the part of the file that the stored index covers
         self._open()
         self._own_claim = claim_file(self.path)
         try:
-            if read_only:  # a writer may be at work: mail that comes after this belongs to no record that is read
+            if read_only:  # a writer may be at work: mail that arrives later belongs to no record that is read
                 self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
             self._head = self._head_file.read()  # before the lines: a writer may be at work
             self._start = self._read_version(seal_key)
@@ -173,8 +173,8 @@ class JsonlStore(LineStore):
             self.close()
             raise
 
-    def _beside(self, suffix: str, *, read_only: bool = False) -> LineFile:
-        """Return a file beside the log."""
+    def _sidecar(self, suffix: str, *, read_only: bool = False) -> LineFile:
+        """Return a sidecar of the log."""
         path = self.path.with_name(f"{self.path.name}.{suffix}")
         return LineFile(path, lambda: self._disk, read_only=read_only or self.read_only, synced=self.blocking)
 
@@ -189,7 +189,7 @@ class JsonlStore(LineStore):
             self._fail("cannot open", error)
         try:
             if not stat.S_ISREG(os.fstat(self._file.fd).st_mode):
-                raise LoomError(f"{self.path} is no file: a loom needs a regular one")
+                raise LoomError(f"{self.path} is not a regular file: a loom needs one")
             if not self.read_only:
                 fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
@@ -208,13 +208,13 @@ class JsonlStore(LineStore):
             raise
 
     def _refuse_foreign(self, file: LineFile, beginnings: tuple[bytes, ...]) -> None:
-        """Raise LoomError if a file without a whole line is no beginning of ours: cutting it would empty it (X-14)."""
+        """Raise LoomError if a file without a whole line does not begin like a loom: it must not be emptied (X-14)."""
         head = b"" if file.end else file.read(0, max(map(len, beginnings)))
         if head and not any(_is_prefix(head, beginning) for beginning in beginnings):
-            raise LoomError(f"{file.path} is no part of a loom, and was not changed: give the path of another file")
+            raise LoomError(f"{file.path} is not part of a loom, and was not changed: give the path of another file")
 
     def _read_version(self, key: GivenKey) -> int:
-        """Return the length of the line that says which version wrote the file, 0 in a file of earlier versions."""
+        """Return the length of the line with the file's version, 0 in a file of earlier versions."""
         first = next(iter(self._blocks()), b"").partition(b"\n")[0]
         found = _VERSION_LINE.fullmatch(first)
         mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
@@ -229,9 +229,9 @@ class JsonlStore(LineStore):
         return len(first) + 1
 
     def _scan(self) -> None:
-        """Read what is not known of the file yet, once, and take note of every whole line."""
+        """Read the part of the file that the index does not cover, once, and index every whole line."""
         index, owners = self._known, self._known.owners
-        known: dict[bytes, tuple[str, array[int]]] = {}  # by the id as it stands in a line: most lines need no more
+        known: dict[bytes, tuple[str, array[int]]] = {}  # by the id's bytes in a line, which suffice for most lines
         match = _BEGINNING.match
         end, count, crc = self._indexed
         if end == 0 and self._start:
@@ -259,7 +259,7 @@ class JsonlStore(LineStore):
                 ):
                     spots = known[entity][1]
                 else:
-                    # a header, or a record that ends something, or a line that `encode` did not write like that
+                    # a header, a record that ends something, or a line that `encode` did not write in its usual form
                     try:
                         record = decode(block[at:after])
                         spots = index.spots[index.follow(record, end + at).no]
@@ -278,7 +278,7 @@ class JsonlStore(LineStore):
             _log.warning("loom.damaged", path=str(self.path), lines=self._skipped[:20], count=len(self._skipped))
 
     def _load_mail(self) -> None:
-        """Read the file of mail, and find out which mail the log's records took."""
+        """Read the file of mail, and find the mail that the log's records took."""
         inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
         try:
             for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
@@ -287,7 +287,7 @@ class JsonlStore(LineStore):
                     try:
                         row, body, after, number = self._read_mail(line, lines)
                     except DamagedLoom as error:
-                        self._skip_beside(error)
+                        self._skip_sidecar_line(error)
                         continue
                     if number is not None and number >= self._end:  # its record was never written
                         void += 1
@@ -319,7 +319,7 @@ class JsonlStore(LineStore):
                     try:
                         timer, body, number = self._read_timer(line, self._timer_lines)
                     except DamagedLoom as error:
-                        self._skip_beside(error)
+                        self._skip_sidecar_line(error)
                         continue
                     place = self._known.place(timer.entity_id)
                     if (number is not None and number >= self._end) or (timer.entity_id and place is None):
@@ -382,7 +382,7 @@ class JsonlStore(LineStore):
         return self._head if self.seal.mark is not None else None
 
     def _renew_head(self) -> None:
-        """Compare the head with the lines, and let it cover those that a killed process wrote after it."""
+        """Compare the head with the lines, and extend it over those that a killed process wrote after it."""
         if not self.seal.chain:
             return
         records, head = self._lines - bool(self._start), self._head
@@ -407,7 +407,7 @@ class JsonlStore(LineStore):
             self._head = head
 
     def _blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The file's whole lines from `at` up to `end`, many at a time."""
+        """Yield the file's whole lines from `at` up to `end`, many at a time."""
         if self._file.fd < 0:
             raise LoomError(f"{self.path} is closed: open it again to read it")
         try:
@@ -416,23 +416,23 @@ class JsonlStore(LineStore):
             self._fail("cannot read", error)
 
     def _skip_line(self, number: int, why: LoomError) -> None:
-        """Skip a line that cannot be read, if the rest is only read. Raises DamagedLoom before anything is written."""
+        """Skip an unreadable line if the loom is open read-only. Raises DamagedLoom before anything is written."""
         if not self.read_only or number == 1 or isinstance(why, Newer):
-            self._corrupt_line(number, why)
+            self._raise_corrupt_line(number, why)
         self._skipped.append(number)
 
-    def _skip_beside(self, error: DamagedLoom) -> None:
-        """Skip a line of mail or of timers that cannot be read, if the loom is only read."""
+    def _skip_sidecar_line(self, error: DamagedLoom) -> None:
+        """Skip an unreadable line of mail or of timers if the loom is open read-only."""
         if not self.read_only:
             raise error
-        self._skipped_beside.append(str(error))
+        self._sidecar_faults.append(str(error))
 
     def faults(self) -> Iterator[str]:
-        """Where mail or timers cannot be read, or say something else than the lines."""
-        yield from self._skipped_beside
+        """Yield where mail or timers cannot be read, or contradict the lines."""
+        yield from self._sidecar_faults
         yield from super().faults()
 
-    def _corrupt_line(self, number: int, why: LoomError) -> NoReturn:
+    def _raise_corrupt_line(self, number: int, why: LoomError) -> NoReturn:
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
@@ -443,7 +443,7 @@ class JsonlStore(LineStore):
         )
 
     def _cut_torn(self) -> None:
-        """Cut off what follows the last newline, keep it beside the file, and say so."""
+        """Cut off the bytes after the last newline, keep them in a sidecar, and report it."""
         end = self._file.end
         beside = self.path.with_name(f"{self.path.name}.torn")
         try:
@@ -464,7 +464,7 @@ class JsonlStore(LineStore):
             line=self._lines + 1,
             bytes=torn,
             kept_in=str(beside),
-            hint="a process was killed while it wrote this record; nobody was told that it was recorded",
+            hint="a process was killed while it wrote this record, which was never acknowledged",
         )
 
     def _keep(self, beside: Path, torn: bytes) -> None:
@@ -556,7 +556,7 @@ class JsonlStore(LineStore):
         end = self._file.end
         try:
             fd = self._file.write_new(chain(self._lines_with(changed), [b"\n".join([*made.lines, b""])]))
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see it
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the new file
         except OSError as error:
             self._fail("cannot rewrite", error)
 
@@ -595,11 +595,11 @@ class JsonlStore(LineStore):
             for file in (self._file, self._mail_file, *(blobs.file for blobs in self._blob_files)):
                 file.remove_new()
         except OSError as error:
-            self._fail("cannot remove what lies beside", error)
+            self._fail("cannot remove the sidecars of", error)
 
     def _remove_torn(self, entities: Sequence[str]) -> None:
         """Remove the lines of entities from the file of torn lines."""
-        torn = self._beside("torn")
+        torn = self._sidecar("torn")
         if torn.path.exists():
             ids = [orjson.dumps(entity) for entity in entities]
             lines = torn.path.read_bytes().splitlines(keepends=True)
@@ -625,7 +625,7 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every record's line with its number, in the order in which they were recorded, up to the call."""
+        """Yield every record's line with its number, in the order of recording, up to the call."""
         number = 0
         for block in self._blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):
@@ -633,26 +633,26 @@ class JsonlStore(LineStore):
                 yield number, line
 
     def blob(self, digest: str) -> Blob | None:
-        """The blob of that digest, from the files beside."""
+        """Return the blob of that digest, from the sidecars."""
         try:
             return next((found for file in self._blob_files if (found := file.get(digest)) is not None), None)
         except OSError as error:
             self._fail("cannot read blobs beside", error)
 
     def blobs(self) -> Iterator[str]:
-        """The digests of all blobs in the files beside."""
+        """Yield the digests of all blobs in the sidecars."""
         try:
             return iter({digest: None for file in self._blob_files for digest in file.digests()})
         except OSError as error:
             self._fail("cannot read blobs beside", error)
 
     def key(self) -> bytes | None:
-        """The key in the file beside it."""
+        """Return the key in the sidecar."""
         return read_key(self.path, make=not self.read_only)
 
     def _bytes(self, start: int, length: int) -> bytes:
         try:
-            return self._file.read(start, length)  # also once it is closed: an episode may be looked at long after
+            return self._file.read(start, length)  # also after closing: an episode may be inspected much later
         except OSError as error:
             self._fail("cannot read", error)
 
@@ -663,20 +663,20 @@ class JsonlStore(LineStore):
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         return None if self.read_only or self._file.fd < 0 else self._checkpoints.find(entity_id)
 
-    def _corrupt(self, offset: int, error: LoomError) -> NoReturn:
-        self._corrupt_line(self._line_number(offset), error)
+    def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:
+        self._raise_corrupt_line(self._line_number(offset), error)
 
     def _line_number(self, offset: int) -> int:
-        """For an error's text only: it reads all that lies before."""
+        """Return the line's number for an error message; reads everything before it."""
         return 1 + sum(self._bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
 
     def scrub(self) -> None:
-        """Rewrite the mail without what was taken."""
+        """Rewrite the mail without taken ones."""
         self._check_open()
         self._rewrite_mail()
 
     def close(self) -> None:
-        """Close the file and let go of its lock. It can still be read."""
+        """Close the file and release its lock. It can still be read."""
         self._own_claim.release()
         self._mail_file.close()
         self._timer_file.close()
@@ -695,7 +695,7 @@ class JsonlStore(LineStore):
 
 
 def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
-    """Cut sidecars back to where they ended before a write that failed."""
+    """Cut sidecars back to their ends before a failed write."""
     for file, end in before:
         if file.end != end:
             file.cut(end)
@@ -709,19 +709,19 @@ def _crc_of(file: LineFile) -> int:
 
 
 WASTE = 1000
-"""Lines out of date that the file of timers holds before it is rewritten."""
+"""Outdated lines in the file of timers at which it is rewritten."""
 
 _PLAIN_KINDS = frozenset(
     kind.encode()
     for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided", "forgotten"}
 )
-"""What the index takes no note of, but for its place."""
+"""Records that the index only locates."""
 
 _ENDS = b'ed":true'
-"""What stands in the line of a turn that is `terminated` or `truncated`."""
+"""The bytes in the line of a turn that is `terminated` or `truncated`."""
 
 _KEY = b'"key":'
-"""What stands in the line of a record that takes mail."""
+"""The bytes in the line of a record that takes mail."""
 
 _ADVICE = {
     errno.ENOSPC: ". Make room on that disk; nothing that was acknowledged is lost; recording continues then",

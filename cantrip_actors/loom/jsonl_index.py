@@ -1,13 +1,12 @@
-"""What is known of a large JSONL loom, kept beside it: `<file>.index`. A cache, and never more than that.
+"""The stored index of a large JSONL loom, `<file>.index`: a cache and nothing more.
 
-To read a million turns line by line takes seconds; to make sure that a file still begins with the bytes that were
-read before takes a tenth of that. So this file holds the index of a loom's first so many bytes, and their checksum.
-Where the loom still begins with those bytes, only what follows them is read line by line. Where it does not, or this
-file is damaged, of another version, of another machine, or not there, the loom is read from its beginning, as if there
-had never been one. It can be taken away at any time.
+Reading a million turns line by line takes seconds; checking that a file still begins with the same bytes takes a tenth
+of that. So this file holds the index of a loom's first bytes, their number, and their checksum. If the loom still
+begins with those bytes, only the rest is read line by line. Otherwise, or if this file is missing, damaged, of another
+version, or of another machine, the loom is read from its beginning. The file can be deleted at any time.
 
-A writer keeps it up for looms that are worth it (`WORTH`); where it cannot be written, opening just takes longer the
-next time. Readers use it and leave it as it is.
+A writer updates it for looms that are large enough (`WORTH`); if it cannot be written, the next opening takes longer.
+Readers use it and do not change it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cantrip_actors.redact.logs import get_logger
 __all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
 
 WORTH = 100_000
-"""Lines that have to be read anew before the index is kept (again): about an eighth of a second."""
+"""Lines that must be read at opening before the index is stored (again): about an eighth of a second."""
 
 _MAGIC = b"cantrip-jsonl-index 3 " + sys.byteorder.encode() + b"\n"
 _CRC = 4
@@ -39,7 +38,7 @@ _log = get_logger("cantrip.loom")
 
 
 class Known(NamedTuple):
-    """How far a loom is known: its first `end` bytes, which are so many lines, and their checksum."""
+    """The covered part of a loom: its first `end` bytes, their number of lines, and their checksum."""
 
     end: int = 0
     lines: int = 0
@@ -47,12 +46,12 @@ class Known(NamedTuple):
 
 
 def checksum(data: bytes, before: int) -> int:
-    """The checksum of all that `before` is the checksum of, and `data` behind it."""
+    """Return the checksum of the data that has the checksum `before`, followed by `data`."""
     return zlib.crc32(data, before)
 
 
 def keep(loom: Path, known: Known, index: Index) -> None:
-    """Keep what is known of a loom, where that can be written."""
+    """Store the index of a loom, if it can be written."""
     path = _beside(loom)
     made = path.with_name(f"{path.name}.{os.getpid()}")
     told = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
@@ -72,7 +71,7 @@ def keep(loom: Path, known: Known, index: Index) -> None:
 
 
 def kept(loom: Path, fd: int, index: Index) -> Known:
-    """Fill an empty `index` with what was kept of the loom that is open as `fd`; how far it is known then."""
+    """Fill an empty `index` with the stored one for the loom that is open as `fd`; return the covered part."""
     try:
         held = _beside(loom).read_bytes()
     except OSError:
@@ -100,7 +99,7 @@ def _beside(loom: Path) -> Path:
 
 
 def _checksum_of(fd: int, end: int) -> int | None:
-    """The checksum of a file's first `end` bytes; None where it has fewer, or cannot be read."""
+    """Return the checksum of a file's first `end` bytes; None if it is shorter, or cannot be read."""
     crc, at = 0, 0
     view = memoryview(bytearray(_BUFFER))
     with contextlib.suppress(OSError):

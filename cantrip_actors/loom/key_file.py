@@ -1,9 +1,9 @@
-"""The key file beside a loom: snapshots of sandboxes are sealed with the key that is made from it.
+"""The key file next to a loom, from which the key is made that seals snapshots of sandboxes.
 
 The file is `<loom>.key`, readable for its owner only. It is made when the first snapshot is kept. The key depends on
-the bytes in the file and on which file that is on this disk (its inode, and when it was last changed). So a key file
-that came along with somebody's loom, in an archive or a repository, gives another key, and opens nothing. Whoever moves
-a loom with its snapshots gives the key by hand (`Runtime.open(…, snapshot_key=…)`).
+the bytes in the file and on the file's identity on this disk (its inode, and when it was last changed). So a key file
+that arrived with somebody's loom, in an archive or a repository, gives another key, and opens nothing. To move a loom
+with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = get_logger("cantrip.loom")
 
 
 def read_key(loom: Path, *, make: bool) -> bytes | None:
-    """Return the key for the snapshots of the loom at `loom`, or None, with a warning if its file cannot be trusted.
+    """Return the key for the snapshots of the loom at `loom`; None, with a warning, if its file cannot be trusted.
 
-    With `make` the file is made where it is missing.
+    With `make` a missing file is made.
     """
-    if sys.platform == "win32":  # a file's mode does not say there who may read it
+    if sys.platform == "win32":  # there a file's mode does not say who may read it
         return None
     path = loom.with_name(f"{loom.name}.key")
     try:

@@ -1,26 +1,27 @@
-"""Leases: who may write for an entity's tree, so that of two processes that would run it only one does.
+"""Leases: the right to write for an entity's tree, so that only one of two processes runs it.
 
-Whoever runs a root entity claims it first, for a time and under a name of its own, and renews the claim while it
-runs. The claim covers everything that the entity spawns. It comes with a token, a number that grows with every claim:
-what is appended for the tree from then on has to carry it (`Store.append(records, leases)`), checked where the records
-are written. Time only decides when somebody else may claim. A holder that was frozen past its lease, and then runs
-again, finds its token outdated and is refused (`Fenced`), whatever its clock says; one that is merely late, and that
-no other holder has replaced, continues.
+A holder claims a root entity, for a time and under a name of its own, and renews the claim while it runs the entity.
+The claim covers everything that the entity spawns. It comes with a token, a number that grows with every claim: records
+appended for the tree from then on must carry it (`Store.append(records, leases)`), and it is checked where they are
+written. Time only decides when another holder may claim. A holder that was frozen past its lease and then runs again
+finds its token outdated and is refused (`Fenced`), whatever its clock says; a holder that is merely late, and has not
+been replaced, continues.
 
-That time is told by no wall clock, which people and programs set (C-66). Where all holders run on one machine, as those
-of an SQLite file, it is the time since that machine started (`now`), and no time ends the lease of a process that is
-there (`is_alive`). A Postgres server tells the time for its machines.
+That time is not a wall clock, which people and programs set (C-66). If all holders run on one machine, as those of an
+SQLite file, it is the time since that machine started (`now`), and no time ends the lease of a process that still runs
+(`is_alive`). A Postgres server provides the time for its machines.
 
-What nobody has claimed anybody may append to, which is all there is where no leases are used. A reward needs none: it
-is said about a turn, not by the entity.
+Any process may append to a tree without a lease, which is the only case where no leases are used. A reward needs no
+lease: it is a remark about a turn, not by the entity.
 
-A name from `this_process` says where its holder runs. If that is here and the process is gone, its leases are free at
-once: a process that was killed is taken up without waiting for its leases to run out. So are those of a holder that
-has ended in a process that still runs, and could not release them (`no_more`): the store may have been out of reach.
+A name from `this_process` says where its holder runs. If that is this machine and the process is gone, its leases are
+free at once: the entities of a killed process are resumed without waiting for its leases to expire. The same holds for
+the leases of a holder that has ended in a running process and could not release them (`no_more`), because the store may
+have been out of reach.
 
-An entity may be what kills its process. So each lease counts how many holders in a row did not release it while the
-entity had work; after `DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65). An idle entity
-without mail kills no process: the deaths of its holders do not count.
+An entity may cause the death of its process. So each lease counts how many holders in a row did not release it while
+the entity had work; after `DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65). An idle
+entity without mail cannot kill a process, so the deaths of its holders do not count.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ __all__ = [
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
 REMAINS: Final = 3600.0
-"""Seconds after which a holder that holds nothing is forgotten."""
+"""Seconds after which a holder without leases is forgotten."""
 
 DEATHS: Final = 3
 """Holders in a row that may die before an entity is quarantined."""
@@ -76,12 +77,12 @@ class Lease(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The row of a lease in a store: who has it, None for a quarantine, and for how many seconds it lasts."""
+    """The row of a lease in a store: its owner, None for a quarantine, and for how many seconds it lasts."""
 
     token: int
     owner: str | None
     deaths: int
-    """How many holders in a row did not release it."""
+    """The number of holders in a row that did not release it."""
     left: float
 
 
@@ -90,7 +91,7 @@ class Held(LoomError):
 
     @classmethod
     def by(cls, entity: str, owner: str, left: float) -> Held:
-        """Say by whom, and for how long it is at least."""
+        """Return the error for an entity that `owner` runs, with the least time that it lasts."""
         at = datetime.fromtimestamp(time.time() + left, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         lasts = f"its lease lasts until {at} unless it is renewed" if left > 0 else "its process is there"
         return cls(
@@ -104,7 +105,7 @@ class Quarantined(LoomError):
 
     @classmethod
     def after(cls, deaths: int, entity: str) -> Quarantined:
-        """Say how many died, and what to do."""
+        """Return the error for an entity after `deaths` holders died, with what to do."""
         return cls(
             f"entity {entity} is quarantined: {deaths} processes in a row died, or were out of reach, while they ran "
             f'it. Look for the cause; then runtime.resume("{entity}") resumes it, runtime.abandon("{entity}") ends it'
@@ -116,7 +117,7 @@ class Fenced(LoomError):
 
     @classmethod
     def out(cls, entity: str, root: str, token: int | None, valid: int | None) -> Fenced:
-        """Say which token came and what would have been right."""
+        """Return the error for a token that is not the valid one."""
         whose = f"entity {entity}" if entity == root else f"entity {entity} (of the tree of {root})"
         if token is None:
             return cls(
@@ -127,22 +128,22 @@ class Fenced(LoomError):
 
 
 def not_root(entity: str, root: str) -> LoomError:
-    """What to raise where a child is claimed."""
+    """Return the error for a claim of a child."""
     return LoomError(f"entity {entity} runs below entity {root}: claim that one, for both")
 
 
 def count_deaths(deaths: int, last: str | None, owner: str) -> int:
-    """Return how many holders died in a row when `owner` claims what `last`, who is not there, did not release."""
+    """Return the number of deaths in a row when `owner` claims what `last`, who is gone, did not release."""
     return deaths if last is None or last == owner or last in _ended else deaths + 1
 
 
 def this_process() -> str:
-    """A name for a holder in this process, different at each call."""
+    """Return a name for a holder in this process, different at each call."""
     return "/".join((*_here(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:8]))
 
 
 def no_more(owner: str) -> None:
-    """A holder in this process has ended, and claims, renews and appends nothing any more; it may have leases left."""
+    """Note that a holder in this process has ended and appends nothing any more; it may still have leases."""
     _ended.add(owner)
 
 
@@ -150,17 +151,17 @@ _ended: set[str] = set()
 
 
 def gone(owner: str) -> bool:
-    """Whether `owner` is surely no more: it has ended here, or with its process, which ran on this machine."""
+    """Return whether `owner` has surely ended: here, or with its process, which ran on this machine."""
     return owner in _ended or _runs(owner) is False
 
 
 def is_alive(owner: str) -> bool:
-    """Whether `owner` surely has not ended: its process runs on this machine."""
+    """Return whether `owner` is surely alive: its process runs on this machine."""
     return owner not in _ended and _runs(owner) is True
 
 
 def _runs(owner: str) -> bool | None:
-    """Whether the process of `owner` runs; None if that cannot be known."""
+    """Return whether the process of `owner` runs; None if that is unknown."""
     parts = owner.split("/")
     if len(parts) != 6 or tuple(parts[:3]) != _here() or not parts[3].isdigit():
         return None
@@ -169,14 +170,14 @@ def _runs(owner: str) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's, and so maybe a later process with the same number: its start tells
+        pass  # the process is another user's, so the id may have been reused: the start time decides
     if _started(int(parts[3])) != parts[4]:
         return False
     return True if parts[4] != _UNKNOWN else None
 
 
 def boot_id() -> str:
-    """Return what this run of the machine is called; another one after it was restarted."""
+    """Return the id of the machine's current boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -189,7 +190,7 @@ def now() -> float:
 
 
 def _here() -> tuple[str, str, str]:
-    """The machine, this run of it, and the numbering of processes that ours is part of (a container has its own)."""
+    """Return the machine, its boot, and the process namespace, which differs between containers."""
     return socket.gethostname().replace("/", "-"), boot_id()[:8], _numbering()
 
 
@@ -201,13 +202,13 @@ def _numbering() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the machine did; "0" where the system does not say or it has ended."""
+    """Return a process's start in ticks since the boot; "0" if it is unknown or the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return _UNKNOWN
-    state, *told = stat.rpartition(")")[2].split()  # proc(5); before it stands a name with anything in it
-    return _UNKNOWN if state in "ZX" else told[18]  # killed, and not yet waited for
+    state, *told = stat.rpartition(")")[2].split()  # proc(5); the preceding name may contain anything
+    return _UNKNOWN if state in "ZX" else told[18]  # killed, but not reaped yet
 
 
 _UNKNOWN: Final = "0"

@@ -1,9 +1,9 @@
-"""An append-only file of lines: the log of a JSONL loom, and each of the files beside it.
+"""An append-only file of lines: the log of a JSONL loom, and each of its sidecars.
 
-A line is there when its newline is. What follows the last newline was never acknowledged: a process was killed in the
-middle of a write, or a write failed. A writer cuts it off.
+A line exists once its newline is written. Bytes after the last newline were never acknowledged: a process was killed in
+the middle of a write, or a write failed. A writer cuts them off.
 
-The methods here raise OSError; who opened the loom says which file it was and what to do.
+The methods here raise OSError; the code that opened the loom says which file it was and what to do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = get_logger("cantrip.loom")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The system calls that change a file; tests put failing ones here."""
+    """The system calls that change a file; tests replace them by failing ones."""
 
     write: Callable[[int, bytes | memoryview], int] = os.write
     truncate: Callable[[int, int], None] = os.ftruncate
@@ -45,7 +45,7 @@ class Disk:
 
 
 class LineFile:
-    """One file. With `synced` an append waits for the disk. `end` is where its whole lines end, as far as is known."""
+    """One file. With `synced` an append waits for the disk. `end` is the known end of its whole lines."""
 
     def __init__(self, path: Path, disk: Callable[[], Disk], *, read_only: bool, synced: bool) -> None:
         self.path = path
@@ -53,12 +53,12 @@ class LineFile:
         self.fd = -1
         self.end = 0
         self.is_dirty = False
-        """Whether bytes of a write that failed may follow the last whole line."""
+        """Whether bytes of a failed write may follow the last whole line."""
         self._disk = disk
         self._synced = synced and not read_only
 
     def open(self, *, create: bool = False) -> bool:
-        """Open the file; return whether it is open. Without `create` a missing file is no error."""
+        """Open the file; return whether it is open. Without `create` a missing file is not an error."""
         if self.fd >= 0:
             return True
         flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
@@ -89,7 +89,7 @@ class LineFile:
     # ---------------------------------------------------------------------------------------------------------- writing
 
     def append(self, data: bytes) -> int:
-        """Write whole lines at the end, and return their offset. Nothing has changed where this raises OSError."""
+        """Write whole lines at the end, and return their offset. Nothing has changed if this raises OSError."""
         if self.fd < 0:
             self.open(create=True)
         if self.is_dirty and not self.cut():
@@ -106,7 +106,7 @@ class LineFile:
         return at
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write all of `data`: a signal or a nearly full disk may take it in parts."""
+        """Write all of `data`: a signal or a nearly full disk may split the write."""
         write = self._disk().write
         rest: bytes | memoryview = data
         while rest:
@@ -121,7 +121,7 @@ class LineFile:
             rest = memoryview(rest)[written:]
 
     def cut(self, end: int | None = None) -> bool:
-        """Cut off what follows the last whole line, or `end`; return False, and log it, where the disk refuses."""
+        """Cut off the bytes after the last whole line, or `end`; return False, and log it, if the disk refuses."""
         end = self.end if end is None else end
         try:
             self._disk().truncate(self.fd, end)
@@ -137,7 +137,7 @@ class LineFile:
         return self.path.with_name(f"{self.path.name}.new")
 
     def write_new(self, parts: Iterable[bytes]) -> int:
-        """Write a file that `replace` can put in this one's place; return it, open. It is on the disk."""
+        """Write a file that `replace` can put in this one's place; return it, open and synced to disk."""
         fd = os.open(self._new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE)
         try:
             for part in parts:
@@ -150,7 +150,7 @@ class LineFile:
         return fd
 
     def replace(self, fd: int) -> None:
-        """Put the file that `write_new` returned in the place of this one."""
+        """Replace this file by the one that `write_new` returned."""
         self._new.replace(self.path)
         old, self.fd = self.fd, fd
         if old >= 0:
@@ -163,7 +163,7 @@ class LineFile:
         self.replace(self.write_new(parts))
 
     def remove_new(self) -> None:
-        """Remove what a process left that was killed while it wrote a new file."""
+        """Remove the new file of a process that was killed while it wrote it."""
         self._new.unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -177,7 +177,7 @@ class LineFile:
             if whole:
                 yield rest + read[:whole]
                 rest, size = read[whole:], CHUNK
-            else:  # a line longer than that: read more of it at once, lest joining becomes quadratic
+            else:  # a longer line: read more of it at once, so that joining does not become quadratic
                 rest, size = rest + read, size * 2
 
     def read(self, at: int, length: int) -> bytes:
@@ -194,7 +194,7 @@ class LineFile:
 
 
 class BlobFile:
-    """Blobs in a file of lines, each once. It is opened, and read once, when somebody first wants a blob or has one.
+    """Blobs in a file of lines, each once. It is opened, and read once, at the first use of a blob.
 
         {"digest":"…","kind":"image/png","data":"…"}       data in base64; a snapshot has a "seal", too
 
@@ -206,7 +206,7 @@ class BlobFile:
         self._places: dict[str, tuple[int, int]] = {}
 
     def add(self, blobs: Iterable[Blob]) -> None:
-        """Write those that are not there yet."""
+        """Write the blobs that are not in the file yet."""
         self._look()
         new = [blob for blob in blobs if blob.digest not in self._places]
         if not new:
@@ -218,16 +218,16 @@ class BlobFile:
             at += len(line)
 
     def get(self, digest: str) -> Blob | None:
-        """Return the blob as it stands there; None where it is not, or its line is damaged."""
+        """Return the stored blob; None if it is missing or its line is damaged."""
         if not self.has(digest):
             return None
         try:
             return _blob(orjson.loads(self.file.read(*self._places[digest])))
-        except (ValueError, KeyError, TypeError):  # somebody changed it
+        except (ValueError, KeyError, TypeError):  # the line was changed
             return None
 
     def has(self, digest: str) -> bool:
-        """Whether there is a blob of that digest; a reader looks again for what a writer has added."""
+        """Return whether the file has a blob of that digest; a reader also looks for blobs that a writer has added."""
         if not self._look():
             return False
         return digest in self._places or (self.file.read_only and self._look(again=True) and digest in self._places)
@@ -249,7 +249,7 @@ class BlobFile:
         return list(self._places) if self._look() else []
 
     def _look(self, *, again: bool = False) -> bool:
-        """Open the file and read what is not known of it; return False where there is none."""
+        """Open the file and read its new lines; return False if there is no file."""
         if self.file.fd < 0:
             if not self.file.open():
                 return False

@@ -1,11 +1,11 @@
-"""The mail of a memory or a JSONL loom, and the file in which a JSONL loom keeps it: `<loom>.mail`, a line each.
+"""The mail of a memory or JSONL loom, and the file in which a JSONL loom keeps it: `<loom>.mail`, one mail per line.
 
     {"no":7,"entity":"…","key":"…","lane":1,"loads":true,"digest":"…","after":1234,"mail":{…}}
 
 The log is the truth: mail waits until a record in the log carries its key, at an offset from `after` on. So taking mail
-writes nothing here. A line with "with" was posted together with the record at that offset, and is void where the log
-ends before that record. A line without "mail" was taken by the record at the offset "taken": that much is kept of it so
-that its key stays known. Opening the file for writing rewrites it where most of its mail has been taken.
+writes nothing here. A line with "with" was posted together with the record at that offset, and is void if the log ends
+before that record. A line without "mail" was taken by the record at the offset "taken" and remains so that its key
+stays known. Opening the file for writing rewrites it if most of its mail has been taken.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["Inboxes", "mail_line", "read_mail"]
 
 
 class Inboxes:
-    """All mail of a loom. It takes and counts in O(1)."""
+    """All mail of a loom. Taking and counting is O(1)."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], MailRow] = {}
-        """By entity and key."""
+        """The rows by entity and key."""
         self.last = 0
         """The highest number."""
         self._waiting: dict[int, MailRow] = {}
         self._lanes: dict[str, tuple[OrderedDict[int, bytes], OrderedDict[int, bytes]]] = {}
-        """For each entity whose mail waits, and each lane: the lines by their numbers. (Not a dict: removing from the
+        """For each entity with waiting mail, and each lane: the lines by their numbers. (Not a dict: removing from the
         front of one makes it slow.)"""
 
     def mail_row(self, no: int) -> MailRow | None:
@@ -42,36 +42,36 @@ class Inboxes:
         return self._waiting.get(no)
 
     def pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
-        """Return numbers and lines of mail that waits, control lane first."""
+        """Return numbers and lines of waiting mail, control lane first."""
         control, intents = self._lanes.get(entity, ((), ()))
         found = [(no, control[no]) for no in islice(control, limit)]
         return found + [(no, intents[no]) for no in islice(intents, limit - len(found))]
 
     def waiting_after(self, no: int) -> list[MailRow]:
-        """Return the mail that waits with a higher number, in order."""
+        """Return the waiting mail with a higher number, in order."""
         newest = takewhile(lambda row: row.no > no, reversed(self._waiting.values()))
         return [*newest][::-1]
 
     def entities(self) -> list[str]:
-        """Return the entities whose mail waits."""
+        """Return the entities with waiting mail."""
         return list(self._lanes)
 
     def count(self, entity: str) -> Waiting:
-        """Count what waits for an entity, looking at all of it."""
+        """Count an entity's waiting mail by going through all of it."""
         control, intents = self._lanes.get(entity, ((), ()))
         return Waiting(len(control), len(intents), sum(self._waiting[no].loads for no in (*control, *intents)))
 
     def lines(self) -> Iterator[tuple[MailRow, bytes]]:
-        """Yield every mail by its number, and the line of one that waits."""
+        """Yield every mail by its number, and its line if it waits."""
         for row in sorted(self.rows.values()):
             yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
 
     def forget(self, row: MailRow) -> None:
-        """Remove a mail that was taken."""
+        """Remove a taken mail."""
         del self.rows[row.entity_id, row.key]
 
     def blank(self, row: MailRow, number: int) -> None:
-        """Leave of a mail its number only, marked as taken by the record with that number."""
+        """Reduce a mail to its number, marked as taken by the record with that number."""
         if row.taken is None:
             self.take(row, number)
         self.forget(row)
@@ -95,7 +95,7 @@ class Inboxes:
         self.rows[row.entity_id, row.key] = row._replace(taken=number)
 
     def apply(self, made: Plan) -> None:
-        """Take note of what has been written."""
+        """Add what was written."""
         for row, line, _ in made.posted.values():
             self.add(row, line)
         for row, number in made.taken.values():
@@ -124,7 +124,7 @@ def mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) 
 
 
 def read_mail(line: bytes) -> tuple[MailRow, bytes, int, int | None]:
-    """Return row, line, `after` and `with` of a line. Raises LoomError for one that `mail_line` did not write."""
+    """Return row, line, `after` and `with` of a line. Raises LoomError if `mail_line` did not write it."""
     head, found, mail = line.rstrip(b"\n").partition(_MAIL)
     try:
         facts = json.loads(head + b"}" if found else head)

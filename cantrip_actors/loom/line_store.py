@@ -1,4 +1,4 @@
-"""What the memory store and the JSONL store share: lines in order, and an index in memory that says where each lies."""
+"""The base of the memory and JSONL stores: lines in order, and an index in memory of their positions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["LineStore"]
 T = TypeVar("T")
 
 TOGETHER = 1 << 22
-"""Bytes that are read at once where lines lie together."""
+"""Bytes of adjacent lines that are read at once."""
 
 
 class LineStore(Store):
@@ -50,28 +50,28 @@ class LineStore(Store):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise LoomError where nothing can be recorded."""
+        """Raise LoomError if nothing can be recorded."""
 
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
-        """Change an account of this process: nobody else writes to this loom, so it is kept in memory."""
+        """Change an account. It is kept in memory, because no other process writes to this loom."""
         self._accounts[name], result = change(self._accounts.get(name), now)
         return result
 
     @property
     @abstractmethod
     def _end(self) -> int:
-        """The offset of the next line."""
+        """Return the offset of the next line."""
 
     def _rewrite_mail(self) -> None:  # a store without a file has nothing to rewrite
-        """Write all mail anew."""
+        """Rewrite the file of mail."""
 
     @abstractmethod
     def _bytes(self, start: int, length: int) -> bytes:
-        """Return so many bytes of the lines, or fewer where they end."""
+        """Return this many bytes of the lines, or fewer at the end."""
 
     @abstractmethod
-    def _corrupt(self, offset: int, error: LoomError) -> NoReturn:
-        """Say that the line at `offset` is no record."""
+    def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:
+        """Raise an error that says that the line at `offset` is no record."""
 
     def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
         return work(None)
@@ -83,7 +83,7 @@ class LineStore(Store):
         lines: Sequence[bytes] = (),
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),  # noqa: ARG002  # likewise
-        roots: Sequence[str] = (),  # likewise
+        roots: Sequence[str] = (),  # also unused
         entities: Sequence[str] = (),  # noqa: ARG002  # likewise
     ) -> tuple[list[int], Iterator[int]]:
         if not roots:  # a claim is kept in memory only, also once the store is closed
@@ -109,25 +109,25 @@ class LineStore(Store):
     # ------------------------------------------------------------------------------------------------------------- mail
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
-        """The mail that waits for an entity, control lane first, then in order."""
+        """Return the waiting mail of an entity, control lane first, then in order."""
         return [self._pending(no, line) for no, line in self._known.inboxes.pending(entity_id, limit)]
 
     def waiting(self, *, loads: bool = True) -> list[str]:
-        """The entities for whose mail they are loaded."""
+        """Return the entities that have waiting mail for which they are loaded."""
         places = self._known.places
         return [one for one in self._known.inboxes.entities() if not loads or places[one].tree.waiting.loads]
 
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
-        """The mail of an entity with that key."""
+        """Return the mail of an entity with that key."""
         return self._known.mail(entity_id, key)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
-        """The mail that waits with a number above `after`."""
+        """Return the waiting mail with a number above `after`."""
         inboxes = self._known.inboxes
         return inboxes.last, inboxes.waiting_after(after)
 
     def count_mail(self, entity_id: str) -> Waiting:
-        """How much mail waits for an entity."""
+        """Return how much mail waits for an entity."""
         place = self._known.place(entity_id)
         return NONE_WAITS if place is None else place.tree.waiting
 
@@ -144,7 +144,7 @@ class LineStore(Store):
             self._rewrite_mail()
 
     def faults(self) -> Iterator[str]:
-        """Where what is kept of mail says something else than the lines."""
+        """Yield where the stored mail contradicts the lines."""
         places = self._known.places
         for row in self._known.inboxes.rows.values():
             if row.taken is not None:
@@ -156,7 +156,7 @@ class LineStore(Store):
                 if record is not None and (record.entity_id not in places or places[record.entity_id].tree is not tree):
                     record = None
                 if record is not None and places[record.entity_id].life is Life.FORGOTTEN:
-                    continue  # a process was killed before it could blank the mail; forgetting again does
+                    continue  # a killed process did not blank the mail; forgetting again will
                 if (fault := mark_fault(row.no, row.entity_id, row.key, record, lasting=lasting)) is not None:
                     yield fault
 
@@ -170,20 +170,20 @@ class LineStore(Store):
     # ----------------------------------------------------------------------------------------------------------- timers
 
     def timers(self, entity_id: str = "") -> list[Timer]:
-        """The timers of an entity, or the schedules."""
+        """Return the timers of an entity, or the schedules."""
         return [self._timer(line) for line in self._known.timers.lines_of(entity_id)]
 
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
-        """The timer with that id."""
+        """Return the timer with that id."""
         line = self._known.timers.find(entity_id, id)
         return None if line is None else self._timer(line)
 
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
-        """The first timers that are due, in order."""
+        """Return the first timers that are due, in order."""
         return [self._timer(line) for line in self._known.timers.due(until, after, limit)]
 
     def has_due(self, until: float, count: int) -> bool:
-        """Whether at least so many timers are due."""
+        """Return whether at least `count` timers are due."""
         return self._known.timers.has_due(until, count)
 
     def _is_timer(self, db: None, id: str, entity_id: str, expected: Timer | None) -> bool:  # noqa: ARG002  # none
@@ -192,7 +192,7 @@ class LineStore(Store):
     # ------------------------------------------------------------------------------------------------------- forgetting
 
     def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
-        """Replace the records of entities that have ended by tombstones of the same length: all offsets stay."""
+        """Replace the records of ended entities by tombstones of the same length, so that all offsets stay."""
         self._check_open()
         changed: list[tuple[int, bytes]] = []
         records: list[Record] = []
@@ -220,7 +220,7 @@ class LineStore(Store):
                 if (place := self._known.place(entity)) is not None and place.life is Life.FORGOTTEN:
                     self._known.forget_mail(entity)
             for name in {name for name, entity in self._known.names.items() if entity in wanted.entities}:
-                self._name_again(name)
+                self._restore_name(name)
             for timer in self.timers():
                 if is_schedule_for(timer, wanted.entities):
                     self._known.timers.remove("", timer.id)
@@ -229,8 +229,8 @@ class LineStore(Store):
 
         return complete
 
-    def _name_again(self, name: str) -> None:
-        """Find the latest entity that still has a name that was forgotten of another."""
+    def _restore_name(self, name: str) -> None:
+        """Find the latest remaining entity with a name that a forgotten entity had."""
         self._known.names.pop(name)
         for header in self.headers():
             if header.lasting and header.name == name:
@@ -240,14 +240,14 @@ class LineStore(Store):
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
         """Write these lines in place of those at the same offsets, and the new ones of a plan at the end.
 
-        Return a function that makes that visible, all at once.
+        Return a function that makes all changes visible at once.
         """
 
     def _remove_sidecars(self, wanted: Erasure) -> None:  # a store without a file has only checkpoints
-        """Remove what is kept of forgotten entities beside the lines: checkpoints, mail."""
+        """Remove the sidecar data of forgotten entities: checkpoints, mail."""
 
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        """Delete the blobs that neither a record nor waiting mail refers to; return their number."""
         known, used = set(self.blobs()), set[str]()
         if known:
             for _, line in self.lines():
@@ -259,13 +259,13 @@ class LineStore(Store):
 
     @abstractmethod
     def _keep_blobs(self, used: AbstractSet[str]) -> int:
-        """Delete all blobs but these; return how many were deleted."""
+        """Delete all blobs but these; return the number of deleted ones."""
 
     def scrub(self) -> None:
         """Do nothing: replaced lines are gone already."""
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
-        """Root entities that have ended and are not forgotten, after that one."""
+        """Return root entities that have ended and are not forgotten, after that one."""
         places = iter(self._known.places.items())
         if after is not None:
             places = itertools.dropwhile(lambda item: item[0] != after, places)
@@ -289,28 +289,28 @@ class LineStore(Store):
             del self._known.leases[entity]
 
     def quarantined(self) -> list[str]:
-        """The entities whose holders died."""
+        """Return the entities whose holders died."""
         return [entity for entity, held in self._known.leases.items() if held.owner is None]
 
     def renew(self, owner: str, ttl: float) -> None:
-        """Let all that `owner` holds last until `ttl` seconds from now."""
+        """Let all leases of `owner` last until `ttl` seconds from now."""
         until = now() + ttl
         leases = self._known.leases
         leases.update({entity: held._replace(left=until) for entity, held in leases.items() if held.owner == owner})
 
     def is_held(self, entity_id: str) -> bool:  # noqa: ARG002  # whichever it is
-        """Never: no other process opens the store."""
+        """Return False: no other process opens the store."""
         return False
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        """What is recorded of an entity after that offset, in order."""
+        """Return an entity's records after that offset, in order."""
         spots = self._spots(entity_id)
         return attach_images(self._read(spots, _count_up_to(spots, after), limit), self.blob)
 
     def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
-        """The last records of an entity, in order."""
+        """Return the last records of an entity, in order."""
         spots = self._spots(entity_id)
         return attach_images(self._read(spots, max(0, len(spots) // 2 - limit)), self.blob)
 
@@ -319,7 +319,7 @@ class LineStore(Store):
         return _NOWHERE if place is None else self._known.spots[place.no]
 
     def _read(self, spots: array[int], first: int = 0, limit: int = sys.maxsize) -> Iterator[Record]:
-        """Yield the records of an entity from the first one on; lines that lie together are read together."""
+        """Yield the records of an entity from the first one on; adjacent lines are read together."""
         n, stop = first, min(len(spots) // 2, first + limit)
         while n < stop:
             start, length = spots[2 * n], spots[2 * n + 1]
@@ -336,7 +336,7 @@ class LineStore(Store):
                         raise LoomError("it was cut short while this loom was open")
                     record = decode(data[at:after])
                 except LoomError as error:
-                    self._corrupt(start + at, error)
+                    self._raise_corrupt(start + at, error)
                 yield record
                 at = after
 
@@ -352,21 +352,21 @@ class LineStore(Store):
             yield start, self._bytes(start, length)[:-1]
 
     def header(self, entity_id: str) -> Header | None:
-        """How an entity began; None for one that is not here."""
+        """Return an entity's header; None if the entity is not in this loom."""
         place = self._known.place(entity_id)
         if place is None:
             return None
-        return header_of([*self._read(self._known.spots[place.no], limit=1)])  # the rules let none begin otherwise
+        return header_of([*self._read(self._known.spots[place.no], limit=1)])  # the rules want a header first
 
     def headers(self) -> Iterator[Header]:
-        """Every entity's header, in order of creation, up to the moment of the call."""
+        """Yield every entity's header, in order of creation, up to the moment of the call."""
         for entity_id in list(self._known.places):
             header = self.header(entity_id)
-            assert header is not None  # nothing leaves an index
+            assert header is not None  # entities never leave an index
             yield header
 
     def tip(self, entity_id: str) -> Tip | None:
-        """The place of an entity's last record."""
+        """Return the position of an entity's last record."""
         spots = self._spots(entity_id)
         return Tip(spots[-2], self._link_of(spots[-2], spots[-1])) if spots else None
 
@@ -380,32 +380,32 @@ class LineStore(Store):
         return sealed_with(self._bytes(start + length - tail, tail)[:-1])[1] or NOTHING
 
     def life(self, entity_id: str) -> Life | None:
-        """Where an entity stands in its life."""
+        """Return the phase of an entity's life."""
         place = self._known.place(entity_id)
         return None if place is None else place.life
 
     def owner(self, turn_id: str) -> str | None:
-        """The entity that a committed turn belongs to."""
+        """Return the entity that a committed turn belongs to."""
         return self._known.owner(turn_id)
 
     def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned."""
+        """Return the entities that a turn spawned."""
         return tuple(self._known.children.get(turn_id, ()))
 
     def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn."""
+        """Return the entities that were forked from a turn."""
         return tuple(self._known.forks.get(turn_id, ()))
 
     def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned."""
+        """Return the entities that an entity spawned."""
         return tuple(self._known.below.get(entity_id, ()))
 
     def named(self, name: str) -> str | None:
-        """The latest long-lived entity of that name."""
+        """Return the latest long-lived entity of that name."""
         return self._known.names.get(name)
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
-        """The entities whose lives are at such a point, in order of creation."""
+        """Return the entities between these phases of life, in order of creation."""
         return tuple(one for one, life in self._known.unfinished.items() if first <= life <= last)
 
 

@@ -1,10 +1,10 @@
-"""The timers of a memory or a JSONL loom, and the file in which a JSONL loom keeps them: `<loom>.timers`, a line each.
+"""The timers of a memory or JSONL loom, and the file in which a JSONL loom keeps them: `<loom>.timers`, line by line.
 
     {"entity":"…","id":"…","with":1234,"timer":{…}}
 
 The latest line with an entity and an id counts; one without "timer" removes it. A line with "with" was written together
-with the record at that offset, and is void where the log ends before that record. Timers of an entity that has ended
-are void, too. Opening the file for writing rewrites it where lines are void, or most of them are out of date.
+with the record at that offset, and is void if the log ends before that record. Timers of an ended entity are void, too.
+Opening the file for writing rewrites it if lines are void, or most of them are out of date.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Timers", "read_timer", "timer_line"]
 
 
 class Timers:
-    """All timers of a loom, in the order in which they are due."""
+    """All timers of a loom, ordered by due time."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, tuple[Due | None, bytes]]] = {}
-        """By entity and id: its position, if it is due at some time, and its line."""
+        """By entity and id: the timer's position in the order, if it is ever due, and its line."""
         self._order: list[Due] = []
 
     def __len__(self) -> int:
@@ -67,14 +67,14 @@ class Timers:
                 insort(self._order, position)
 
     def load(self, timers: Iterable[tuple[Timer, bytes]]) -> None:
-        """Fill an empty value with timers and their lines."""
+        """Fill an empty instance with timers and their lines."""
         for timer, line in timers:
             position = None if timer.due is None else timer.position
             self._rows.setdefault(timer.entity_id, {})[timer.id] = position, line
         self._order = sorted(position for rows in self._rows.values() for position, _ in rows.values() if position)
 
     def remove(self, entity_id: str, id: str) -> None:
-        """Remove a timer, if it is there."""
+        """Remove a timer, if it exists."""
         rows = self._rows.get(entity_id, {})
         position, _ = rows.pop(id, (None, b""))
         if position is not None:
@@ -88,7 +88,7 @@ class Timers:
             self.remove(entity_id, id)
 
     def apply(self, made: Plan) -> None:
-        """Take note of what has been written."""
+        """Add what was written."""
         for timer, line, _ in made.timers.values():
             self.set(timer, line)
         for entity in made.timed_out:
@@ -105,7 +105,7 @@ def timer_line(entity_id: str, id: str, line: bytes, number: int | None = None) 
 
 
 def read_timer(line: bytes) -> tuple[Timer, bytes, int | None]:
-    """Return timer, its own line, and `with` of a line. Raises LoomError for one that `timer_line` did not write."""
+    """Return timer, its own line, and `with` of a line. Raises LoomError if `timer_line` did not write it."""
     head, found, rest = line.rstrip(b"\n").partition(_TIMER)
     try:
         facts = json.loads(head + b"}" if found else head)

@@ -1,7 +1,7 @@
-"""The memory store: a loom that lives as long as its process. For tests, demos and casts that nobody looks at again.
+"""The memory store: a loom that lives as long as its process, for tests, demos and throw-away casts.
 
-It keeps the same lines as a file would, and not the records themselves: a million records as objects would cost several
-times the memory, and the garbage collector would walk through them again and again.
+It keeps lines, as a file would, and not record objects: a million of those would take several times the memory, and the
+garbage collector would traverse them again and again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(LineStore):
-    """A store without a disk. It can still be read when it is closed.
+    """A store without a disk. It can still be read after it is closed.
 
-    Its lines have no links, as nobody can edit them, unless it has a `seal_key`.
+    Its lines have no links, because nobody can edit them, unless it has a `seal_key`.
     """
 
     groups = False
@@ -58,7 +58,7 @@ class MemoryStore(LineStore):
             self._head = made.end
 
     def head(self) -> Head | None:
-        """The head of a sealed loom."""
+        """Return the head of a sealed loom."""
         return self._head if self.sealed else None
 
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
@@ -88,27 +88,27 @@ class MemoryStore(LineStore):
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         return self._checkpoints.get(entity_id)
 
-    def _corrupt(self, offset: int, error: LoomError) -> NoReturn:  # noqa: ARG002  # likewise
+    def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:  # noqa: ARG002  # likewise
         raise error
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        """Yield every line with its number, in the order of recording, up to the moment of the call."""
         return enumerate(bytes(self._log).splitlines(), 1)
 
     def blob(self, digest: str) -> Blob | None:
-        """The blob of that digest."""
+        """Return the blob of that digest."""
         return self._blobs.get(digest)
 
     def blobs(self) -> Iterator[str]:
-        """The digests of all blobs."""
+        """Return the digests of all blobs."""
         return iter(list(self._blobs))
 
     def key(self) -> bytes:
-        """A key that lives as long as the store."""
+        """Return a key that lives as long as the store."""
         return self._key
 
     def close(self) -> None:
-        """Take no more records."""
+        """Refuse further records."""
         self._closed = True
 
     def __repr__(self) -> str:

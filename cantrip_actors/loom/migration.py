@@ -1,6 +1,6 @@
-"""What opening tables of another version does (N-66).
+"""How tables of another version are opened (N-66).
 
-Tables of an earlier version become the present ones when they are opened for writing, and a copy is kept. Tables of a
+Opening tables of an earlier version for writing upgrades them to the current version, and keeps a copy. Tables of a
 later version are used as they are, if that version has only added to them.
 """
 
@@ -16,13 +16,13 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["Migrate", "Migrated", "check_migration", "note_migration", "usable_version"]
 
 Migrate = Literal["copy", "in_place", "refuse"]
-"""Keep a copy of tables of an earlier version (the default), do without one, or refuse to open them for writing."""
+"""Whether an upgrade keeps a copy of the earlier tables (the default), works in place, or is refused."""
 
 _log = get_logger("cantrip.loom")
 
 
 class Migrated(NamedTuple):
-    """Tables of version `found` became those of `version`; `copy` is the file or the schema with the earlier ones."""
+    """Tables of version `found` became those of `version`; `copy` is the file or schema with the earlier ones."""
 
     found: int
     version: int
@@ -30,9 +30,9 @@ class Migrated(NamedTuple):
 
 
 def usable_version(where: str, found: int, readable_by: int | None) -> int:
-    """Return the version to use tables of version `found` as: at most the present one.
+    """Return the version to use tables of version `found` as: at most the current one.
 
-    `readable_by` is the earliest version that can use them, None where they do not say. Raises LoomError if this
+    `readable_by` is the earliest version that can use them, None if they do not say. Raises LoomError if the current
     version is earlier.
     """
     if found <= VERSION:
@@ -45,7 +45,7 @@ def usable_version(where: str, found: int, readable_by: int | None) -> int:
 
 
 def check_migration(migrate: Migrate, where: str, found: int) -> None:
-    """Raise LoomError if the tables are not to be changed."""
+    """Raise LoomError if the tables must not be changed."""
     if migrate == "refuse":
         raise LoomError(
             f"{where} has tables of version {found}, this version writes {VERSION}, and migrate=refuse was given: open "
@@ -54,7 +54,7 @@ def check_migration(migrate: Migrate, where: str, found: int) -> None:
 
 
 def note_migration(where: str, found: int, copy: Path | str | None) -> Migrated:
-    """Log what was done, in one line, and return it."""
+    """Log an upgrade in one line, and return its description."""
     kept = None if copy is None else str(copy)
     _log.warning(
         "loom.migrated",

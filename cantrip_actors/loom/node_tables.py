@@ -1,4 +1,4 @@
-"""The tables of nodes in both SQL stores: who has joined, and what no living holder runs (`nodes`)."""
+"""The tables of nodes in both SQL stores: nodes that have joined, and entities without a living holder (`nodes`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Connection", "NodeTables"]
 T = TypeVar("T")
 
 FORGET = 100
-"""Every so many beats, a node forgets holders that have been dead for long and hold nothing."""
+"""The number of beats after which a node forgets holders that are long dead and hold nothing."""
 
 SWEPT = 1000
 """Leases of dead holders that are removed in one transaction."""
@@ -28,7 +28,7 @@ class Connection(Protocol):
     """A connection in the middle of a transaction. A `?` in a query stands for a value."""
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        """Run a statement; the cursor has its rows."""
+        """Run a statement and return its cursor."""
 
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> Any:
         """Run a statement for each row."""
@@ -38,27 +38,27 @@ class NodeTables(Store):
     """A store whose leases are rows, so that nodes can join."""
 
     _where: str
-    """The database, as messages name it."""
+    """The database's name in messages."""
     _lasts: ClassVar[str]
     """The columns of a holder that say for how long its leases last (`_left`)."""
     _row_locked: ClassVar[str] = ""
-    """What ends a query whose row nobody else may change meanwhile."""
+    """The end of a query whose row is locked against changes."""
     _has_accounts: bool = False
     _beats: int = 0
     _has_nodes: bool = False
-    """Whether the tables of nodes are known to be there."""
+    """Whether the tables of nodes are known to exist."""
 
     @abstractmethod
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the answer to a query. Text comes as str or as UTF-8."""
+        """Return the rows of a query. Text arrives as str or as UTF-8."""
 
     @abstractmethod
     def _left(self, *found: Any) -> float:
-        """Return for how many seconds a lease lasts, of what `_lasts` found."""
+        """Return for how many seconds a lease lasts, from the columns of `_lasts`."""
 
     @abstractmethod
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        """Let all leases of `owner` last until `ttl` seconds from now; return until when, in seconds since 1970."""
+        """Let all leases of `owner` last until `ttl` seconds from now; return the end in seconds since 1970."""
 
     @abstractmethod
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
@@ -66,10 +66,10 @@ class NodeTables(Store):
 
     @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
-        """Return whether there is a table of that name."""
+        """Return whether a table of that name exists."""
 
     def _lock_tables(self, db: Connection) -> None:
-        """Keep others from making tables in the same moment."""
+        """Keep others from making tables at the same time."""
 
     def _while_renewing(self, work: Callable[[Any], T]) -> T:
         """Do `work` in a transaction that no append delays."""
@@ -84,7 +84,7 @@ class NodeTables(Store):
         """Return the time, in seconds, of one clock for all processes."""
 
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:  # noqa: ARG002  # the server's clock alone counts
-        """Change an account, while all others wait."""
+        """Change an account while all others wait."""
 
         def work(db: Connection) -> T:
             if not self._has_accounts:
@@ -120,7 +120,7 @@ class NodeTables(Store):
     def beat(self, owner: str, ttl: float, info: NodeInfo, *, busy: int, is_draining: bool) -> bool:
         """Let all leases of a node last until `ttl` seconds from now; return whether it was asked to drain.
 
-        A node whose row was removed meanwhile, because it came back very late, has one again after it.
+        A node whose row was removed meanwhile, because it was very late, gets a new row.
         """
 
         def work(db: Connection) -> bool:
@@ -133,7 +133,7 @@ class NodeTables(Store):
         return self._while_renewing(work)
 
     def leave(self, owner: str) -> None:
-        """Take a node out: its leases are over, and its row is gone."""
+        """Remove a node: its leases end, and its row is deleted."""
 
         def work(db: Connection) -> None:
             self._hold(db, owner, -REMAINS)
@@ -146,11 +146,11 @@ class NodeTables(Store):
         self._transact(work)
 
     def ask_to_drain(self, owner: str) -> None:
-        """Ask a node to hand over its entities and to leave."""
+        """Ask a node to hand over its entities and leave."""
         self._transact(lambda db: db.execute("update nodes set asked = ? where owner = ?", (True, owner)))
 
     def use_release(self, release: str) -> None:
-        """Make a release the newest one. Raises LoomError for one that no node has had."""
+        """Make a release the newest one. Raises LoomError for a release that no node has had."""
 
         def work(db: Connection) -> None:
             known = [_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()]
@@ -164,7 +164,7 @@ class NodeTables(Store):
         self._transact(work)
 
     def nodes(self) -> list[NodeRow]:
-        """Return the nodes that have joined, in order of their names; dead ones stay listed for an hour."""
+        """Return the nodes that have joined, ordered by name; dead ones stay listed for an hour."""
         if not self._knows_nodes():
             return []
         nothing = ", ".join("null" for _ in self._lasts.split(", "))
@@ -185,7 +185,7 @@ class NodeTables(Store):
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
 
     def place(self, entity_id: str) -> str | None:
-        """Return the living holder of the lease on a root entity; None if it has none."""
+        """Return the living holder of the lease on a root entity; None if there is none."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
         for owner, *lasts in self._rows(query, entity_id):
             if self._is_live(_text(owner), self._left(*lasts)):
@@ -193,9 +193,9 @@ class NodeTables(Store):
         return None
 
     def unowned(self, limit: int, dead: Sequence[tuple[int, Why]] | None = None) -> list[Unowned]:
-        """Return root entities that have work and that no living holder runs, those at work first.
+        """Return root entities that have work and no living holder, those with running episodes first.
 
-        `dead` is what `dead_holders` has just returned.
+        `dead` is the result of `dead_holders`.
 
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
         that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
@@ -217,12 +217,12 @@ class NodeTables(Store):
         return list(found.values())[:limit]
 
     def work(self) -> int:
-        """Return how many root entities are at work or have mail, whoever runs them."""
+        """Return how many root entities have a running episode or mail, whichever node runs them."""
         ((found,),) = self._rows(_WORK)
         return int(found)
 
     def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
-        """Remove some leases of dead holders on entities that are not at work; return how many. Nobody misses them."""
+        """Remove some unneeded leases of dead holders on idle entities; return their number."""
         numbers = [no for no, _ in dead]
         if not numbers:
             return 0
@@ -230,7 +230,7 @@ class NodeTables(Store):
         return removed
 
     def dead_holders(self) -> list[tuple[int, Why]]:
-        """Return the numbers of holders that are not living and have leases, and how that is known."""
+        """Return the numbers of dead holders that have leases, and how their death is known."""
         found: list[tuple[int, Why]] = []
         query = (
             f"select no, owner, {self._lasts} from holders "  # noqa: S608  # our own words
@@ -250,7 +250,7 @@ class NodeTables(Store):
 
     @abstractmethod
     def _asks_for_table(self, name: str) -> bool:
-        """Return whether there is a table of that name."""
+        """Return whether a table of that name exists."""
 
     def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
         """Return how many holders died in a row since the tree got its last record (N-14)."""

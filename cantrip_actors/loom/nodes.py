@@ -1,10 +1,10 @@
 """The nodes of a loom: runtimes that have joined, so that they take over each other's entities (N-01).
 
-A node is a holder of leases (`lease`) with a row that says more about it: its name, its release, what it serves, how
-much it may run. The table is made when the first node joins, so a loom without nodes has no trace of them. Which node
-runs an entity is what its lease says: there is no directory beside it that could say something else.
+A node is a holder of leases (`lease`) with a row that describes it: its name, its release, what it serves, how much it
+may run. The table is made when the first node joins, so a loom without nodes has no trace of them. An entity's lease
+says which node runs it: there is no separate directory that could disagree.
 
-The text of `releases` is the order of releases: the one with the highest number is the newest.
+The row number in `releases` orders the releases: the highest one is the newest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TABLES = (
     "create table if not exists releases (release text primary key, no integer not null)",
     "create table if not exists takeovers (entity text primary key, head text not null)",
 )
-"""What the first node makes. `takeovers` has the head of a tree when its last dead holder was replaced."""
+"""The tables that the first node makes. `takeovers` has the head of a tree when its last dead holder was replaced."""
 
 
 Why = Literal["free", "gone", "expired"]
-"""Why nobody runs an entity: it has no lease, its holder's process is gone, or its holder's lease has expired."""
+"""Why an entity has no living holder: no lease, its holder's process is gone, or its holder's lease has expired."""
 
 
 class NodeInfo(NamedTuple):
-    """What a node says of itself when it joins."""
+    """A node's description of itself when it joins."""
 
     name: str
     capacity: int
@@ -43,26 +43,26 @@ class NodeInfo(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A node as its row says, and whether it lives."""
+    """A node as its row describes it, and whether it lives."""
 
     owner: str
     info: NodeInfo
     busy: int
-    """Root entities at work."""
+    """The number of root entities with a running episode."""
     is_draining: bool
     is_living: bool
     release_no: int = 0
-    """The place of its release in the order of releases."""
+    """The position of its release in the order of releases."""
 
 
 class Unowned(NamedTuple):
-    """A root entity that has work and that no living holder runs."""
+    """A root entity that has work and no living holder."""
 
     entity_id: str
     is_busy: bool
-    """Whether an episode is under way; else only mail waits."""
+    """Whether an episode is running; otherwise only mail waits."""
     why: Why
-    """It has no lease; its holder's process is gone; its holder was not heard of for longer than its lease lasts."""
+    """It has no lease, its holder's process is gone, or its holder was silent for longer than its lease lasts."""
 
 
 def encode_info(info: NodeInfo) -> str:
@@ -71,6 +71,6 @@ def encode_info(info: NodeInfo) -> str:
 
 
 def decode_info(text: str | bytes) -> NodeInfo:
-    """Return what a row says; fields of a later version are ignored."""
+    """Return the description in a row; fields of a later version are ignored."""
     known = orjson.loads(text)
     return NodeInfo(**{name: known[name] for name in NodeInfo._fields if name in known})

@@ -1,4 +1,4 @@
-"""`open_store`: from a URL to the store that it names."""
+"""`open_store` returns the store that a URL names."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ __all__ = ["open_store", "repair_loom"]
 def open_store(
     url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False, seal_key: GivenKey = None
 ) -> Store:
-    """The store that `url` names.
+    """Return the store that `url` names.
 
     - `memory:`
     - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
     - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl
-    - `postgresql://user@host/database`, with whatever libpq takes, and `?schema=name` (left out: cantrip)
+    - `postgresql://user@host/database`, with any parameter of libpq, and `?schema=name` (default: cantrip)
 
-    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A file and its folders are
-    made where they are missing. With `read_only` nothing is made, locked or mended, and a writer may be at work
-    meanwhile.
+    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A missing file and its
+    folders are made. With `read_only` nothing is made, locked or repaired, and a writer may be at work meanwhile.
 
-    SQLite and Postgres take `?migrate=copy|in_place|refuse`: whether tables of an earlier version, which are made into
-    the present ones, are copied first (the default), changed in place, or refused for writing.
+    SQLite and Postgres take `?migrate=copy|in_place|refuse`: whether tables of an earlier version are copied before
+    they are upgraded (the default), upgraded in place, or refused for writing.
 
-    A damaged file is refused for writing. With `repair` a copy of it is made, and it is written anew without what is
-    damaged.
+    A damaged file is refused for writing. With `repair` a copy of it is made, and it is rewritten without the damaged
+    parts.
 
-    With `seal_key` a loom that has no records yet is sealed: nobody without the key can change what it holds unnoticed
-    (`seal_key.py`). It is at least 16 secret bytes, or a text of them, or the `Path` of a file of mode 0600. A sealed
-    loom needs its key to be opened; False reads it without, and then its links are not checked.
+    With `seal_key` a loom without records is sealed: nobody without the key can change its content unnoticed
+    (`seal_key.py`). The key is at least 16 secret bytes, or a text of them, or the `Path` of a file of mode 0600. A
+    sealed loom needs its key to be opened; False opens it for reading without the key, and then its links are not
+    checked.
 
-    Raises LoomError, DamagedLoom for a damaged file, and WrongSealKey if a key is missing, wrong or not wanted.
+    Raises LoomError, DamagedLoom for a damaged file, and WrongSealKey if a key is missing, wrong or not accepted.
     """
     text = os.fspath(url)
     if seal_key is not None and seal_key is not False:
@@ -118,7 +118,7 @@ def _open_server(text: str, query: str, key: GivenKey, *, read_only: bool) -> St
 
 
 def _is_damaged(text: str, key: GivenKey) -> bool:
-    """Return whether a loom that is there cannot be read, or does not verify; a blob that is missing is no damage."""
+    """Return whether an existing loom cannot be read, or does not verify; a missing blob is not damage."""
     from cantrip_actors.loom.verify import verify_loom
 
     try:
@@ -126,14 +126,14 @@ def _is_damaged(text: str, key: GivenKey) -> bool:
             return any(fault.blob is None for fault in verify_loom(store).faults)
     except DamagedLoom:
         return True
-    except LoomError:  # it does not exist yet, or is not a loom: opening it says so
+    except LoomError:  # it does not exist yet, or is not a loom: opening it reports that
         return False
 
 
 def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None) -> Repaired:
-    """Write a damaged file anew, without what is damaged, after a copy of it was made (`repair.py`).
+    """Rewrite a damaged file without its damaged parts, after making a copy (`repair.py`).
 
-    Raises LoomError for a loom that is not a file, and where nothing of it can be read, WrongSealKey.
+    Raises LoomError for a loom that is not a file or has no readable part, WrongSealKey.
     """
     from cantrip_actors.loom.repair import repair_file
 
@@ -150,7 +150,7 @@ def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None)
 
 
 class _Options(NamedTuple):
-    """The options behind the `?` of a file's URL."""
+    """The options after the `?` of a file's URL."""
 
     durability: Durability = "process"
     migrate: Migrate = "copy"

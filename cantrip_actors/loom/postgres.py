@@ -3,23 +3,22 @@
 The rules of this file:
 
 - A batch is one transaction, and `append` waits for the server (`blocking`): call it from a thread.
-- Writers of different trees do not wait for each other. Those of one tree take turns: each locks its row of `trees`
-  first, and so its chain and its lease are what the transaction says they are.
-- What a batch must know of what is there is asked in one go before it is planned, and forgotten after it.
-- This store has one connection to write with, one to read with and one to renew leases with. Where one is lost,
-  whoever was using it gets a LoomError, and the next call connects again. An append that failed because the connection
-  was lost may still have been committed, if the server's answer was what got lost: its entity has to be read again
-  before it continues.
-- A writer waits for another one of its tree for a moment only (`WAITING`). One that was frozen in the middle of a
-  transaction, or is out of reach, would keep its tree locked for good: whoever may claim that tree ends its connection,
-  and it learns so, and that it has lost its lease, when it continues.
+- Writers of different trees do not wait for each other. Writers of one tree take turns: each locks its row of `trees`
+  first, so the tree's chain and lease do not change during the transaction.
+- The facts that a batch depends on are read in one round trip before it is planned, and forgotten after it.
+- This store has one connection to write with, one to read with and one to renew leases with. If one is lost, its user
+  gets a LoomError, and the next call connects again. An append that failed because the connection was lost may still
+  have been committed, if only the server's answer was lost: read the entity again before it continues.
+- A writer waits for another one of its tree only briefly (`WAITING`). A writer that was frozen in the middle of a
+  transaction, or is out of reach, would keep its tree locked for good. A process that may claim that tree ends the
+  writer's connection; the writer learns of that, and of the loss of its lease, when it continues.
 - Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
-- Behind a pooler (pgbouncer) each transaction may be on another connection to the server, which has the settings of
-  whoever had it before. So every transaction says its settings itself there, and nothing is prepared (N-75).
+- Behind a pooler (pgbouncer) each transaction may use another connection to the server, with another client's settings.
+  So there every transaction sets its own settings, and nothing is prepared (N-75).
 
 `process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
-set up like that; so does `power`. `none` does not wait for the server's disk.
+configured for that; so does `power`. `none` does not wait for the server's disk.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ PATIENCE = 10
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
 HEARKEN = 0.5
-"""Seconds after which who listens for hints looks whether it is to stop."""
+"""Seconds between two checks of a listener for hints whether it must stop."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
 POSTING = 0x4D41494C
-"""The number of the lock that all share who post mail."""
+"""The number of the lock that all posters of mail share."""
 
 _TYPES = {
     "key": "bigint primary key",
@@ -77,7 +76,7 @@ _ALSO = (
 
 
 class PostgresStore(TableStore):
-    """A loom in a Postgres database. Raises LoomError where it cannot be reached, or is something else."""
+    """A loom in a Postgres database. Raises LoomError if it cannot be reached, or is something else."""
 
     blocking = True
     expires = True
@@ -99,19 +98,19 @@ class PostgresStore(TableStore):
     ) -> None:
         self._seal_key = seal_key
         self.migrated: Migrated | None = None
-        """What opening it did to tables of an earlier version."""
+        """The upgrade of tables of an earlier version at opening, if there was one."""
         self._migrate = migrate
         self.is_pooled = False
-        """Whether a pooler stands between this process and the server."""
+        """Whether a pooler is between this process and the server."""
         self._frozen: psycopg.Connection[TupleRow] | None = None
-        """What reads in the middle of `snapshot`."""
+        """The connection that reads inside `snapshot`."""
         self.schema = schema
         self.read_only = read_only
         self.durability = durability
         self._url = url
         self._owners = set()
         self._heard = time.time(), time.monotonic()
-        """What the server's clock said, and when."""
+        """The server's clock at the last contact, and when that was."""
         self._closed = False
         self._known = LookedUp()
         self._writing = threading.Lock()
@@ -150,16 +149,16 @@ class PostgresStore(TableStore):
         given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
         if self.durability == "none":
             given["synchronous_commit"] = sql.SQL("off")
-        if appends:  # a commit that waits for a standby and is cancelled stays, visible and not safe (N-74)
+        if appends:  # a cancelled commit that waits for a standby stays, visible but not safe (N-74)
             given["statement_timeout"] = sql.Literal("0")
-        if appends and self.seal.chain:  # all appends wait for the row of the head: none may stop while it holds it
+        if appends and self.seal.chain:  # all appends wait for the row of the head, so none may stop while it holds it
             given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
         each = sql.SQL(f"{how} {{}} to {{}}")
         return sql.SQL("; ").join(each.format(sql.Identifier(name), value) for name, value in given.items())
 
     @contextmanager
     def _set_up(self, connection: psycopg.Connection[TupleRow], *, appends: bool = False) -> Iterator[None]:
-        """Behind a pooler, make what the block does one transaction with our settings."""
+        """Behind a pooler, make the block one transaction with our settings."""
         if not self.is_pooled:
             yield
             return
@@ -168,7 +167,7 @@ class PostgresStore(TableStore):
             yield
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
-        """Make the tables where there are none, or those of an earlier version into the present ones."""
+        """Make missing tables, or upgrade tables of an earlier version."""
         self._version = self._find_version(connection)
         if self.read_only and not self._version:
             raise LoomError(f"{self._where} holds no loom")
@@ -177,7 +176,7 @@ class PostgresStore(TableStore):
             return
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-            found = self._find_version(connection)  # somebody else may have just done it
+            found = self._find_version(connection)  # another process may have just made them
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + statements(0, _TYPES))
@@ -205,7 +204,7 @@ class PostgresStore(TableStore):
         db.execute("select pg_advisory_xact_lock(?)", (SETTING_UP,))
 
     def can_join(self) -> str:
-        """Why no node can join; "" if one can. A node holds connections, which a pooler would share out (N-07)."""
+        """Return why no node can join; "" if one can. A node's own connections need a direct address (N-07)."""
         if not self.is_pooled:
             return ""
         return "a pooler stands before the server, and a node keeps connections of its own: give its direct address"
@@ -220,12 +219,12 @@ class PostgresStore(TableStore):
             connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
 
     def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
-        """Return the version to use the tables as, 0 where there are none. Raises LoomError if they cannot be used."""
-        # to_regclass would not see what was committed while this transaction waited
+        """Return the version to use the tables as, 0 without tables. Raises LoomError if they cannot be used."""
+        # to_regclass would not see tables that were committed while this transaction waited
         query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
         if connection.execute(query, (self.schema,)).fetchone() is None:
             return 0
-        # as JSON, because tables made before they said who can use them have no such column
+        # as JSON, because earlier tables do not have the column `readable_by`
         row = connection.execute("select to_jsonb(one) from version as one").fetchone()
         if row is None:
             raise LoomError(f"{self._where} has a table `version` that is empty: it is not a loom, or was damaged")
@@ -234,7 +233,7 @@ class PostgresStore(TableStore):
     # -------------------------------------------------------------------------------------------------------- appending
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
-        """Do `work` in one transaction. A connection that was lost before the end of it is replaced, once."""
+        """Do `work` in one transaction. A connection that was lost before its end is replaced, once."""
         with self._writing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: nothing can be recorded any more")
@@ -265,7 +264,7 @@ class PostgresStore(TableStore):
         if posts:
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
-        if claims:  # after the trees, which are always there, and leases are not: claims would wait for each other
+        if claims:  # trees always exist and leases do not, so without the trees' locks claims would deadlock
             db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
 
     def _lock_blobs(self, db: Connection) -> None:
@@ -296,11 +295,11 @@ class PostgresStore(TableStore):
     # ----------------------------------------------------------------------------------------------------------- leases
 
     def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
-        """The right to write for the tree of a root entity, which may be about to begin. Time is the server's."""
+        """Claim the right to write for the tree of a root entity, which may be about to begin, by the server's time."""
         try:
             return super().claim(entity_id, owner, ttl, lift=lift)
         except psycopg.errors.UniqueViolation:
-            pass  # another claim in the same moment is there the second time
+            pass  # another claim at the same moment is visible the second time
         except psycopg.errors.LockNotAvailable as error:
             if not self._unlocked(entity_id):
                 self._fail("cannot write to", error)
@@ -310,7 +309,7 @@ class PostgresStore(TableStore):
             self._fail("cannot write to", error)
 
     def _unlocked(self, root: str) -> bool:
-        """Whether somebody had locked a tree for long, without a word, and does so no longer."""
+        """Return whether a silent writer had locked a tree for long, and its lock is now removed."""
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
@@ -324,7 +323,7 @@ class PostgresStore(TableStore):
         return float(db.execute(f"select {_NOW}").fetchone()[0])
 
     def clock(self) -> float:
-        """The server's clock, as this process heard it last (N-03)."""
+        """Return the server's clock, extrapolated from the last contact (N-03)."""
         heard, at = self._heard
         return heard + time.monotonic() - at
 
@@ -342,7 +341,7 @@ class PostgresStore(TableStore):
             "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
             (owner, ttl),
         ).fetchone()
-        assert row is not None  # a row was written
+        assert row is not None  # the statement wrote a row
         return float(row[0])
 
     def renew(self, owner: str, ttl: float) -> None:
@@ -368,10 +367,11 @@ class PostgresStore(TableStore):
         raise AssertionError  # the second time either returns or fails
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
-        """The mail that waits with a number above `after`.
+        """Return the waiting mail with a number above `after`.
 
-        A mail gets its number before it is committed. So this asks for a lock that all share who post: while somebody
-        posts, mail with a lower number than the latest may still come, and the next question is after the same number.
+        A mail gets its number before it is committed. So this asks for a lock that all posters share: while another
+        process posts, mail with a lower number than the latest may still arrive, and the next call asks after the same
+        number.
         """
         found = self._new_rows(_LAST_MAIL, POSTING)
         is_quiet, last, now = found[0] if found else (True, 0, None)
@@ -382,7 +382,7 @@ class PostgresStore(TableStore):
         return (last if is_quiet else after), self._waiting_after(after)
 
     def scrub(self) -> None:
-        """Vacuum the tables. The server's write-ahead log and its backups are the administrator's (docs/data.md)."""
+        """Vacuum the tables. The server's write-ahead log and backups are the administrator's task (docs/data.md)."""
         with self._writing:
             if self._closed or self.read_only:
                 raise LoomError(f"{self._where} is closed, or was opened read-only: nothing can be vacuumed")
@@ -398,11 +398,11 @@ class PostgresStore(TableStore):
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
-            return []  # no database holds such a text
+            return []  # no database contains such a text
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
 
     def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
-        """Ask on the connection to read with, which is replaced, once, where it was lost."""
+        """Ask on the connection for reading, which is replaced, once, if it was lost."""
         if self._frozen is not None:
             try:
                 return question(self._frozen)
@@ -419,12 +419,12 @@ class PostgresStore(TableStore):
                     if not (_lost(self._reader) and again):
                         self._fail("cannot read", error)
                 finally:
-                    if self._closed:  # an episode may be looked at long after its runtime
+                    if self._closed:  # an episode may be inspected long after its runtime closed
                         self._reader.close()
         raise AssertionError  # the second time either returns or fails
 
     def risks(self) -> list[str]:
-        """Return how the server may lose records that it has acknowledged: without fsync, or to a slow standby."""
+        """Return how the server may lose acknowledged records: without fsync, or to a slow standby."""
 
         def work(connection: psycopg.Connection[TupleRow]) -> tuple[bool, bool, bool]:
             row = connection.execute(_RISKS).fetchone()
@@ -441,7 +441,7 @@ class PostgresStore(TableStore):
         return [risk for risk, is_there in told.items() if is_there]
 
     def can_hint(self) -> bool:
-        """Return whether nodes have joined, and no pooler stands between: then others may wait for us."""
+        """Return whether nodes have joined and no pooler is in between: then other processes may listen."""
         return not (self.is_pooled or self.read_only) and self._knows_nodes()
 
     @property
@@ -449,7 +449,7 @@ class PostgresStore(TableStore):
         return f"cantrip_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
 
     def hint(self) -> None:
-        """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
+        """Tell the other processes to look, in a transaction of its own: NOTIFY locks the whole server (N-30)."""
         self._while_renewing(lambda db: db.execute(f"notify {self._channel}"))
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
@@ -457,7 +457,7 @@ class PostgresStore(TableStore):
         try:
             with self._connect() as connection:
                 connection.execute(f"listen {self._channel}".encode())
-                heard()  # what came while nobody listened
+                heard()  # for hints from before it listened
                 while not stopped.is_set():
                     for _ in connection.notifies(timeout=HEARKEN, stop_after=1):
                         heard()
@@ -466,7 +466,7 @@ class PostgresStore(TableStore):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read what was there when the block began, on a connection of its own."""
+        """Read one state, that of the block's beginning, on a connection of its own."""
         with self._connect() as connection:
             connection.execute("begin isolation level repeatable read read only")
             if self.is_pooled:
@@ -487,7 +487,7 @@ class PostgresStore(TableStore):
 
 
 class _Sql:
-    """A connection that takes the SQL of `tables`."""
+    """A connection that accepts the SQL of `tables`."""
 
     def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
         self.connection = connection
@@ -523,13 +523,13 @@ select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
     select trees.xmax from trees join entities using (no) where id = %(root)s
     union all select xmax from leases where entity = %(root)s)
 """
-"""Ends the connection of who has locked a tree and says nothing. A row that is locked names its transaction."""
+"""Ends the connection of a writer that has locked a tree and is silent. A locked row names its transaction."""
 
 
 def _lost(connection: psycopg.Connection[TupleRow]) -> bool:
-    """Whether a connection that nobody is using is of no use any more.
+    """Return whether an unused connection is dead.
 
-    One whose server was killed in the middle of a pipeline does not know that it is: it waits for answers for good.
+    A connection whose server was killed in the middle of a pipeline does not notice: it waits for answers for good.
     """
     told = connection.info
     if not connection.closed and (told.transaction_status, told.pipeline_status) != (_IDLE, _OFF):
@@ -541,14 +541,14 @@ _IDLE, _OFF = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.PipelineStatus.OFF
 
 
 _PLAIN = re.compile(r"[a-z]+://(?:[^@/?#]*@)?(?:\[[^\]@/?#]*\]|[^@/?#:,]*)(?::[0-9]*)?(?:,[^@/?#]*)?(?:[/?][^@]*)?")
-"""A URL whose parts libpq and a reader tell apart in the same way: at most one `@`, and a port of digits."""
+"""A URL whose parts libpq and a reader split in the same way: at most one `@`, and a port of digits."""
 
 
 def _where(url: str) -> str:
-    """The database as messages name it: without a password.
+    """Return the database's name for messages, without a password.
 
-    A password with a raw `@`, `/` or `?` is refused before libpq sees it, which would take a part of it for a host and
-    repeat that in its errors. libpq's complaint about a URL repeats pieces of the URL, so it is not shown.
+    A password with a raw `@`, `/` or `?` is refused before libpq sees it, because libpq would take a part of it for a
+    host and repeat that in its errors. libpq's complaint about a URL quotes pieces of the URL, so it is not shown.
     """
     if "://" in url and not _PLAIN.fullmatch(url):
         raise LoomError(f'"{render_url(url)}": expected %40, %2F, %3F and %23 for "@", "/", "?" and "#" in a password')

@@ -1,16 +1,15 @@
-"""Redaction of a loom: of one record, before it is kept, or of everything that is read.
+"""Redaction of a loom: of each record before it is stored, or of everything that is read.
 
-By default a loom keeps what was said, and whatever leaves it goes through here: `redacted_loom(loom, redactor)`
-is a loom in which turns, threads, exports, search and the page show no secret, since none of them gets to see one. With
-`redact="at_rest"` records are redacted before they are appended (`redacted_record`), so that the secret is nowhere. The
-price of that: what an entity is told again after a crash is redacted too, and a gate that is run again gets its
-arguments so.
+By default a loom keeps the original text, and every way out of it is redacted: `redacted_loom(loom, redactor)` is a
+loom whose turns, threads, exports, search and page never get to see a secret. With `redact="at_rest"` records are
+redacted before they are appended (`redacted_record`), so that the secret is nowhere. That has a price: after a crash an
+entity continues with the redacted text, and a gate that is run again gets redacted arguments.
 
-Ids, times and numbers of turns stay what they are: they link records, and the runtime makes them.
+Ids, times and numbers of turns stay unchanged: they link records, and the runtime makes them.
 
-The bytes of an image are no text: nobody can tell whether a secret is to be seen in it. What is read shows images as
-they are (whoever shows a loom to others can leave them out, `show_images=False`). What is kept without secrets is kept
-without their bytes, so that the promise holds. Addresses of images are texts, and redacted.
+The bytes of an image are not text, so nobody can tell whether they show a secret. A redacted loom for reading shows
+images unchanged (`show_images=False` leaves them out). Records that are redacted at rest lose the bytes of their
+images, so that the promise holds. Addresses of images are texts, and redacted.
 """
 
 from __future__ import annotations
@@ -50,39 +49,42 @@ _KEPT = frozenset(
         "snapshot",
     )
 )
-"""Fields that link records or say when and how; nothing that somebody said is in them. (What a snapshot names may hold
-anything: none is made where secrets must not be at rest.)"""
+"""Fields that link records or say when and how; they contain no text of an entity or a user. (A snapshot may contain
+anything: none is made if secrets must not be at rest.)"""
 
 
 def redacted_record(record: R, redactor: Redactor, *, show_images: bool = True) -> R:
-    """The record without secrets; the same object where it has none. Without `show_images` images lose their bytes."""
+    """Return the record without secrets, or the same object if it has none.
+
+    Images keep their bytes only with `show_images`.
+    """
     images = images_of(record)
     if images:
-        shown = tuple(_redacted(image, redactor, show=show_images) for image in images)
+        shown = tuple(_redact_image(image, redactor, show=show_images) for image in images)
         if any(new is not old for new, old in zip(shown, images, strict=True)):
             record = with_images(record, shown)
     return redacted_fields(record, redactor)
 
 
 def redacted_mail(mail: Mail, redactor: Redactor) -> Mail:
-    """Return mail without secrets in what it says, and without the bytes of its images."""
-    images = tuple(_redacted(image, redactor, show=False) for image in mail.images)
+    """Return mail without secrets in its text, and without the bytes of its images."""
+    images = tuple(_redact_image(image, redactor, show=False) for image in mail.images)
     return dataclasses.replace(mail, body=redactor.value(mail.body), images=images)
 
 
-def redacted_fields(told: V, redactor: Redactor) -> V:
-    """A record, or an event made of one, without secrets in what it says; the same object where there are none."""
+def redacted_fields(fact: V, redactor: Redactor) -> V:
+    """Return a record, or an event made of one, without secrets in its text; the same object if it has none."""
     changed: dict[str, Any] = {}
-    for field in dataclasses.fields(told):
+    for field in dataclasses.fields(fact):
         if field.name not in _KEPT:
-            value = getattr(told, field.name)
+            value = getattr(fact, field.name)
             kept = redactor.value(value)
             if kept is not value:
                 changed[field.name] = kept
-    return dataclasses.replace(told, **changed) if changed else told
+    return dataclasses.replace(fact, **changed) if changed else fact
 
 
-def _redacted(image: File, redactor: Redactor, *, show: bool) -> File:
+def _redact_image(image: File, redactor: Redactor, *, show: bool) -> File:
     if image.filename is not None and (name := redactor.text(image.filename)) is not image.filename:
         image = image.called(name)
     if image.url is not None:
@@ -92,9 +94,9 @@ def _redacted(image: File, redactor: Redactor, *, show: bool) -> File:
 
 
 def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -> Loom:
-    """The loom as others may see it: for reading only, and it takes no rewards.
+    """Return the loom as others may see it: for reading only, and without rewards.
 
-    Without `show_images` the bytes of images are left out: redaction cannot look into them.
+    Without `show_images` the bytes of images are left out: redaction cannot inspect them.
     """
     return RedactedLoom(loom, redactor, show_images=show_images)
 
@@ -109,22 +111,22 @@ class RedactedLoom(Loom):
         self._show_images = show_images
 
     def headers(self) -> Iterator[Header]:
-        """How each entity began, redacted."""
+        """Yield the redacted header of each entity."""
         return (redacted_record(header, self._redactor) for header in self._loom.headers())
 
     def header(self, entity_id: str) -> Header:
-        """How an entity began, redacted."""
+        """Return the redacted header of an entity."""
         return redacted_record(self._loom.header(entity_id), self._redactor)
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise
         return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
 
-    def checkpoint(self, entity_id: str) -> None:  # none is shown
-        """None: what an entity has seen is in its state as it was."""
+    def checkpoint(self, entity_id: str) -> None:  # checkpoints are not shown
+        """Return None: a checkpoint contains the unredacted state."""
 
     def attach(self, image: File) -> File:
-        """Return an image with its bytes, where images are shown."""
+        """Return an image with its bytes, if images are shown."""
         return self._loom.attach(image) if self._show_images else image.bare()
 
     def __repr__(self) -> str:

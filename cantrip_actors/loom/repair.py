@@ -1,7 +1,7 @@
-"""Continue with a damaged loom: keep a copy of its files, and write anew what is whole.
+"""Repair a damaged loom: keep a copy of its files, and rewrite the undamaged part.
 
-Of each tree, the records up to the first one that is missing, cannot be read or does not fit its hash chain are kept:
-an entity cannot be continued from a log with a hole. A tree that ends so looks like one whose process died there.
+In each tree, the records before the first one that is missing, unreadable or does not fit its hash chain are kept: an
+entity cannot be continued from a log with a hole. A tree that ends so looks like one whose process died there.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _UNREADABLE = "(unreadable lines)"
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What `repair_file` did. `copy` is the folder with the files as they were.
+    """The result of `repair_file`. `copy` is the folder with the original files.
 
-    `left_out` says for each root entity whose tree lost records how many lines of it were left out.
+    `left_out` maps each root entity whose tree lost records to the number of its lines that were left out.
     """
 
     copy: Path
@@ -58,10 +58,10 @@ class Repaired:
 
 
 def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) -> Repaired:
-    """Write the loom in a file anew, without what is damaged. A copy of its files is made first.
+    """Rewrite the loom in a file without its damaged parts, after making a copy of its files.
 
-    Mail that waits, timers and schedules are kept where they can be read. Raises LoomError if the file is in use, or
-    nothing of it can be read. Of a sealed loom what was forged is left out, and the rest is sealed anew.
+    Waiting mail, timers and schedules are kept if they can be read. Raises LoomError if the file is in use, or has no
+    readable part. Forged records of a sealed loom are left out, and the rest is sealed anew.
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
@@ -106,7 +106,7 @@ class _Lines(ABC):
 
     @abstractmethod
     def mail(self) -> Iterator[bytes]:
-        """Yield the lines of mail that no mark says was taken."""
+        """Yield the lines of mail that is not marked as taken."""
 
     @abstractmethod
     def timers(self) -> Iterator[Timer]:
@@ -114,7 +114,7 @@ class _Lines(ABC):
 
     @abstractmethod
     def blob(self, digest: str) -> Blob | None:
-        """Return a blob, or None where it is missing or cannot be read."""
+        """Return a blob, or None if it is missing or cannot be read."""
 
 
 class _JsonlLines(_Lines):
@@ -199,7 +199,7 @@ def _reading(path: Path) -> LineFile:
 
 @dataclass
 class _Salvage:
-    """Copies what is whole. `cut` holds the root entities of which no further record is kept."""
+    """Copy the undamaged part. `cut` holds the root entities of which no further record is kept."""
 
     old: _Lines
     target: Store
@@ -208,7 +208,7 @@ class _Salvage:
     left_out: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)
     keys: set[tuple[str, str]] = field(default_factory=set)
-    """Roots and keys of mail that was taken."""
+    """The roots and keys of taken mail."""
 
     def copy(self) -> None:
         """Copy records, mail and timers."""
@@ -232,7 +232,7 @@ class _Salvage:
                 self.target.replace_timer(None, timer)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
-        """Copy a line; return the root of its tree if it is left out. Raises LoomError for a line that is no record."""
+        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is no record."""
         plain, link = sealed_with(line)
         record = decode(plain)
         header = as_header(record)

@@ -1,4 +1,4 @@
-"""How long the content of ended entities is kept: durations, rules, and `prune_loom`, which forgets what is older."""
+"""How long the content of ended entities is kept: durations, rules, and `prune_loom`, which forgets older content."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 Duration = str | float | timedelta
-"""A time like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
+"""A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
 EntityKind = Literal["one-shot", "long-lived"]
 Retention = Mapping[EntityKind, float | None]
 """For each kind of entity the seconds for which it is kept after its end; None keeps it for good."""
 
 BATCH = 20
-"""Entities that are forgotten together."""
+"""Entities that are forgotten in one step."""
 
 PRUNE, OLDER = "prune", "it ended longer ago than it is kept"
-"""What the record of an entity says that was pruned: who forgot it, and why."""
+"""The author and reason in the record of a pruned entity."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
@@ -48,7 +48,7 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What `prune_loom` forgot, or would forget: entities with all below them, and the counts of their lines."""
+    """The entities that `prune_loom` forgot, or would forget, with all below them, and the counts of their lines."""
 
     entities: tuple[str, ...]
     records: int = 0
@@ -56,7 +56,7 @@ class Pruned:
     blobs: int = 0
 
     def plus(self, made: Forgotten) -> Pruned:
-        """Return these, and what was forgotten since."""
+        """Return the sum of this and another result."""
         return Pruned(
             self.entities + made.entities, self.records + made.records, self.bytes + made.bytes, self.blobs + made.blobs
         )
@@ -66,7 +66,7 @@ NONE_PRUNED = Pruned(())
 
 
 def seconds_of(duration: Duration) -> float:
-    """Return a duration in seconds. Raises ValueError for something that is not a duration, or is negative."""
+    """Return a duration in seconds. Raises ValueError if it is not a duration, or is negative."""
     expected = 'expected a duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta'
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
@@ -84,7 +84,7 @@ def seconds_of(duration: Duration) -> float:
 
 
 def retention_of(given: Mapping[str, Duration | None] | None) -> Retention:
-    """Return the rules that a user gave. Raises ValueError for an unknown kind of entity or a wrong duration."""
+    """Return the rules in a user's setting. Raises ValueError for an unknown kind of entity or a wrong duration."""
     rules: dict[EntityKind, float | None] = {}
     for kind, duration in (given or {}).items():
         known = next((one for one in get_args(EntityKind) if one == kind), None)
@@ -99,8 +99,8 @@ def find_expired(
 ) -> tuple[list[str], str | None]:
     """Look at the next `BATCH` ended root entities; `now` is seconds since 1970.
 
-    Returns those that ended so long ago that they are not kept, and the entity to continue `after`, or None if there
-    are no more. An entity with a fork that has not ended is kept, because the fork's context begins with it.
+    Returns the expired ones, and the entity to continue `after`, or None at the end. An entity with a fork that has not
+    ended is kept, because the fork's context begins with it.
     """
     found = store.ended_roots(after, BATCH)
     return [one for one in found if _is_expired(store, one, retention, now)], found[-1] if found else None
@@ -123,8 +123,8 @@ def prune_loom(
     """Forget the entities that ended longer ago than a duration; `now` is seconds since 1970.
 
     With `dry_run` nothing is changed, and with a `tenant` only its entities are forgotten. Entities that another
-    process holds are left for another time. Raises ValueError for something that is not a duration, LoomError if the
-    loom cannot be written.
+    process holds are left for another time. Raises ValueError for a wrong duration, LoomError if the loom cannot be
+    written.
     """
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None

@@ -1,11 +1,11 @@
-"""What may be appended to a loom next, and what follows from it. No I/O; all stores ask here.
+"""What may be appended to a loom next, and what follows from it. No I/O; every store uses it.
 
 An entity begins once and with a header. The id of a turn is used once (D-008). A record that names a turn or a parent
-names one that is recorded (LOOM-2). What is appended for a tree carries the token of the tree's lease.
+names a recorded one (LOOM-2). Records for a tree carry the token of the tree's lease.
 
-`plan` goes through a batch record by record, asks `Known` what the store holds already, and changes nothing. It returns
-a `Plan`: which entities begin, which turns are new, where entities stand in their lives. `MailPlan` (`inbox.py`) adds
-what happens to mail, `Store.append` the lines and blobs. A store writes the plan, and then `Known` takes note of it.
+`plan` goes through a batch record by record, asks `Known` what the store already holds, and changes nothing. It returns
+a `Plan`: the entities that begin, the new turns, the phases of entities' lives. `MailPlan` (`inbox.py`) adds the
+changes of mail, `Store.append` the lines and blobs. A store writes the plan, and then `Known` applies it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Waiting(NamedTuple):
-    """How much mail waits in an inbox: in each lane, and how much of it all loads an entity that is not loaded."""
+    """How much mail waits in an inbox: in each lane, and how much of it loads an unloaded entity."""
 
     control: int = 0
     intents: int = 0
@@ -71,33 +71,33 @@ class Tree:
     no: int
     root: str
     head: bytes | None
-    """The last link of the chain; None where the store has to look it up."""
+    """The last link of the chain; None if the store must look it up."""
     token: int | None = None
-    """The token of the lease, while somebody holds one."""
+    """The token of the lease, while there is one."""
     waiting: Waiting = NONE_WAITS
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What a store has to know of an entity to append to it."""
+    """The facts about an entity that a store needs to append to it."""
 
     no: int
     tree: Tree
     lasting: bool
     life: Life = Life.BUSY
     tip: str | None = None
-    """The last committed turn, where it is known: the next one's parent."""
+    """The last committed turn, if known: the next one's parent."""
     has_timers: bool = False
     """Whether it may have timers."""
 
 
 def has_work(place: Place) -> bool:
-    """Return whether whoever runs this root entity has something to do for it: an episode, or mail to take."""
+    """Return whether this root entity has work for its holder: an episode, or mail to take."""
     return place.life is Life.BUSY or any(place.tree.waiting)
 
 
 class EntityRow(NamedTuple):
-    """How an entity began: what it hangs from, and its name, scoped. `no` is the number of its header."""
+    """An entity's origin: its parent or original, and its name with scope. `no` is the number of its header."""
 
     no: int
     id: str
@@ -111,12 +111,12 @@ class EntityRow(NamedTuple):
 
 
 class Plan:
-    """What one transaction writes: a batch of records, what follows from them, and mail."""
+    """The changes of one transaction: a batch of records, their consequences, and mail."""
 
     lines: Sequence[bytes] = ()
-    """Of each record, sealed."""
+    """The lines of the records, sealed."""
     blobs: Sequence[Blob] = ()
-    """What the records and the mail bring to be kept."""
+    """The blobs of the records and the mail."""
     heads: Mapping[Tree, bytes] = MappingProxyType({})
     """The new last links of trees."""
     end: Head | None = None
@@ -124,23 +124,23 @@ class Plan:
     posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = MappingProxyType({})
     """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
     taken: Mapping[int, tuple[MailRow, int]] = MappingProxyType({})
-    """Mail that was there, by its number: its row, and the number of the record that takes it."""
+    """Taken mail by its number: its row, and the number of the record that takes it."""
     emptied: Sequence[tuple[Tree, int]] = ()
-    """Roots that end with mail waiting, and the numbers of the records that end them."""
+    """Roots that end with waiting mail, and the numbers of the records that end them."""
     waiting: Mapping[Tree, Waiting] = MappingProxyType({})
-    """How much mail waits now."""
+    """The new counts of waiting mail."""
     timers: Mapping[tuple[str, str], tuple[Timer, bytes, int | None]] = MappingProxyType({})
-    """Timers that change, by entity and id: what they are now, without a line if they are removed, and the number of
-    the record that changes them."""
+    """Changed timers by entity and id: the new timer, without a line if it is removed, and the number of the record
+    that changes it."""
     timed_out: Sequence[str] = ()
-    """Entities that end, with all of their timers."""
+    """Entities that end, and lose all of their timers."""
 
     def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
         self.records = records
         self.numbers = numbers
         """Of each record."""
         self.places: list[Place] = []
-        """Of each record's entity."""
+        """The place of each record's entity."""
         self.entities: list[EntityRow] = []
         """Those that begin."""
         self.new: dict[str, Place] = {}
@@ -148,7 +148,7 @@ class Plan:
         self.turns: dict[str, str] = {}
         """New turns, and the entities that they belong to."""
         self.lives: dict[str, Life] = {}
-        """Entities, and where they stand now."""
+        """The new phases of entities' lives."""
         self.over: list[tuple[Tree, int]] = []
         """Root entities that end, and the numbers of the records that end them."""
         self.keys: list[tuple[Tree, str, int]] = []
@@ -156,13 +156,13 @@ class Plan:
 
 
 class Known(ABC):
-    """What a store holds already, as far as a batch asks."""
+    """The facts that a batch asks a store about."""
 
     def __init__(self) -> None:
         self.places: dict[str, Place] = {}
 
     def place(self, entity: str) -> Place | None:
-        """Return what is known of an entity, or None for one that has not begun."""
+        """Return the place of an entity, or None if it has not begun."""
         return self.places.get(entity)
 
     @abstractmethod
@@ -182,11 +182,11 @@ class Known(ABC):
         """Return the mail with that number. One that was taken may be missing."""
 
     def is_used(self, turn: str) -> bool:  # noqa: ARG002  # an index in memory overrides it
-        """Whether a turn's id is used already. A database has a unique index that answers this when it is written."""
+        """Return whether a turn's id is used already. A database checks that with a unique index when it writes."""
         return False
 
     def apply(self, made: Plan) -> None:
-        """Take note of what has been written."""
+        """Add what was written."""
         places = self.places
         if made.new:
             places.update(made.new)
@@ -208,7 +208,7 @@ class Known(ABC):
 def plan(
     records: Sequence[Record], numbers: Sequence[int], known: Known, leases: Mapping[str, int] = NO_LEASES
 ) -> Plan:
-    """Return what follows from `records`, which get these numbers. Raises LoomError for what may not come next."""
+    """Return the plan for `records` with these numbers. Raises LoomError for a record that may not come next."""
     made = Plan(records, numbers)
     entity = place = tree = token = None
     for number, record in zip(numbers, records, strict=True):
@@ -239,7 +239,7 @@ def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
 
 
 def follow(record: Record, number: int, place: Place, made: Plan) -> None:
-    """Add to a plan what follows from a record of an entity that has begun. Nothing is checked."""
+    """Add the consequences of a record of a begun entity to a plan. Nothing is checked."""
     entity = record.entity_id
     if (turn := committed_turn(record)) is not None:
         made.turns[turn] = entity
@@ -264,7 +264,7 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
 
 
 def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Timer]]) -> None:
-    """Add timers to a plan, each with the index of its record, and the ends of timers whose entities end.
+    """Add timers to a plan, each with the index of its record, and remove the timers of entities that end.
 
     A timer that is never due is removed, unless it is a schedule. Raises LoomError.
     """
@@ -283,7 +283,7 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
 
 
 def facts_of(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
-    """Return what the row of an entity repeats of its header, in the order of `EntityRow`."""
+    """Return the facts of a header that an entity's row repeats, in the order of `EntityRow`."""
     return header.parent_entity, header.parent_turn, header.forked, header.scoped_name, header.lasting
 
 

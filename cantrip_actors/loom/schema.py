@@ -20,12 +20,12 @@ from collections.abc import Mapping
 __all__ = ["MAIL_SINCE", "READABLE_BY", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
 
 VERSION = 5
-"""Of these tables. What a line looks like has a version of its own, `codec.SCHEMA`."""
+"""The version of these tables; lines have a version of their own, `codec.SCHEMA`."""
 READABLE_BY = 5
-"""The earliest version that reads and writes these tables as they are, beside processes of this one (N-66).
+"""The earliest version that reads and writes these tables as they are, beside processes of this version (N-66).
 
-It is recorded with the version. An upgrade that only adds tables, indexes and columns with defaults leaves it; every
-statement names its columns, so what is added does not disturb an earlier version.
+It is recorded with the version. An upgrade that only adds tables, indexes and columns with defaults does not raise it:
+every statement names its columns, so additions do not disturb an earlier version.
 """
 MAIL_SINCE = 4
 """The first version with mail, leases that count deaths, and checkpoints."""
@@ -99,15 +99,15 @@ _UPGRADES = (
     + _LEASES,
     _VERSION_5,
 )
-"""What makes tables of version 1, 2, … those of the next one. No line is changed."""
+"""The statements that upgrade tables of version 1, 2, … to the next one. They change no line."""
 
 
 def statements(found: int, types: Mapping[str, str]) -> str:
-    """Return the SQL that makes the present tables of those of version `found`; 0: of none."""
+    """Return the SQL that makes the current tables from those of version `found`, or from nothing for 0."""
     parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5)
     return "".join(parts).format_map(types)
 
 
 def blobs_of_version(version: int) -> str:
-    """Return where the blobs are in tables of that version, in SQL."""
+    """Return, as SQL, where tables of that version keep the blobs."""
     return "blobs" if version > len(_OLD_BLOBS) else f"({_OLD_BLOBS[version - 1]}) as blobs"

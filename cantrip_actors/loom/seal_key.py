@@ -1,15 +1,15 @@
 """Sealed looms: their hash chains are made with a key, so that only its holders can write history (X-21).
 
-A loom is sealed from its beginning or never. What it keeps openly is a `SealMark`: a random salt, from which and from
-the secret the loom's own keys are made, so that nothing of another loom with the same secret fits, and a check, which
-tells a wrong key from a forged loom.
+A loom is sealed from its beginning or never. Its public part is a `SealMark`: a random salt and a check. The loom's own
+keys are made from the salt and the secret, so that nothing of another loom with the same secret fits. The check tells a
+wrong key from a forged loom.
 
-Besides the chain of each tree a sealed loom has a `Head`: one chain over the links of all lines, in the order in which
-they were recorded. It stands apart from the lines, and each append renews it. So it covers the end of every tree: lines
-or trees that are missing at the end are found, because nobody without the key can make the head of fewer lines.
+Besides the chain of each tree a sealed loom has a `Head`: one chain over the links of all lines, in the order of
+recording. It is stored apart from the lines, and each append renews it. So it covers the end of every tree: missing
+lines or trees at the end are found, because the head of fewer lines cannot be made without the key.
 
-The secret lies in a file of mode 0600, or is given as bytes or text. The seal says nothing of mail that waits, timers
-and leases: they are not history.
+The secret is in a file of mode 0600, or is given as bytes or text. The seal does not cover waiting mail, timers and
+leases, which are not history.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ __all__ = [
 ]
 
 SHORTEST: Final = 16
-"""Bytes that a secret has at least."""
+"""The fewest bytes of a secret."""
 LONGEST: Final = 4096
-"""Bytes that a key file has at most."""
+"""The most bytes of a key file."""
 
 SealKey = bytes | str | os.PathLike[str]
-"""A secret as bytes or text, or the path of a file that holds it."""
+"""A secret as bytes or text, or the path of a file that contains it."""
 GivenKey = SealKey | Literal[False] | None
-"""What a loom is opened with. False reads a sealed loom without its key; its links are not checked."""
+"""The key for opening a loom. False reads a sealed loom without its key; its links are not checked."""
 
 
 class WrongSealKey(LoomError):
-    """A sealed loom or log was opened without its key or with another one, or one that is not sealed with a key."""
+    """A sealed loom or log was opened without its key or with a wrong one, or a key was given for an unsealed one."""
 
 
 class SealMark(NamedTuple):
-    """What a sealed loom keeps openly of its seal: a random salt, and what the right key makes of it. Both are hex."""
+    """The public part of a loom's seal, in hex: a random salt, and the check that the right key makes of it."""
 
     salt: str
     check: str
 
 
 class Head(NamedTuple):
-    """The end of the chain over all lines of a sealed loom: how many there are, and its last link."""
+    """The end of the chain over all lines of a sealed loom: the number of lines, and the last link."""
 
     records: int
     link: bytes
@@ -73,7 +73,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The keys of one loom. An empty `mark` is that of a loom without a seal; without `chain` the key is not known."""
+    """The keys of one loom. Without a `mark` the loom has no seal; without `chain` its key is not known."""
 
     mark: SealMark | None = None
     chain: bytes = field(default=b"", repr=False)
@@ -85,16 +85,16 @@ class Seal:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the loom is sealed and the key is not known: its links cannot be checked."""
+        """Whether the loom is sealed and its key is not known, so that its links cannot be checked."""
         return self.mark is not None and not self.chain
 
     @property
     def beginning(self) -> Head:
-        """The head of no lines."""
+        """Return the head of no lines."""
         return Head(0, link_of(b"", NOTHING, self.end))
 
     def follow(self, head: Head, lines: Iterable[bytes]) -> Head:
-        """Return the head with more lines, which have their links."""
+        """Return the head after more lines, which have their links."""
         records, link = head
         for line in lines:
             records += 1
@@ -106,7 +106,7 @@ UNSEALED: Final = Seal()
 
 
 def read_secret(key: SealKey) -> bytes:
-    """Return the secret of a key. A file that holds one is kept from every gate of this process from now on.
+    """Return the secret of a key. From then on, no gate of this process may read the file that contains it.
 
     Raises LoomError for a secret that is too short, and a file that others may read or that is not one.
     """
@@ -146,16 +146,16 @@ def _long_enough(secret: bytes, where: str) -> bytes:
 
 
 def make_mark(secret: bytes, salt: str = "") -> SealMark:
-    """Return the mark of a new loom, or with a salt the one that this secret makes of it."""
+    """Return the mark of a new loom; with a salt, the mark that this secret gives for it."""
     salt = salt or secrets.token_hex(16)
     return SealMark(salt, _derived(secret, salt, b"check")[:12].hex())
 
 
 def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool) -> Seal:
-    """Return the seal of a loom that has this mark, or is new and gets one if there is a key.
+    """Return the seal of a loom with this mark; a new loom gets one if there is a key.
 
-    `key` is None where none was given, and False to read the loom without checking its links. Raises WrongSealKey for a
-    key that is missing, wrong, or given for a loom that is not sealed, and LoomError for one that cannot be used.
+    `key` is None if none was given, and False to read the loom without checking its links. Raises WrongSealKey for a
+    key that is missing, wrong, or given for a loom that is not sealed, and LoomError for an unusable one.
     """
     if key is None and found is not None:
         raise WrongSealKey(
@@ -176,9 +176,9 @@ def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool
 
 
 def seal_of_log(key: SealKey, start: bytes) -> Seal:
-    """Return the seal of a log whose first link covers `start`: no line of another log of the same secret fits.
+    """Return the seal of a log whose first link covers `start`, so that no line of another log with this secret fits.
 
-    Raises LoomError for a key that cannot be used.
+    Raises LoomError for an unusable key.
     """
     secret, salt = read_secret(key), start.hex()
     return Seal(make_mark(secret, salt), *(_derived(secret, salt, what) for what in (b"chain", b"end")))

@@ -1,18 +1,18 @@
-"""A file of lines that are only ever added, each sealed with the hash of the lines before it; and what they fold to.
+"""An append-only file of lines, each sealed with the hash of the lines before it, and the state that they fold to.
 
 The rules of this file:
 
-- A log appears whole, with its first line, or not at all; the second of two that create it is refused.
-- `append` holds the file's lock, reads what other processes added, and asks its caller for lines only then. It returns
-  when they are on the disk. If the disk fails, the file is cut back to what it held.
+- A log appears complete, with its first line, or not at all; the second of two that create it is refused.
+- `append` locks the file, reads the lines that other processes added, and only then asks its caller for lines. It
+  returns when they are on the disk. If the disk fails, the file is cut back to its earlier content.
 - Bytes after the last newline were never acknowledged: a reader ignores them, the next append cuts them off.
 - Each line ends with its link (`records/seal.py`), which covers the line and every line before it. The first link
-  covers `start` as well, so a file under another name is found. A line is folded before it is written, so every line
-  that was written can be read.
-- Without a key the chain is not a signature: a program that may write the file may write a new chain. And it cannot
-  tell that whole lines are missing at the end, except to a reader that has read them.
-- With a key (`seal_key.py`) only its holders can make a link. The head of the lines is in a file beside them
-  (`head_file.py`), so lines that are missing at the end are found, too.
+  covers `start` as well, so a file under another name is found. A line is folded before it is written, so every written
+  line can be read.
+- Without a key the chain is not a signature: a program that may write the file may write a new chain. And missing lines
+  at the end are noticed only by a reader that has read them.
+- With a key (`seal_key.py`) only its holders can make a link. The head of the lines is in a sidecar (`head_file.py`),
+  so missing lines at the end are found, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def delete_log(path: Path) -> None:
 
 
 class BrokenLine(Exception):
-    """Line `number` of a log is not as it was written, or lines after it are gone."""
+    """Line `number` of a log was changed, or lines after it are missing."""
 
     def __init__(self, number: int, why: str) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class BrokenLine(Exception):
 
 
 class _Known(NamedTuple, Generic[S]):
-    """The verified part of a file: its bytes, the links of its lines, their head, and what they fold to."""
+    """The verified part of a file: its bytes, the links of its lines, their head, and the folded state."""
 
     inode: int
     data: bytes
@@ -67,8 +67,8 @@ class _Known(NamedTuple, Generic[S]):
 class SealedLog(Generic[S]):
     """The log in the file `path`. Tasks, threads and processes of one machine may share the file.
 
-    `fold(state, number, line)` returns the state with one more line (the first state is None, numbers count from 1). It
-    raises ValueError for a line that cannot be. `start` is what the first link covers, `kind` names the log in reports.
+    `fold(state, number, line)` returns the state after one more line (the first state is None, numbers count from 1).
+    It raises ValueError for an impossible line. `start` is covered by the first link, `kind` names the log in reports.
     `seal` has the keys of a sealed log (`seal_of_log`).
     """
 
@@ -110,7 +110,7 @@ class SealedLog(Generic[S]):
         file.sync_folder()
 
     def _link_with_head(self, new: Path, sealed: bytes) -> None:
-        """Write the head, then give the log its name. The lock keeps two that create the same log apart."""
+        """Write the head, then give the log its name. The lock separates two that create the same log."""
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -138,9 +138,9 @@ class SealedLog(Generic[S]):
             return self._catch_up(file).links
 
     def append(self, decide: Callable[[S], Iterable[bytes]]) -> S:
-        """Add the lines that `decide` returns for the state of the moment; return the state with them.
+        """Add the lines that `decide` returns for the current state; return the state after them.
 
-        Raises BrokenLine, OSError, and what `decide` raises; nothing is written then.
+        Raises BrokenLine, OSError, and any exception of `decide`; nothing is written then.
         """
         with self._opened(read_only=False) as file:
             inode, data, known, head, state = self._catch_up(file)
@@ -178,7 +178,7 @@ class SealedLog(Generic[S]):
             file.close()
 
     def _catch_up(self, file: LineFile) -> _Known[S]:
-        """Read the whole file; verify and fold the lines that are new, or all if others have changed."""
+        """Read the whole file; verify and fold the new lines, or all lines if earlier ones have changed."""
         data, inode = b"".join(file.blocks()), os.fstat(file.fd).st_ino
         before = self._known if self._known is not None and self._known.inode == inode else None
         known = before if before is not None and data.startswith(before.data) else None
@@ -193,7 +193,10 @@ class SealedLog(Generic[S]):
             sealed, link = seal(plain, links[-1] if links else self._start, self._seal.chain)
             links.append(link)
             if found is None or sealed != line:
-                raise BrokenLine(len(links), "it is not as it was written, or a line before it was taken out")
+                raise BrokenLine(
+                    len(links),
+                    "its link does not match: it, or a line before it, was changed or removed, or the key is wrong",
+                )
             head = self._seal.follow(head, [line])
             fits = fits or head == kept
             try:
@@ -213,7 +216,7 @@ class SealedLog(Generic[S]):
         return self._known
 
     def _kept_head(self) -> Head | None:
-        """Return the head of a sealed log. Raises BrokenLine where there is none, or the log needs a key."""
+        """Return the head of a sealed log. Raises BrokenLine if it is missing, or the log needs a key."""
         if not self._seal.chain:
             if self._head.path.exists():
                 raise BrokenLine(1, "the log is sealed, and nothing can be checked without its key: give `seal_key`")

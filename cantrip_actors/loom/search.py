@@ -1,10 +1,10 @@
-"""Search over a loom: which turns say something, called a gate, failed, or were rewarded.
+"""Search over a loom: turns by text, gate, error or reward.
 
-Hits come while the search runs, entity by entity in order of creation, so the first are there at once and a loom of
-any size can be searched; one entity's records are in memory at a time. Everything a query asks for has to hold.
+Hits are yielded while the search runs, entity by entity in order of creation, so the first ones come at once and a loom
+of any size can be searched; one entity's records are in memory at a time. A hit satisfies every condition of the query.
 
-A regular expression can take for ever (`(a+)+$`), and Python's engine cannot be stopped from within. So expressions are
-tried in a process of their own that is ended when it takes too long: the search then fails, and says so.
+A regular expression can take forever (`(a+)+$`), and Python's engine cannot be stopped from within. So expressions run
+in a process of their own that is ended when it takes too long: the search then fails, and says so.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["Hit", "Place", "Query", "search"]
 
 Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
-"""Where in an entity something is: what was put to it, what it said, what it called, what came back, how it ended."""
+"""The part of an entity's history: intents, utterances, calls, results, endings."""
 
 PLACES: tuple[Place, ...] = ("intent", "steer", "content", "thinking", "code", "call", "result", "end")
 
 AROUND = 60
-"""Characters shown on each side of what was found."""
+"""Characters of an excerpt on each side of a match."""
 
 BATCH = 4_000_000
-"""Characters that are given to the process of a regular expression at once."""
+"""Characters that the process of a regular expression gets at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to look for; what is left out is not asked for.
+    """The conditions of a search; a default is no condition.
 
-    `text` is found in any case, `regex` as Python's `re` has it (write `(?i)` for any case); not both. `gate` asks for
-    turns that called it or had its result, `errors` for turns with an error observation, and with `gate` for an error
-    of that gate. `entity` asks for one entity, with everything below it where `below` is set.
+    `text` matches in any case, `regex` is in the syntax of Python's `re` (write `(?i)` for any case); not both. `gate`
+    matches turns that called it or had its result, `errors` turns with an error observation, and with `gate` an error
+    of that gate. `entity` limits the search to one entity, and with `below` to it and everything that it spawned.
     """
 
     text: str | None = None
@@ -56,7 +56,7 @@ class Query:
     min_reward: float | None = None
     max_reward: float | None = None
     seconds: float = 5.0
-    """How long a regular expression may take for each few megabytes of text."""
+    """Seconds that a regular expression may take for each few megabytes of text."""
 
     def __post_init__(self) -> None:
         if self.text is not None and self.regex is not None:
@@ -65,15 +65,15 @@ class Query:
             try:
                 re.compile(self.regex)
             except (re.error, RecursionError, OverflowError) as error:
-                raise LoomError(f"{self.regex!r} is no regular expression: {error}") from error
+                raise LoomError(f"{self.regex!r} is not a regular expression: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Something that was found. `turn_id` is None where it is no turn's: an intent, an end.
+    """A match. `turn_id` is None outside of a turn: for an intent or an ending.
 
-    `excerpt` is what stands around it on its line, and `start` to `end` in it is what was found; both are 0 where the
-    query was for no text.
+    `excerpt` is the text around the match on its line, and `start` to `end` in it is the match; both are 0 if the query
+    has neither text nor expression.
     """
 
     entity_id: str
@@ -87,7 +87,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text in which something may be."""
+    """A text to search."""
 
     entity_id: str
     turn_id: str | None
@@ -97,9 +97,9 @@ class _Text:
 
 
 def search(loom: Loom, query: Query) -> Iterator[Hit]:
-    """Where the query is met: one hit for each place of a turn, or for each turn where it names no text.
+    """Yield one hit for each matching part of a turn, or for each turn if the query has no text.
 
-    Raises LoomError for an entity that is not there, and where a regular expression takes too long.
+    Raises LoomError for an unknown entity, and for a regular expression that takes too long.
     """
     if query.entity is None:
         entities: Iterable[str] = (header.entity_id for header in loom.headers())
@@ -114,7 +114,7 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
 
 
 def _texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
-    """What of an entity's records meets everything but the text that is asked for."""
+    """Yield the texts of an entity's records that meet every condition except the text."""
     entries = list(entries_of(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
     if not turns_only:
@@ -126,7 +126,7 @@ def _texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
                     pass
     for turn in (entry.turn for entry in entries):
         if turn is not None and _fits(query, turn):
-            for place, text in _said(turn):
+            for place, text in _texts_of_turn(turn):
                 if place in query.places:
                     yield _Text(turn.entity_id, turn.id, turn.sequence, place, text)
 
@@ -143,8 +143,8 @@ def _fits(query: Query, turn: Turn) -> bool:
     return query.max_reward is None or (turn.reward is not None and turn.reward <= query.max_reward)
 
 
-def _said(turn: Turn) -> Iterator[tuple[Place, str]]:
-    if not turn.continues:  # what was said is the first turn's of an utterance (LOOM-8)
+def _texts_of_turn(turn: Turn) -> Iterator[tuple[Place, str]]:
+    if not turn.continues:  # an utterance belongs to its first turn (LOOM-8)
         yield "content", turn.content or ""
         if turn.thinking:
             yield "thinking", turn.thinking
@@ -168,7 +168,7 @@ def _by_turn(found: Iterable[_Text]) -> Iterator[Hit]:
 
 
 def _by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
-    # not casefold: it changes lengths, and then nobody knows where in the text it was
+    # not casefold, which changes lengths, so that positions in the text would be lost
     expression = re.compile(re.escape(wanted), re.IGNORECASE)
     for one in found:
         match = expression.search(one.text)
@@ -227,7 +227,7 @@ def _hit(one: _Text, start: int, end: int) -> Hit:
 
 
 def _line(text: str, start: int, end: int) -> tuple[str, int, int]:
-    """What stands around a match on its line, with an ellipsis where it was cut, and where the match is in it."""
+    """Return the text around a match on its line, with ellipses where it was cut, and the match's position in it."""
     first = max(text.rfind("\n", 0, start) + 1, start - AROUND)
     after = text.find("\n", start)
     last = min(len(text) if after < 0 else after, max(end, start) + AROUND)

@@ -2,18 +2,18 @@
 
 The rules of this file:
 
-- A batch is one transaction. Where it fails (a full disk, a lock that nobody lets go) nothing of it is there, the
-  caller gets a LoomError, and the next append tries again: it continues once the cause is mended.
-- The file is in WAL mode: readers never wait for a writer, nor it for them. Writers wait for each other, for the few
+- A batch is one transaction. If it fails (a full disk, a lock that is never released) nothing of it is written, the
+  caller gets a LoomError, and the next append tries again, so it continues once the cause is fixed.
+- The file is in WAL mode: readers and writers do not wait for each other. Writers wait for each other, for the few
   dozen microseconds of a batch, and at most `PATIENCE`.
 - This store has one connection to write with and one to read with, and a read sees what was committed when it began.
-- What a batch must know of what is there (`Known`) is kept in memory between batches; whenever another connection has
-  written meanwhile, which SQLite tells, it is looked up anew. So leases, too, are checked inside the transaction.
-- The table is the log. The others say where things are in it, are written in the same transaction, and `cantrip loom
+- The facts that batches depend on (`Known`) are cached; whenever another connection has written meanwhile, which SQLite
+  reports, they are looked up again. So leases, too, are checked inside the transaction.
+- The table `records` is the log. The others locate things in it, are written in the same transaction, and `cantrip loom
   verify` compares them with it.
 
 `process` is `synchronous=NORMAL`: a commit reaches the page cache. `power` is FULL: it waits for the disk, and
-`blocking` is then True. `none` is OFF: not even the order of writes is kept, and a power cut may leave no loom at all.
+`blocking` is then True. `none` is OFF: not even the order of writes is kept, and a power cut may destroy the loom.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ T = TypeVar("T")
 PATIENCE = 5.0
 """Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
 LOOK = 1000
-"""Mails that one look for new mail reads: it may be made in an event loop."""
+"""Mails that one check for new mail reads, because it may run in an event loop."""
 REMEMBERED = 50_000
-"""Entities that are known between batches."""
+"""Entities that are cached between batches."""
 
 CHECKED = 32 << 20
 """Bytes of a file up to which opening it for writing checks all its pages: that takes a tenth of a second."""
@@ -71,14 +71,14 @@ _LOG = """
 create view log as select records.seq, entities.id as entity, json_extract(body, '$.kind') as kind,
   json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
 """
-"""For people who look into the file."""
+"""A view for people who inspect the file."""
 
 _AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 
 
 class SqliteStore(TableStore):
-    """A loom in an SQLite file. Raises LoomError where it cannot be opened, or is something else."""
+    """A loom in an SQLite file. Raises LoomError if it cannot be opened, or is something else."""
 
     _conflicts = (sqlite3.IntegrityError,)
     _lasts = "until, boot"
@@ -96,25 +96,25 @@ class SqliteStore(TableStore):
         self._seal_key = seal_key
         self.path = Path(path).absolute()
         self.migrated: Migrated | None = None
-        """What opening it did to tables of an earlier version."""
+        """The upgrade of tables of an earlier version at opening, if there was one."""
         self._migrate = migrate
         self._where = str(self.path)
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
-        self._writing = threading.Lock()  # one batch at a time, from whichever thread
+        self._writing = threading.Lock()  # one batch at a time, from any thread
         self._writer: sqlite3.Connection | None = None
         self._known = LookedUp()
-        self._seen = -1  # what SQLite says as long as nobody else writes
+        self._seen = -1  # SQLite's data version while no other connection writes
         self._next = {"seqs": 0, "mails": 0}
         """The next number of a record and of a mail; 0: not known."""
-        self._no_news = (-1, 0)  # data_version, and the number of the latest mail that was seen with it
+        self._no_news = (-1, 0)  # data_version, and the latest mail's number at that version
         self._owners = set()
         self._wal = WalCheckpoints(self._connect, self._writing)
         self._closed = False
         self._is_damaged = False
         if self.path.exists() and not self.path.is_file():
-            raise LoomError(f"{self.path} is no file: a loom needs a regular one")
+            raise LoomError(f"{self.path} is not a regular file: a loom needs one")
         self._own_claim = claim_file(self.path)
         if not read_only:
             self._writer = self._create()
@@ -137,11 +137,11 @@ class SqliteStore(TableStore):
     def _create(self) -> sqlite3.Connection:
         try:
             make_folder(self.path.parent)
-            make_file(self.path)  # SQLite gives the files beside it the mode of this one
+            make_file(self.path)  # SQLite gives its other files the mode of this one
         except OSError as error:
             raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
         writer = self._open(self._make_tables)
-        narrow_files(self._beside(suffix) for suffix in ("", "-wal", "-shm"))  # since it is a loom
+        narrow_files(self._beside(suffix) for suffix in ("", "-wal", "-shm"))  # now that it is known to be a loom
         return writer
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
@@ -182,7 +182,7 @@ class SqliteStore(TableStore):
             self.seal = self._open_seal(connection, self._seal_key, makes=False)
 
     def _open(self, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
-        """Return a connection that `prepare` has made ready. Where that fails, the writer is closed, too."""
+        """Return a connection that `prepare` has set up. If that fails, the writer is closed, too."""
         connection = None
         try:
             connection = self._connect()
@@ -201,10 +201,10 @@ class SqliteStore(TableStore):
                 connection.close()
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection of any thread's; the file itself is touched by the first statement."""
+        """Return a connection for any thread; the first statement opens the file."""
         mode = "ro" if self.read_only else "rwc"
         if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
-            mode = "ro&immutable=1"  # SQLite's own notes cannot be made there, and nobody writes
+            mode = "ro&immutable=1"  # SQLite cannot make its own files there, and no process writes
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             timeout=PATIENCE,
@@ -214,7 +214,7 @@ class SqliteStore(TableStore):
         )
         connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
         connection.execute("pragma wal_autocheckpoint = 0")
-        connection.execute("pragma secure_delete = on")  # so that mail that was taken leaves no bytes
+        connection.execute("pragma secure_delete = on")  # so that taken mail leaves no bytes
         connection.execute("pragma journal_size_limit = 67108864")
         return connection
 
@@ -222,12 +222,12 @@ class SqliteStore(TableStore):
         return self.path.with_name(self.path.name + suffix)
 
     def _check(self, connection: sqlite3.Connection) -> int:
-        """The version to use the tables as; 0 for an empty file. Raises LoomError where they are not ours to use."""
+        """Return the version to use the tables as; 0 for an empty file. Raises LoomError if they cannot be used."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
         if application != APPLICATION and (tables or self.read_only):
-            raise LoomError(f"{self.path} is an SQLite database, but no loom: give the path of another file")
+            raise LoomError(f"{self.path} is an SQLite database, but not a loom: give the path of another file")
         readable_by = None
         if version > VERSION and self._has_table(connection, "version"):
             (readable_by,) = connection.execute("select readable_by from version").fetchone()
@@ -252,10 +252,10 @@ class SqliteStore(TableStore):
             return done
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
-        """Nothing: since the transaction began nobody else writes."""
+        """Do nothing: since the transaction began, no other connection can write."""
 
     def _lock_blobs(self, db: Connection) -> None:
-        """Nothing, likewise."""
+        """Do nothing, for the same reason."""
 
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         if not self._next[what]:
@@ -300,7 +300,7 @@ class SqliteStore(TableStore):
         return self._writer
 
     def _begin(self, writer: sqlite3.Connection) -> None:
-        """Begin to write; from here on nobody else does, and what is known is right."""
+        """Begin to write; from here on no other connection does, and the cached facts are right."""
         writer.execute("begin immediate")
         (seen,) = writer.execute("pragma data_version").fetchone()
         if seen != self._seen or len(self._known.places) > REMEMBERED:
@@ -309,7 +309,7 @@ class SqliteStore(TableStore):
             self._seen = seen
 
     def _undo(self, writer: sqlite3.Connection) -> None:
-        """Nothing of the batch is there. A connection that cannot even be told so is given up for a new one."""
+        """Roll the batch back. A connection on which even that fails is replaced by a new one."""
         self._seen = -1
         try:
             if writer.in_transaction:
@@ -357,7 +357,7 @@ class SqliteStore(TableStore):
         return bool(db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)).rowcount)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
-        """The mail that waits with a number above `after`, looked up when another connection has written."""
+        """Return the waiting mail with a number above `after`; reads only if another connection has written."""
         seen = -1
         if not self.read_only:
             with self._writing:
@@ -421,7 +421,7 @@ class SqliteStore(TableStore):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read what was there when the block began."""
+        """Read one state, that of the block's beginning."""
         self._reader.execute("begin")
         try:
             yield
@@ -431,7 +431,7 @@ class SqliteStore(TableStore):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def faults(self) -> Iterator[str]:
-        """What SQLite finds in the file, and where the tables say something else than the lines."""
+        """Yield the faults that SQLite finds in the file, and where the tables contradict the lines."""
         for (found,) in self._rows("pragma integrity_check(20)"):
             if found != b"ok":
                 yield found.decode()
@@ -441,12 +441,12 @@ class SqliteStore(TableStore):
         yield from super().faults()
 
     def key(self) -> bytes | None:
-        """The key in the file beside it."""
+        """Return the key in the sidecar."""
         return read_key(self.path, make=not self.read_only)
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
-        """The entities whose lives are at such a point, in order of creation."""
-        # SQLite has to be told which index holds those that are not over
+        """Return the entities between these phases of life, in order of creation."""
+        # SQLite must be told to use the index of entities that have not ended for good
         query = "select id from entities indexed by unfinished where life < 2 and life between ? and ? order by no"
         return self._ids(query, first, last)
 
@@ -454,7 +454,7 @@ class SqliteStore(TableStore):
         try:
             if not self._closed:
                 return self._reader.execute(query, values).fetchall()
-            reader = self._open(self._prepare_reader)  # an episode may be looked at long after its runtime
+            reader = self._open(self._prepare_reader)  # an episode may be inspected long after its runtime closed
             try:
                 return reader.execute(query, values).fetchall()
             finally:
@@ -462,10 +462,10 @@ class SqliteStore(TableStore):
         except sqlite3.Error as error:
             self._fail("cannot read", error)
         except UnicodeEncodeError:
-            return []  # no database holds such a text
+            return []  # no database contains such a text
 
     def close(self) -> None:
-        """Close the file: whoever closes it last copies what is left of its write-ahead log into it."""
+        """Close the file; the last one to close it copies the rest of its write-ahead log into it."""
         with self._writing:
             was, self._closed = self._closed, True
         if not was:
@@ -475,12 +475,12 @@ class SqliteStore(TableStore):
 
 @cache
 def _for_one(query: str, columns: str) -> str:
-    """Return the query from one given row."""
+    """Return the query with one given row."""
     return query.format(given=f"(select {', '.join(f'? as {name}' for name in columns.split(', '))}) as given")
 
 
 def _set_wal_mode(connection: sqlite3.Connection) -> None:
-    """SQLite waits for no lock while it changes the mode, so two that open a new file at once have to."""
+    """Set the WAL mode. SQLite waits for no lock while it changes it, so two that open a new file at once wait here."""
     for pause in (0.01, 0.05, 0.2, 0.5, 1.0, 0.0):
         try:
             connection.execute("pragma journal_mode = wal")

@@ -1,7 +1,7 @@
-"""Numbers about a loom: turns, tokens, cost, durations and errors, for an entity, a subtree, a gate or everything.
+"""Statistics of a loom: turns, tokens, cost, durations and errors, for an entity, a subtree, a gate or everything.
 
-The tallies of entities are added up one by one. One entity's records are in memory at a time, whichever store holds
-them, so a loom of any size can be counted.
+The tallies of entities are added up one by one. One entity's records are in memory at a time, with any store, so a loom
+of any size can be counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Durations", "GateTally", "Tally", "statistics", "tally"]
 
 
 def statistics(loom: Loom, entity_id: str | None = None) -> Tally:
-    """The sums over the whole loom, or over an entity and everything that it spawned. Raises LoomError."""
+    """Return the sums over the whole loom, or over an entity and everything that it spawned. Raises LoomError."""
     total = Tally()
     for one in loom.entities() if entity_id is None else loom.subtree(entity_id):
         total.add(tally(loom.records(one)))

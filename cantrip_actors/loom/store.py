@@ -1,10 +1,11 @@
-"""The store interface: what keeps a loom's records.
+"""The interface of stores, which keep a loom's records.
 
-A store appends and reads; there is no call that changes or removes (LOOM-3). It knows records and which turn belongs
-to whom, not what they mean: that is `tree`. Readers read without awaiting, while another thread may be appending.
+A store appends and reads; no call changes or removes records (LOOM-3), except for forgetting. It knows records and
+their entities, not what they mean: that is `view`. Readers read without awaiting, while another thread may be
+appending.
 
 A memory loom and a JSONL file have one writer. An SQLite file may have several, in several processes, and a Postgres
-database as many as there are machines: which of them may write for an entity is what leases decide (`lease`).
+database writers on many machines; leases decide which of them may write for an entity (`lease`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ T = TypeVar("T")
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
 Durability = Literal["process", "power", "none"]
-"""What an acknowledged record survives: a kill of the process, a power cut, or nothing for sure."""
+"""The events that an acknowledged record survives: a kill of the process, a power cut, or none for certain."""
 
 
 class Unsure(LoomError):
@@ -68,7 +69,7 @@ class Unsure(LoomError):
 class Store(ABC):
     """An append-only log of records, in order for each entity.
 
-    `blocking` says whether `append` waits for a disk or a network, and so belongs into a thread. Where it is False, an
+    `blocking` says whether `append` waits for a disk or a network, and so belongs in a thread. If it is False, an
     append only reaches memory or the page cache and may be called from the event loop.
     """
 
@@ -76,22 +77,22 @@ class Store(ABC):
     groups: bool = True
     """Whether one append of many records costs less than as many appends."""
     shared: bool = True
-    """Whether other processes may write to it meanwhile, so that who runs an entity has to claim it (`lease`)."""
+    """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
     expires: bool = False
-    """Whether time alone ends a lease, also that of a process which is there: then a thread has to renew it."""
+    """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
     seal: Seal = UNSEALED
-    """The keys that links are made with, in a loom that was opened with `seal_key`."""
+    """The keys for links, in a loom that was opened with `seal_key`."""
     connections: int = 0
-    """How often it has connected to a server: after each time the loom may be another one's copy of it."""
+    """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox."""
     _known: Known
     _conflicts: tuple[type[Exception], ...] = ()
-    """What a driver raises for a row that is there already."""
+    """The driver's error for a row that exists already."""
     _contended: tuple[type[Exception], ...] = ()
-    """What a driver raises for a claim in the same moment as another one."""
+    """The driver's error for a claim at the same moment as another one."""
 
     def append(
         self,
@@ -102,24 +103,23 @@ class Store(ABC):
         post: Sequence[tuple[int, Mail]] = (),
         timers: Sequence[tuple[int, Timer]] = (),
     ) -> None:
-        """Keep `records`, all of them in this order or none; they are as durable as the store says when this returns.
+        """Append `records`, all of them in this order or none; on return they are as durable as the store promises.
 
-        `leases` maps root entities to the tokens under which the caller runs them, and may hold more than it takes.
-        Blobs that records bring with them, images and snapshots (`Snapshot.blob`), are kept before those records, each
-        once.
+        `leases` maps root entities to the tokens under which the caller runs them, and may contain unneeded ones. The
+        blobs of the records, images and snapshots (`Snapshot.blob`), are stored before those records, each once.
 
-        What the records do with mail is kept in the same transaction. Each is given with the index of its record in
-        `records`: `taken` is the number of a mail that the record takes, `post` a mail of another entity that is posted
-        with the record, also to a full inbox (`check_room` before). A record that takes mail carries its key. One that
-        ends a root entity for good takes all of its mail.
+        Changes of mail are written in the same transaction. Each is given with the index of its record in `records`:
+        `taken` is the number of a mail that the record takes, `post` a mail of another entity that is posted with the
+        record, also to a full inbox (`check_room` before). A record that takes mail carries its key. One that ends a
+        root entity for good takes all of its mail.
 
         `timers` are set in the same transaction, in place of those with the same entity and id; one with `due` None is
         cancelled. A record that ends an entity removes the timers of that entity.
 
-        A process that is killed before that may leave the first few of them behind, never a gap and never half of one.
-        Raises LoomError where they cannot be kept (a full disk) or may not come next (a turn that is there already),
-        Fenced where somebody else runs one of the entities, Taken for mail that a record took before, KeyUsed for a
-        `post` whose key has other content, EntityEnded, and Unsure where it cannot know whether they are kept.
+        A process that is killed during the call may leave the first few of them, never a gap and never half of one.
+        Raises LoomError if they cannot be written (a full disk) or may not come next (a turn that exists already),
+        Fenced if another holder runs one of the entities, Taken for mail that a record took before, KeyUsed for a
+        `post` whose key has other content, EntityEnded, and Unsure if it cannot know whether they are stored.
         """
         lines = [encode(record) for record in records]
         mails = [mail for _, mail in post] if post else ()
@@ -152,7 +152,7 @@ class Store(ABC):
             self._refuse(records, error)
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
-        """Append what another store holds. `tombstones` are lines that stay as they are, by the index of the record."""
+        """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
         plain = {at: sealed_with(line) for at, line in tombstones.items()}
         kept = {at: line for at, (line, _) in plain.items()} if self.sealed else tombstones
         lines = [kept[at] if at in kept else encode(record) for at, record in enumerate(records)]
@@ -185,7 +185,7 @@ class Store(ABC):
     def _seal_lines(
         self, made: Plan, lines: Sequence[bytes], end: Head | None, links: Mapping[int, bytes] = NO_LINKS
     ) -> None:
-        """Add the lines of a batch to its plan, with their links, and the head that they lead to."""
+        """Add the lines of a batch to its plan, with their links, and the resulting head."""
         if not self.sealed:
             made.lines = lines
             return
@@ -193,12 +193,12 @@ class Store(ABC):
         if end is not None:
             made.end = self.seal.follow(end, made.lines)
 
-    def _lock_head(self, db: Any) -> Head | None:  # noqa: ARG002  # a store with one writer has nothing to lock
-        """Return the head of a sealed loom, which nobody else changes until the transaction ends; else None."""
+    def _lock_head(self, db: Any) -> Head | None:  # noqa: ARG002  # a store with one writer has no lock
+        """Return the head of a sealed loom, locked until the transaction ends; else None."""
         return self.head() if self.seal.chain else None
 
     def head(self) -> Head | None:
-        """Return the head that a sealed loom keeps beside its lines; None where it is missing or cannot be read."""
+        """Return the stored head of a sealed loom; None if it is missing or cannot be read."""
         return None
 
     def _write_planned(self, db: Any, made: Plan) -> None:
@@ -207,19 +207,20 @@ class Store(ABC):
 
     @abstractmethod
     def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
-        """Replace the records of entities that have ended by tombstones; `loom/forget.py` decides which.
+        """Replace the records of ended entities by tombstones; `loom/forget.py` decides which.
 
-        This may take long, and may run in a thread while nothing is written. What it returns has to be called in the
-        store's own thread, does the rest, and returns how many blobs were removed. Repeating it finishes what a killed
-        process left. Raises LoomError for an entity that has not ended, Fenced where somebody else runs its tree.
+        This may take long, and may run in a thread while nothing is written. It returns a function that must be called
+        in the store's own thread: it does the rest, and returns how many blobs were removed. Repeating both finishes
+        what a killed process left. Raises LoomError for an entity that has not ended, Fenced if another holder runs its
+        tree.
         """
 
     @abstractmethod
     def scrub(self) -> None:
-        """Leave nothing of what was deleted in the store's free space, as far as it can; it may take long."""
+        """Remove deleted content from the store's free space, as far as possible; it may take long."""
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """Have all that is read meanwhile be of one moment. A JSONL file that is open read-only always is."""
+        """Make all reads inside the block see one state. A JSONL file that is open read-only always does."""
         return nullcontext()
 
     @abstractmethod
@@ -231,11 +232,11 @@ class Store(ABC):
         """Return root entities that have ended and are not forgotten, in order of creation, after that entity."""
 
     def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
-        """Post mail, all in one transaction; it is as durable as the store says when this returns.
+        """Post mail, all in one transaction; on return it is as durable as the store promises.
 
-        Returns for each mail its row, or why it is not accepted: KeyUsed, InboxFull, EntityEnded, or another LoomError
-        (there is no such entity). A mail with a key and content that were posted before gets the row that is there.
-        Raises LoomError where nothing can be kept, and Unsure where it cannot know: then post the same again.
+        Returns for each mail its row, or the error for mail that is not accepted: KeyUsed, InboxFull, EntityEnded, or
+        another LoomError (there is no such entity). A mail with the key and content of an earlier one gets the earlier
+        row. Raises LoomError if nothing can be written, and Unsure if it cannot know: then post the same again.
         """
 
         def work(db: Any) -> list[MailRow | Refusal]:
@@ -257,11 +258,11 @@ class Store(ABC):
 
     @abstractmethod
     def waiting(self, *, loads: bool = True) -> list[str]:
-        """Return the root entities for which mail waits; with `loads` only mail for which an entity is loaded."""
+        """Return the root entities with waiting mail; with `loads` only mail for which an entity is loaded counts."""
 
     @abstractmethod
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
-        """Return the mail of an entity with that key; None for one that was never posted, or is forgotten."""
+        """Return the mail of an entity with that key; None if it was never posted, or is forgotten."""
 
     @abstractmethod
     def expire_mail(self, before: str) -> None:
@@ -272,18 +273,18 @@ class Store(ABC):
 
     @abstractmethod
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
-        """Return the mail that waits with a number above `after`, in all inboxes, and what to ask after next time.
+        """Return the waiting mail with a number above `after`, in all inboxes, and the number for the next call.
 
-        It is for mail of other processes: what this one has posted may be among it. The first time ask after 0. Of very
-        much mail it may return the first only, and the rest when it is asked next. Asking costs next to nothing while
-        no other process has posted.
+        It is for mail of other processes; mail posted by this process may be included. The first call asks after 0. If
+        there is very much mail, it may return only the first part, and the rest at the next calls. A call costs next to
+        nothing while no other process has posted.
         """
 
     def replace_timer(self, old: Timer | None, new: Timer | None, post: Sequence[Mail] = ()) -> list[MailRow] | None:
-        """Put a timer in the place of another one, and post mail, all in one transaction.
+        """Replace a timer by another one, and post mail, all in one transaction.
 
         With `old` None the timer is new, with `new` None it is removed. Returns None, and changes nothing, if the timer
-        in the store is not `old`: then somebody else was faster. Else returns the rows of the mail. Raises KeyUsed,
+        in the store is not `old`: then another process was faster. Else returns the rows of the mail. Raises KeyUsed,
         InboxFull, EntityEnded or another LoomError, without any change.
         """
         (result,) = self.replace_timers([(old, new, post)])
@@ -294,10 +295,10 @@ class Store(ABC):
     def replace_timers(
         self, changes: Sequence[tuple[Timer | None, Timer | None, Sequence[Mail]]]
     ) -> list[list[MailRow] | Refusal | None]:
-        """Make several changes as `replace_timer` does, all in one transaction; return for each its result or error.
+        """Make several changes like `replace_timer`, all in one transaction; return the result or error of each.
 
-        No timer may be among them twice. One change alone may post several mails, several changes one mail each.
-        Raises LoomError where nothing can be kept.
+        No timer may occur twice. A single change may post several mails, several changes one mail each. Raises
+        LoomError if nothing can be written.
         """
         which = [(one.entity_id, one.id) for one in (old or new for old, new, _ in changes) if one is not None]
         mails = [mail for _, _, post in changes for mail in post]
@@ -339,7 +340,7 @@ class Store(ABC):
 
     @abstractmethod
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
-        """Return a timer of an entity, or for "" a schedule; None if it is not there."""
+        """Return a timer of an entity, or for "" a schedule; None if it does not exist."""
 
     @abstractmethod
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
@@ -350,21 +351,21 @@ class Store(ABC):
 
     @abstractmethod
     def has_due(self, until: float, count: int) -> bool:
-        """Return whether at least so many timers are due at `until` (seconds since 1970)."""
+        """Return whether at least `count` timers are due at `until` (seconds since 1970)."""
 
     @abstractmethod
     def _is_timer(self, db: Any, id: str, entity_id: str, expected: Timer | None) -> bool:
-        """Return whether a timer is as expected, None for one that is not there; keep others from changing it."""
+        """Return whether a timer is as expected, None for a missing one; lock it against changes."""
 
     def risks(self) -> list[str]:
-        """Return what an administrator should know: what may lose records that were acknowledged (N-70)."""
+        """Return the ways in which acknowledged records may be lost, for an administrator (N-70)."""
         return []
 
     def can_hint(self) -> bool:
         """Return whether processes of this loom tell each other to look (`hint`, `listen`)."""
         return False
 
-    def hint(self) -> None:  # noqa: B027  # most stores have nobody to tell
+    def hint(self) -> None:  # noqa: B027  # most stores have no other processes
         """Tell the other processes of the loom to look. May block for a moment."""
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
@@ -376,10 +377,10 @@ class Store(ABC):
 
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
-        """Change an account that all processes of the loom share, a text, and return what `change` returns beside it.
+        """Change an account, a text that all processes of the loom share; return the second result of `change`.
 
-        `change` is given the account, None for a new one, and the time in seconds: that of the server, or `now` where
-        one process alone writes.
+        `change` gets the account, None for a new one, and the time in seconds: the server's, or `now` if only one
+        process writes.
         """
 
     def check_room(self, mail: Mail) -> None:
@@ -393,11 +394,11 @@ class Store(ABC):
         """Return how much mail waits for an entity."""
 
     def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
-        """The right to write for a root entity and all that it spawns, for `ttl` seconds; it may be about to begin.
+        """Claim the right to write for a root entity and all below it, for `ttl` seconds; it may be about to begin.
 
-        `owner` is a name from `this_process`, one a runtime. Claiming again what one holds gives a new token, and the
-        old one is over. Raises Held while somebody else has it, and Quarantined, unless `lift` ends that, where three
-        holders in a row did not release it: it may be what their processes died of.
+        `owner` is a name from `this_process`, one per runtime. Claiming again what one holds gives a new token and ends
+        the old one. Raises Held while another holder has it, and Quarantined if three holders in a row did not release
+        it, because it may have killed their processes; `lift` ends the quarantine.
         """
         lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift), *self._contended)
         if isinstance(lease, Quarantined):
@@ -405,7 +406,7 @@ class Store(ABC):
         return lease
 
     def _claim(self, db: Any, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
-        """Claim an entity, or put it into quarantine."""
+        """Claim an entity, or quarantine it."""
         self._look_up(db, roots=[entity])
         place = self._known.place(entity)
         if place is not None and place.tree.root != entity:
@@ -416,7 +417,7 @@ class Store(ABC):
                 raise Held.by(entity, held.owner, held.left)
             if held.owner is None and not lift:
                 return Quarantined.after(held.deaths, entity)
-            # by its token: a lease that came since, while this claim waited for another one, is nobody's to take
+            # by its token: a newer lease, granted while this claim waited for another one, must not be removed
             self._drop(db, entity, held.token)
             deaths = count_deaths(held.deaths, held.owner, owner)
             if deaths > held.deaths and place is not None:
@@ -429,7 +430,7 @@ class Store(ABC):
             place.tree.token = token
         return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
 
-    def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all count
+    def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
         """Return how many of these dead holders count towards a quarantine."""
         return deaths
 
@@ -443,24 +444,25 @@ class Store(ABC):
 
     @abstractmethod
     def quarantined(self) -> list[str]:
-        """Return the entities that nobody may claim, because three holders in a row died."""
+        """Return the entities that are quarantined because three holders in a row died."""
 
     def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
-        """Return the leases that a holder has, as the store says; `until` is 0."""
+        """Return the leases of a holder according to the store; `until` is 0."""
         return []
 
     @abstractmethod
     def renew(self, owner: str, ttl: float) -> None:
-        """Let all that `owner` holds last until `ttl` seconds from now. What it has lost stays lost."""
+        """Let all leases of `owner` last until `ttl` seconds from now. Lost leases stay lost."""
 
     def release(self, *leases: Lease) -> None:
-        """Release leases, all in one transaction; nothing happens to one that is over already."""
+        """Release leases, all in one transaction; one that has ended already is ignored."""
         self._transact(lambda db: self._release(db, leases))
 
     def release_if_empty(self, *leases: Lease) -> list[Lease]:
-        """Release the leases of entities for which no mail waits that would load them; return the others.
+        """Release the leases of entities without waiting mail that would load them; return the others.
 
-        Looking and releasing is one transaction. So whoever posts and finds no lease knows that nobody will look.
+        Looking and releasing is one transaction. So a poster that finds no lease knows that nobody will look at the
+        mail.
         """
 
         def work(db: Any) -> list[Lease]:
@@ -485,10 +487,10 @@ class Store(ABC):
 
     @abstractmethod
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        """Return what is recorded of an entity, in order; nothing for an entity that is not here.
+        """Return the records of an entity, in order; nothing for an unknown entity.
 
-        `after` leaves out the records up to that position (`tip`), at no cost; `limit` is how many are read at most.
-        The bytes of their images are read when they are first wanted.
+        `after` skips the records up to that position (`tip`), at no cost; `limit` is the most records to read. The
+        bytes of their images are read on first use.
         """
 
     @abstractmethod
@@ -497,22 +499,22 @@ class Store(ABC):
 
     @abstractmethod
     def tip(self, entity_id: str) -> Tip | None:
-        """Return the place of an entity's last record; None for an entity that is not here."""
+        """Return the position of an entity's last record; None for an unknown entity."""
 
     @abstractmethod
     def life(self, entity_id: str) -> Life | None:
-        """Return where an entity stands in its life; None for an entity that is not here."""
+        """Return the phase of an entity's life; None for an unknown entity."""
 
     def keep_checkpoint(self, entity_id: str, tip: Tip, data: bytes, leases: Mapping[str, int] | None = None) -> None:
-        """Keep the state that an entity has after its record at `tip`, in place of the one kept before.
+        """Store the state of an entity after its record at `tip`, in place of the earlier checkpoint.
 
-        `leases` are the tokens of whoever runs the entity, as for `append`. Raises Fenced where somebody else runs it,
-        whose records this state does not have, and LoomError where it cannot be written; the entity does without.
+        `leases` are the tokens of the entity's holder, as for `append`. Raises Fenced if another holder, whose records
+        this state lacks, runs it, and LoomError if it cannot be written; the entity does not need it.
         """
         self._keep_checkpoint(entity_id, encode_checkpoint(tip, data, self.seal.state), leases)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
-        """Return the state that was kept last, if the log still has the record that it belongs to."""
+        """Return the last checkpoint, if the log still has its record."""
         kept = self._find_checkpoint(entity_id)
         found = None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
         if found is None or self._link(entity_id, found[0].position) != found[0].link:
@@ -521,18 +523,18 @@ class Store(ABC):
 
     @abstractmethod
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
-        """Keep bytes for an entity. Raises Fenced."""
+        """Store bytes for an entity. Raises Fenced."""
 
     @abstractmethod
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
-        """Return the bytes that are kept for an entity."""
+        """Return the bytes stored for an entity."""
 
     @abstractmethod
     def _link(self, entity_id: str, position: int) -> bytes | None:
         """Return the link in the line at a position; None if that is no record of the entity."""
 
     def check_chain(self, root: str, after: int = -1) -> None:
-        """Raise DamagedLoom if a record of a tree was changed, moved or taken out; only from position `after` on."""
+        """Raise DamagedLoom if a record of a tree, from position `after` on, was changed, moved or removed."""
         before: bytes | None = None if after >= 0 else NOTHING
         key = self.seal.chain
         erased: set[str] = set()
@@ -552,7 +554,7 @@ class Store(ABC):
             elif erased and as_forgotten(record := decode(plain)) is not None:
                 erased.discard(record.entity_id)
             before = link_of(plain, before or NOTHING) if link is None else link
-        if erased:  # only a record that has its link says that an entity was forgotten
+        if erased:  # only a record with a link proves that an entity was forgotten
             raise DamagedLoom(
                 f"entity {root} cannot be continued: records of entity {min(erased)} are gone, and no record says that "
                 f"it was forgotten. {REPAIR}"
@@ -564,15 +566,15 @@ class Store(ABC):
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every record as its number and its line, in the order in which they were recorded, up to the call."""
+        """Yield every record as its number and its line, in the order of recording, up to the call."""
 
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None] | None]]:
-        """Every line with its number, and the entity and the turn that its row names; None in a store without rows."""
+        """Yield every line with its number, and its row's entity and turn; None in a store without rows."""
         return ((number, line, None) for number, line in self.lines())
 
     @abstractmethod
     def blob(self, digest: str) -> Blob | None:
-        """Return the blob of that digest as it is stored, or None. Check a snapshot's seal before you load it."""
+        """Return the stored blob of that digest, or None. Check a snapshot's seal before you load it."""
 
     @abstractmethod
     def blobs(self) -> Iterator[str]:
@@ -592,23 +594,23 @@ class Store(ABC):
         return (digest for digest in self.blobs() if (blob := self.blob(digest)) is not None and not blob.is_snapshot)
 
     def key(self) -> bytes | None:
-        """Return the key that seals this store's snapshots, made now if need be; None for a store without one.
+        """Return the key that seals this store's snapshots, made on demand; None for a store without one.
 
-        It lies beside the store, and works where it was made (`key_file`).
+        It is stored next to the loom, and works only where it was made (`key_file`).
         """
         return None
 
     def heads(self) -> Mapping[str, bytes] | None:
-        """The last link of each root's tree, where a store keeps them beside its lines (`verify`)."""
+        """Return the last link of each root's tree, if the store keeps them apart from its lines (`verify`)."""
         return None
 
     def _pending(self, no: int, line: bytes) -> Pending:
-        """Return the mail of its line; the bytes of its images are read when they are first wanted."""
+        """Return the mail of its line; the bytes of its images are read on first use."""
         mail = decode_mail(line)
         return Pending(no, replace(mail, images=attached(mail.images, self.blob)) if mail.images else mail)
 
     def _timer(self, line: str | bytes) -> Timer:
-        """Return the timer of its line; the bytes of its mail's images are read when they are first wanted."""
+        """Return the timer of its line; the bytes of its mail's images are read on first use."""
         timer = decode_timer(line)
         mail = timer.mail
         if mail is None or not mail.images:
@@ -616,53 +618,51 @@ class Store(ABC):
         return replace(timer, mail=replace(mail, images=attached(mail.images, self.blob)))
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with how records are kept, as far as the lines do not tell (`verify`)."""
+        """Yield the faults in the store that the lines do not show (`verify`)."""
         yield from ()
 
     @abstractmethod
     def header(self, entity_id: str) -> Header | None:
-        """How an entity began; None for one that is not here."""
+        """Return an entity's header; None if the entity is not in this loom."""
 
     @abstractmethod
     def headers(self) -> Iterator[Header]:
-        """Every entity's header, in order of creation."""
+        """Yield every entity's header, in order of creation."""
 
     @abstractmethod
     def owner(self, turn_id: str) -> str | None:
-        """The entity that a committed turn belongs to; None for a turn that is not here."""
+        """Return the entity that a committed turn belongs to; None for an unknown turn."""
 
     @abstractmethod
     def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned, in order of creation."""
+        """Return the entities that a turn spawned, in order of creation."""
 
     @abstractmethod
     def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn, in order of creation."""
+        """Return the entities that were forked from a turn, in order of creation."""
 
     @abstractmethod
     def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned, at whichever turn, in order of creation."""
+        """Return the entities that an entity spawned, at any turn, in order of creation."""
 
     @abstractmethod
     def named(self, name: str) -> str | None:
-        """The latest long-lived entity with that name in its header, over or not; None where there is none."""
+        """Return the latest long-lived entity with that name in its header, ended or not; None if there is none."""
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities whose logs do not say that they are over, in order of creation.
+        """Return the entities that have not ended for good according to their logs, in order of creation.
 
-        Without `idle` only those at work: not the idle ones, and not those that wait for a person themselves.
+        Without `idle`, entities that are idle or wait for a person themselves are left out.
         """
         return self.entities_at(Life.WAITING, Life.IDLE) if idle else self.entities_at(Life.BUSY, Life.BUSY)
 
     @abstractmethod
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
-        """The entities whose lives are at a point from `first` to `last`, in order of creation; not for OVER."""
+        """Return the entities with lives between two phases, in order of creation; not for OVER."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what the store holds (its file, its lock). Closing twice is fine; appending afterwards is a
-        LoomError.
-        """
+        """Release the store's file or connections. Closing twice is fine; a later append raises LoomError."""
 
     def __enter__(self) -> Self:
         return self
@@ -676,7 +676,7 @@ class Store(ABC):
 
     @abstractmethod
     def _transact(self, work: Callable[[Any], T], *expected: type[Exception]) -> T:
-        """Do `work` in one transaction, with a connection. Raises LoomError where that fails; `expected` as it is."""
+        """Do `work` in one transaction, with a connection. Raises LoomError if that fails, and `expected` as it is."""
 
     @abstractmethod
     def _look_up(
@@ -689,11 +689,11 @@ class Store(ABC):
         roots: Sequence[str] = (),
         entities: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
-        """Make `_known` know what these ask for; return a number for each record, and numbers for mail."""
+        """Make `_known` know these entities, turns and mails; return a number for each record, and numbers for mail."""
 
     @abstractmethod
     def _write(self, db: Any, made: Plan) -> None:
-        """Write lines, blobs, mail and what follows from them; all or none of the lines and the mail."""
+        """Write lines, blobs, mail and their consequences; all or none of the lines and the mail."""
 
     def _find_head(self, tree: Tree) -> bytes:
         """Return the last link of a tree whose head is not known."""
@@ -705,23 +705,23 @@ class Store(ABC):
 
     @abstractmethod
     def _holder(self, db: Any, entity: str) -> Holder | None:
-        """Return the lease on an entity, and keep others from changing it."""
+        """Return the lease on an entity, locked against changes."""
 
     @abstractmethod
     def _grant(self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
-        """Add a lease, or without an owner a quarantine; return its token, and until when, in seconds since 1970."""
+        """Add a lease, or without an owner a quarantine; return its token, and its end in seconds since 1970."""
 
     @abstractmethod
     def _drop(self, db: Any, entity: str, token: int) -> None:
         """Remove the lease on an entity if it has that token."""
 
     def _is_live(self, owner: str, left: float) -> bool:
-        """Return whether a lease of that owner, who is not this one, is valid."""
+        """Return whether a lease of another owner is valid."""
         return is_alive(owner) or (left > 0 and not gone(owner))
 
 
 def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Refusal:
-    """Plan mail; return its rows, or why one is refused."""
+    """Plan mail; return its rows, or the error for one that is refused."""
     rows = []
     for mail in post:
         row = mail_plan.post(mail)

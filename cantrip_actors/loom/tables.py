@@ -1,4 +1,4 @@
-"""What both SQL stores do with the tables of `schema.py`, in the SQL that both speak. How they connect is theirs."""
+"""The common part of both SQL stores: operations on the tables of `schema.py`, in the SQL that both understand."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ __all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_ro
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
 MANY = 500
-"""Rows that are read at once where all are."""
+"""Rows that are read at once when all are read."""
 
 
 class TableStore(NodeTables):
     """A store whose records are rows."""
 
     _version: int = VERSION
-    """The version of its tables: an earlier one where they were opened read-only."""
+    """The version of its tables: an earlier one if they were opened read-only."""
     _known: LookedUp
     _locked: str
-    """What locks the rows that it finds."""
-    """What locks a row of a single table."""
+    """The end of a query that locks the rows that it finds."""
+    """The end of a query that locks a row of a single table."""
     _owners: set[str]
-    """Those that have claimed through this store."""
+    """The owners that have claimed through this store."""
 
     @abstractmethod
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
-        """Keep others from changing the trees of these entities, and with `claims` their leases."""
+        """Lock the trees of these entities, and with `claims` their leases, against changes."""
 
     @abstractmethod
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
@@ -105,7 +105,7 @@ class TableStore(NodeTables):
         return Head(row[0], _text(row[1]).encode())
 
     def head(self) -> Head | None:
-        """The head of a sealed loom."""
+        """Return the head of a sealed loom."""
         rows = [] if self.seal.mark is None else self._rows("select records, link from seal")
         return Head(rows[0][0], _text(rows[0][1]).encode()) if rows else None
 
@@ -149,7 +149,7 @@ class TableStore(NodeTables):
         mail: list[Iterable[Any]] = []
         mail_numbers: Iterable[int] = ()
         with self._at_once(db):
-            # each statement sees what was committed before it began: after the lock, nobody changes these trees
+            # each statement sees what was committed before it began: once locked, these trees do not change
             self._lock(db, [*missing], claims=bool(roots), posts=bool(mails))
             found = self._each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
             owners = self._each(db, _OWNERS, "turn", named) if named else ()
@@ -283,7 +283,7 @@ class TableStore(NodeTables):
         db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities)])
 
     def _forget_mail(self, db: Connection, place: Place, number: int) -> set[str]:
-        """Leave nothing of the mail of an entity but its numbers; return the digests of its images.
+        """Remove everything about an entity's mail except its numbers; return the digests of its images.
 
         The rows stay until their keys expire, marked as taken by the entity's last record, because no number may be
         used twice.
@@ -347,7 +347,7 @@ class TableStore(NodeTables):
         return len(unused)
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
-        """Root entities that have ended and are not forgotten, after that one."""
+        """Return root entities that have ended and are not forgotten, after that one."""
         return self._ids(
             "select id from entities where life = 2 and tree = no and no > "
             "coalesce((select no from entities where id = ?), 0) order by no limit ?",
@@ -358,7 +358,7 @@ class TableStore(NodeTables):
     # ------------------------------------------------------------------------------------------------------------- mail
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
-        """The mail that waits for an entity, control lane first, then in order."""
+        """Return the waiting mail of an entity, control lane first, then in order."""
         rows = self._new_rows(
             "select no, line from mail where entity = (select no from entities where id = ?) and taken is null "
             "order by lane, no limit ?",
@@ -368,13 +368,13 @@ class TableStore(NodeTables):
         return [self._pending(no, _text(line).encode()) for no, line in rows]
 
     def waiting(self, *, loads: bool = True) -> list[str]:
-        """The entities for whose mail they are loaded."""
+        """Return the entities that have waiting mail for which they are loaded."""
         least = 1 if loads else 0
         query = "select id from trees join entities using (no) where control + intents > 0 and loads >= ? order by no"
         return [_text(id) for (id,) in self._new_rows(query, least)]
 
     def count_mail(self, entity_id: str) -> Waiting:
-        """How much mail waits for an entity."""
+        """Return how much mail waits for an entity."""
         query = "select control, intents, loads from trees where no = (select no from entities where id = ?)"
         rows = self._new_rows(query, entity_id)
         return Waiting(*rows[0]) if rows else NONE_WAITS
@@ -384,7 +384,7 @@ class TableStore(NodeTables):
         return [mail_row(row) for row in rows]
 
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
-        """The mail of an entity with that key."""
+        """Return the mail of an entity with that key."""
         rows = self._new_rows(f"{MAIL_ROWS} where id = ? and key = ?", entity_id, key)
         return mail_row(rows[0]) if rows else None
 
@@ -396,7 +396,7 @@ class TableStore(NodeTables):
         )
         while rows := self._new_rows(query, at, MANY):
             at = rows[-1][0]
-            expired = [(no,) for no, seq, body in rows if str(getattr(self._decoded(seq, body), "at", "")) < before]
+            expired = [(no,) for no, seq, body in rows if str(getattr(self._decode(seq, body), "at", "")) < before]
             if expired:
                 self._transact(partial(self._forget, expired))
 
@@ -406,18 +406,18 @@ class TableStore(NodeTables):
     # ----------------------------------------------------------------------------------------------------------- timers
 
     def timers(self, entity_id: str = "") -> list[Timer]:
-        """The timers of an entity, or the schedules."""
+        """Return the timers of an entity, or the schedules."""
         query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) order by id"
         return self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES)
 
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
-        """The timer with that id."""
+        """Return the timer with that id."""
         query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) and id = ?"
         found = self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
         return found[0] if found else None
 
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
-        """The first timers that are due, in order."""
+        """Return the first timers that are due, in order."""
         query = (
             "select line from timers where due <= ? "
             "and (due, entity, id) > (?, coalesce((select no from entities where id = ?), ?), ?) "
@@ -426,7 +426,7 @@ class TableStore(NodeTables):
         return self._timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
 
     def has_due(self, until: float, count: int) -> bool:
-        """Whether at least so many timers are due."""
+        """Return whether at least `count` timers are due."""
         query = "select 1 from timers where due <= ? order by due, entity, id limit 1 offset ?"
         return self._version >= TIMERS_SINCE and bool(self._rows(query, until, count - 1))
 
@@ -467,35 +467,35 @@ class TableStore(NodeTables):
         db.execute("delete from leases where token = ?", (token,))
 
     def quarantined(self) -> list[str]:
-        """The entities whose holders died."""
+        """Return the entities whose holders died."""
         query = "select entity from leases where deaths >= ? order by entity"
         return [_text(entity) for (entity,) in self._new_rows(query, DEATHS)]
 
     def leases_of(self, owner: str) -> list[Lease]:
-        """The leases that a holder has."""
+        """Return the leases of a holder."""
         query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
         return [Lease(_text(entity), owner, token, 0.0) for entity, token in self._new_rows(query, owner)]
 
     def is_held(self, entity_id: str) -> bool:
-        """Whether somebody else holds a lease on the tree of an entity."""
+        """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
         rows = self._new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
         held = ((_text(owner), self._left(*found)) for _, owner, _, *found in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
     def _new_rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the answer to a query about what tables of an earlier version do not have: then nothing."""
+        """Return the rows of a query about tables that an earlier version lacks: none there."""
         return self._rows(query, *values) if self._version >= MAIL_SINCE else []
 
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
-        """Say which record was there already."""
+        """Raise LoomError that says which record existed already."""
         for record in records:
             turn = committed_turn(record)
             if turn is not None and self.owner(turn) is not None:
                 raise LoomError(
                     f"loom is append-only: turn {turn} is recorded already and cannot be changed"
                 ) from error
-            if as_header(record) is not None and self.header(record.entity_id) is not None:  # begun in the same moment
+            if as_header(record) is not None and self.header(record.entity_id) is not None:  # begun at the same moment
                 raise LoomError(
                     f"loom is append-only: entity {record.entity_id} has begun already and cannot begin again"
                 ) from error
@@ -504,7 +504,7 @@ class TableStore(NodeTables):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        """What is recorded of an entity after that number, in order."""
+        """Return an entity's records after that number, in order."""
         rows = self._rows(
             "select seq, body from records where entity = (select no from entities where id = ?) and seq > ? "
             "order by seq limit ?",
@@ -512,20 +512,20 @@ class TableStore(NodeTables):
             after,
             limit,
         )
-        return attach_images((self._decoded(seq, body) for seq, body in rows), self.blob)
+        return attach_images((self._decode(seq, body) for seq, body in rows), self.blob)
 
     def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
-        """The last records of an entity, in order."""
+        """Return the last records of an entity, in order."""
         rows = self._rows(
             "select seq, body from records where entity = (select no from entities where id = ?) "
             "order by seq desc limit ?",
             entity_id,
             limit,
         )
-        return attach_images((self._decoded(seq, body) for seq, body in reversed(rows)), self.blob)
+        return attach_images((self._decode(seq, body) for seq, body in reversed(rows)), self.blob)
 
     def tip(self, entity_id: str) -> Tip | None:
-        """The place of an entity's last record."""
+        """Return the position of an entity's last record."""
         rows = self._rows(
             "select seq, body from records where entity = (select no from entities where id = ?) "
             "order by seq desc limit 1",
@@ -549,7 +549,7 @@ class TableStore(NodeTables):
                 yield seq, _text(body).encode()
 
     def life(self, entity_id: str) -> Life | None:
-        """Where an entity stands in its life."""
+        """Return the phase of an entity's life."""
         rows = self._rows("select life from entities where id = ?", entity_id)
         return Life(rows[0][0]) if rows else None
 
@@ -574,12 +574,12 @@ class TableStore(NodeTables):
         return bytes(rows[0][0]) if rows else None
 
     def header(self, entity_id: str) -> Header | None:
-        """How an entity began."""
+        """Return an entity's header."""
         rows = self._rows("select seq, body from entities join records on seq = no where id = ?", entity_id)
         return self._header(*rows[0]) if rows else None
 
     def headers(self) -> Iterator[Header]:
-        """Every entity's header, in order of creation, up to the moment of the call."""
+        """Yield every entity's header, in order of creation, up to the moment of the call."""
         ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
         at = 0
         while rows := self._rows(
@@ -593,47 +593,47 @@ class TableStore(NodeTables):
                 yield self._header(seq, body)
 
     def owner(self, turn_id: str) -> str | None:
-        """The entity that a committed turn belongs to."""
+        """Return the entity that a committed turn belongs to."""
         found = self._ids("select id from records join entities on no = entity where turn = ?", turn_id)
         return found[0] if found else None
 
     def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned."""
+        """Return the entities that a turn spawned."""
         return self._ids("select id from entities where parent_turn = ? and not forked order by no", turn_id)
 
     def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn."""
+        """Return the entities that were forked from a turn."""
         return self._ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
 
     def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned."""
+        """Return the entities that an entity spawned."""
         return self._ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
 
     def named(self, name: str) -> str | None:
-        """The latest long-lived entity of that name."""
+        """Return the latest long-lived entity of that name."""
         found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
         return found[0] if found else None
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
-        """The entities whose lives are at such a point, in order of creation."""
+        """Return the entities between these phases of life, in order of creation."""
         query = "select id from entities where life < 2 and life between ? and ? order by no"
         return self._ids(query, first.value, last.value)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number, in the order in which they were recorded, up to the moment of the call."""
+        """Yield every line with its number, in the order of recording, up to the moment of the call."""
         return ((number, line) for number, line, _ in self.indexed_lines())
 
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None]]]:
-        """Every line with its number, and the entity and the turn that its row names."""
+        """Yield every line with its number, and its row's entity and turn."""
         ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
         at = 0
         while rows := self._rows(_LINES, at, last, MANY):
             at = rows[-1][0]
             for seq, body, entity, turn in rows:
-                yield seq, _text(body).encode(), (_maybe(entity), _maybe(turn))
+                yield seq, _text(body).encode(), (_optional_text(entity), _optional_text(turn))
 
     def faults(self) -> Iterator[str]:
-        """Where the tables of entities, mail and timers say something else than the lines."""
+        """Yield where the tables of entities, mail and timers contradict the lines."""
         at = 0
         while rows := self._rows(_BEGINNINGS, at, MANY):
             at = rows[-1][0]
@@ -643,7 +643,7 @@ class TableStore(NodeTables):
                     continue
                 try:
                     header = as_header(decode(_text(body).encode()))
-                except LoomError:  # `verify` says so
+                except LoomError:  # `verify` reports it
                     continue
                 row = (
                     parent and _text(parent),
@@ -660,7 +660,7 @@ class TableStore(NodeTables):
             for no, key, entity, lasting, body in rows:
                 try:
                     record = decode(_text(body or "").encode())
-                except LoomError:  # `verify` says so, or the record is missing
+                except LoomError:  # `verify` reports it, or the record is missing
                     record = None
                 if (fault := mark_fault(no, _text(entity), _text(key), record, lasting=bool(lasting))) is not None:
                     yield fault
@@ -669,7 +669,7 @@ class TableStore(NodeTables):
         yield from self._timer_faults()
 
     def _timer_faults(self) -> Iterator[str]:
-        """Where a timer is of no living entity, or its row says something else than its line."""
+        """Yield the timers without a living entity, and those whose row contradicts their line."""
         at: tuple[Any, Any] = (SCHEDULES - 1, "")
         while self._version >= TIMERS_SINCE and (rows := self._rows(_ALL_TIMERS, *at, MANY)):
             at = rows[-1][:2]
@@ -686,18 +686,18 @@ class TableStore(NodeTables):
                     yield f"timer {_text(id)}{named}: its row says something else than its line"
 
     def heads(self) -> Mapping[str, bytes]:
-        """The last link of each root's tree."""
+        """Return the last link of each root's tree."""
         rows = self._rows("select id, head from trees join entities using (no)")
         return {_text(root): _text(head).encode() for root, head in rows}
 
     def blob(self, digest: str) -> Blob | None:
-        """The blob of that digest."""
+        """Return the blob of that digest."""
         query = f"select kind, data, seal from {blobs_of_version(self._version)} where digest = ?"  # noqa: S608  # ours
         rows = self._rows(query, digest)
         return Blob(digest, _text(rows[0][0]), bytes(rows[0][1]), _text(rows[0][2])) if rows else None
 
     def blobs(self) -> Iterator[str]:
-        """The digests of all blobs."""
+        """Yield the digests of all blobs."""
         blobs, at = blobs_of_version(self._version), ""
         query = f"select digest from {blobs} where digest > ? order by digest limit ?"  # noqa: S608  # ours
         while found := self._ids(query, at, MANY):
@@ -707,7 +707,7 @@ class TableStore(NodeTables):
     def _ids(self, query: str, *values: Any) -> list[str]:
         return [_text(id) for (id,) in self._rows(query, *values)]
 
-    def _decoded(self, seq: int, body: str | bytes) -> Record:
+    def _decode(self, seq: int, body: str | bytes) -> Record:
         try:
             return decode(body.encode() if isinstance(body, str) else body)
         except Newer as error:
@@ -716,7 +716,7 @@ class TableStore(NodeTables):
             raise DamagedLoom(f"{self._where}: record {seq} is corrupt: {error}. {REPAIR}") from error
 
     def _header(self, seq: int, body: str | bytes) -> Header:
-        header = as_header(self._decoded(seq, body))
+        header = as_header(self._decode(seq, body))
         if header is None:
             raise LoomError(f"{self._where}: record {seq} is corrupt: an entity begins with it, and it is no header")
         return header
@@ -811,12 +811,12 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
 
-def _maybe(value: str | bytes | None) -> str | None:
+def _optional_text(value: str | bytes | None) -> str | None:
     return None if value is None else _text(value)
 
 
 class LookedUp(Known):
-    """What a store's transactions have asked for. SQLite remembers it until another connection writes."""
+    """The facts that a store's transactions have asked for. SQLite keeps them until another connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -834,7 +834,7 @@ class LookedUp(Known):
     def fill(
         self, places: Iterable[Any], owners: dict[str, str], tokens: dict[str, int], mail: Sequence[MailRow]
     ) -> None:
-        """Add entities; know these turns, tokens and mails only."""
+        """Add entities; replace the known turns, tokens and mails."""
         for entity, no, root_no, lasting, life, has_timers, root, token, head, *counts in places:
             tree = self._trees.get(root_no)
             if tree is None:
@@ -846,23 +846,23 @@ class LookedUp(Known):
         self._mail = {(row.entity_id, row.key): row for row in mail}
 
     def owner(self, turn: str) -> str | None:
-        """The entity that a committed turn belongs to."""
+        """Return the entity that a committed turn belongs to."""
         return self._owners.get(turn)
 
     def token(self, root: str) -> int | None:
-        """The token of the lease on an entity that is about to begin."""
+        """Return the token of the lease on an entity that is about to begin."""
         return self._tokens.get(root)
 
     def mail(self, entity: str, key: str) -> MailRow | None:
-        """The mail of an entity with that key."""
+        """Return the mail of an entity with that key."""
         return self._mail.get((entity, key))
 
     def mail_row(self, no: int) -> MailRow | None:
-        """The mail with that number."""
+        """Return the mail with that number."""
         return self._mail_rows.get(no)
 
     def apply(self, made: Plan) -> None:
-        """Take note of what has been written."""
+        """Add what was written."""
         super().apply(made)
         for place in made.new.values():
             self._trees[place.tree.no] = place.tree

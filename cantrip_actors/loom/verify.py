@@ -1,19 +1,18 @@
-"""Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
+"""Verify a loom: `verify_loom` reads every line and compares it with its tree's hash chain.
 
-It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and a blob (an image, a
-snapshot of a sandbox) that is missing or not the one that was written. For a store that keeps an index
-beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end of a tree
-that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
-fingerprint of an earlier time tells.
+It finds a record that was edited, removed, moved or cut, in any store, and a blob (an image, a snapshot of a sandbox)
+that is missing or was changed. For a store with an index, as the SQL ones have, it also finds where the index
+contradicts the lines, and a missing end of a tree. A JSONL file has no such index: a missing end looks like one that
+was never written, and only an earlier fingerprint shows it.
 
-Of an entity that was forgotten, tombstones stay (`records/tombstone.py`). They keep the links of the original lines, so
-the chain goes on over them, and a record with their checksum follows.
+A forgotten entity leaves tombstones (`records/tombstone.py`). They keep the links of the original lines, so the chain
+continues over them, and a record with their checksum follows.
 
-In a loom that is sealed with a key (`seal_key.py`) all of this is proof against whoever can write the loom and has no
-key, and a missing end is found in every store. That the whole loom is an older copy of itself only heads tell that were
-exported before (`heads_of`).
+In a loom that is sealed with a key (`seal_key.py`) all of this is proof against anybody who can write the loom and does
+not have the key, and a missing end is found in every store. If the whole loom was replaced by an older copy of itself,
+only heads that were exported before show that (`heads_of`).
 
-What is wrong is told, all of it, and nothing is mended: a loom is restored from a copy.
+All faults are reported, and nothing is repaired: restore a loom from a copy.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ __all__ = ["Fault", "Heads", "Trees", "Verified", "heads_of", "verify_loom"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it was written: the number of the record (None: of no single one), and what it is.
+    """A fault in a loom: the number of the record (None if it concerns no single one), and a description.
 
-    `blob` names the blob that it is about. A loom does without snapshots of sandboxes; images are part of it.
+    `blob` names the blob that the fault is about. Snapshots of sandboxes are replaceable; images are part of the loom.
     """
 
     record: int | None
@@ -62,9 +61,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify_loom` found. `fingerprint` is the same for every loom with the same records in the same trees.
+    """The result of `verify_loom`. `fingerprint` is the same for every loom with the same records in the same trees.
 
-    Of the `entities` and `records`, so many are forgotten, and are tombstones: their content is gone.
+    `entities` and `records` include forgotten ones, whose content is gone and which are only tombstones.
     """
 
     entities: int
@@ -85,14 +84,14 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The ends of all trees of a loom at one time: of each root, the last link. `salt` is that of a sealed loom."""
+    """The ends of all trees of a loom at one time: each root's last link. `salt` is a sealed loom's."""
 
     records: int
     trees: Mapping[str, bytes]
     salt: str = ""
 
     def as_json(self) -> bytes:
-        """Return them as a JSON document, for a file."""
+        """Return the heads as a JSON document, for a file."""
         trees = {root: link.decode() for root, link in sorted(self.trees.items())}
         facts = {"heads": 1, "records": self.records, "salt": self.salt, "trees": trees}
         return orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n"
@@ -111,21 +110,21 @@ class Heads:
 
 
 class Trees:
-    """Follows records in order: which tree each belongs to, and the link that each tree has come to.
+    """Follows records in order: the tree of each record, and the current link of each tree.
 
-    The links are made with the key of `seal`; where that is not known, the links in the lines count.
+    The links are made with the key of `seal`; if it is not known, the links in the lines are used.
     """
 
     def __init__(self, seal: Seal = UNSEALED) -> None:
         self.index = Index()
         self.heads: dict[str, bytes] = {}
-        """Root to its tree's last link."""
+        """The last link of each root's tree."""
         self._seal = seal
         self._prints = self.heads if seal.mark is None else {}
-        """Likewise, with links that are made without a key: sealing a loom does not change its fingerprint."""
+        """The same, with links that are made without a key: sealing a loom does not change its fingerprint."""
 
     def follow(self, number: int, record: Record) -> None:
-        """Take note of the next record. Raises LoomError where it cannot stand."""
+        """Add the next record. Raises LoomError if it is not allowed there."""
         if record.__class__ in NOTED or record.entity_id not in self.index.places:
             self.index.follow(record, number)
 
@@ -135,14 +134,14 @@ class Trees:
         return record.entity_id if place is None else place.tree.root
 
     def expect(self, root: str, line: bytes) -> bytes:
-        """Return the link that a tree's next line should have: a tombstone has that of the original."""
+        """Return the link that a tree's next line should have; for a tombstone, the original line's."""
         plain, found = sealed_with(line)
         if found and (self._seal.is_locked or is_tombstone(plain)):
             return found
         return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
 
     def seal(self, root: str, line: bytes) -> bytes:
-        """Take note of a tree's next line, and return the link that it should have."""
+        """Add a tree's next line, and return the link that it should have."""
         link = self.heads[root] = self.expect(root, line)
         if self._prints is not self.heads:
             plain, found = sealed_with(line)
@@ -152,7 +151,7 @@ class Trees:
 
     @property
     def fingerprint(self) -> str:
-        """What all of them come to, in any order."""
+        """Return a hash of all trees that does not depend on their order."""
         whole = blake2b(digest_size=12)
         for root, head in sorted(self._prints.items()):
             whole.update(b"%b %b\n" % (root.encode(errors="surrogatepass"), head))
@@ -160,16 +159,16 @@ class Trees:
 
 
 def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
-    """Read everything in `store` and compare. Raises LoomError where it cannot be read at all.
+    """Read everything in `store` and compare. Raises LoomError if it cannot be read at all.
 
-    `heads` are those that `heads_of` returned at an earlier time. Each of these trees has to be here, and to have
-    passed the end that it had then: else the loom, or the tree, was replaced by an older copy. This needs no key.
+    `heads` are the result of `heads_of` at an earlier time. Each of these trees must exist and have passed its earlier
+    end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
     """
     reading = _read(store, heads)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.head_faults())
     reading.faults.extend(reading.tombstone_faults())
-    reading.faults.extend(reading.compared(store))
+    reading.faults.extend(reading.compare(store))
     reading.faults.extend(reading.mail_faults(store))
     reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.referred))
     index = reading.trees.index
@@ -207,35 +206,35 @@ def _salt(store: Store) -> str:
 
 
 class _Reading:
-    """What has been read so far."""
+    """The result of the lines read so far."""
 
     def __init__(self, store: Store, heads: Heads | None) -> None:
         self.count = 0
         self.trees = Trees(store.seal)
         self.faults: list[Fault] = []
         self.referred: dict[str, tuple[int, str]] = {}
-        """Blobs that records refer to, to the first such record, and what they are: snapshots, images, other files."""
+        """Blobs that records refer to: the first such record, and the kind: snapshots, images, other files."""
         self.keys: dict[tuple[str, str], tuple[int, str]] = {}
-        """Roots and keys of mail, to the last record that took it, and when."""
+        """The roots and keys of mail: the last record that took it, and when."""
         self.tombstones: dict[str, TombstoneSum] = {}
-        """The tombstones of entities, until the record that ends them."""
+        """The tombstones of entities, up to the record that ends them."""
         self.forgotten: dict[str, int] = {}
-        """Forgotten entities, and how many tombstones they have."""
+        """Forgotten entities, and their number of tombstones."""
         self.whole: dict[str, int] = {}
-        """Entities to the last of their records that is not a tombstone."""
+        """The last record of each entity that is not a tombstone."""
         self._sealed = store.sealed
         self._seal = store.seal
         self._kept = store.head()
-        """The head beside the lines."""
+        """The stored head."""
         self._head = store.seal.beginning
         self._fits = self._kept == self._head
-        """Whether the lines up to where the head stands lead to it."""
+        """Whether the lines up to the head's position lead to it."""
         self._exported = {} if heads is None else dict(heads.trees)
         """The exported heads that no line has led to yet."""
         self._salts = None if heads is None else (heads.salt, _salt(store))
 
     def take(self, number: int, line: bytes, row: tuple[str | None, str | None] | None) -> None:
-        """The next line, and the entity and the turn that its row names, if it has one."""
+        """Add the next line, and its row's entity and turn, if it has a row."""
         self.count += 1
         self._follow_head(line)
         plain, link = sealed_with(line)
@@ -256,7 +255,7 @@ class _Reading:
         self._count_tombstones(number, record, line)
         if self._sealed and link != expected:
             self.faults.append(Fault(number, _misfit(record, link)))
-            if link is not None:  # what follows was written after the line that once stood here
+            if link is not None:  # the following lines were written after the line that used to be here
                 self.trees.heads[root] = link
         if self._exported and self._exported.get(root) == self.trees.heads[root]:
             del self._exported[root]
@@ -281,7 +280,7 @@ class _Reading:
                 self.referred.setdefault(image.digest, (number, image.kind))
 
     def _count_tombstones(self, number: int, record: Record, line: bytes) -> None:
-        """Take note of a tombstone; compare an entity's with the record that says how they were made."""
+        """Add a tombstone; compare an entity's tombstones with the record that says how they were made."""
         entity, forgotten = record.entity_id, as_forgotten(record)
         if is_tombstone(line):
             self.tombstones.setdefault(entity, TombstoneSum()).add(line)
@@ -293,7 +292,7 @@ class _Reading:
             self.forgotten[entity] = forgotten.records
 
     def head_faults(self) -> Iterator[Fault]:
-        """Where the head of a sealed loom, or a head that was exported, says something else than the lines."""
+        """Yield where the head of a sealed loom, or an exported head, contradicts the lines."""
         if self._seal.mark is not None and self._kept is None:
             yield Fault(None, "the head of this sealed loom is missing, or damaged")
         elif self._kept is not None and self._kept.records > self.count:
@@ -309,14 +308,14 @@ class _Reading:
             yield Fault(None, f"entity {root}: {what}")
 
     def tombstone_faults(self) -> Iterator[Fault]:
-        """Where a record was replaced by a tombstone and nobody forgot it, or was not replaced and should be."""
+        """Yield tombstones of entities that were not forgotten, and records with content of forgotten ones."""
         for entity in self.tombstones:
             yield Fault(None, f"records of entity {entity} are gone, and no record says that it was forgotten")
         for entity in self.forgotten.keys() & self.whole.keys():
             yield Fault(self.whole[entity], f"entity {entity} was forgotten, and this record still has its content")
 
-    def compared(self, store: Store) -> Iterator[Fault]:
-        """Where the store's own answers differ from what its lines say."""
+    def compare(self, store: Store) -> Iterator[Fault]:
+        """Yield where the store's own answers contradict its lines."""
         heads = store.heads()
         for root, head in self.trees.heads.items() if heads is not None else ():
             if heads is not None and heads.get(root) != head:
@@ -330,12 +329,12 @@ class _Reading:
             yield Fault(None, "which entities are over is not what the index says")
 
     def mail_faults(self, store: Store) -> Iterator[Fault]:
-        """Mail that waits and should not: a record took it, or its entity has ended. Its images are looked for, too."""
+        """Yield mail that waits although a record took it or its entity has ended. Notes the mail's images, too."""
         for entity in store.waiting(loads=False):
             place = self.trees.index.place(entity)
             for no, mail in store.pending(entity, sys.maxsize):
                 number, at = self.keys.get((entity, mail.key), (None, ""))
-                if number is not None and at >= mail.at:  # else the key was used before, and is forgotten
+                if number is not None and at >= mail.at:  # otherwise the key was used by an earlier, forgotten mail
                     yield Fault(number, f"it took mail {no}, which still waits")
                 elif place is not None and place.life >= Life.OVER:
                     yield Fault(None, f"mail {no} was not taken by an entity that has ended")
@@ -355,7 +354,7 @@ def _misfit(record: Record, link: bytes | None) -> str:
 
 
 def _blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[tuple[int | None, str, str]]:
-    """Yield what is wrong with blobs: record, fault, digest."""
+    """Yield the faults of blobs: record, fault, digest."""
     for digest, (number, what) in referred.items():
         blob = store.blob(digest)
         if blob is None or not blob.is_whole:

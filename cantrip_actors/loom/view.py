@@ -1,8 +1,8 @@
-"""The loom as its users see it: `runtime.loom`. Turns, threads, subtrees, how entities ended, and rewards.
+"""The loom as its users see it, `runtime.loom`: turns, threads, subtrees, endings of entities, and rewards.
 
-Everything here is derived from the records whenever it is asked for; nothing is kept that could differ from them. The
-one thing a user can add is a reward, which is a record of its own (LOOM-3). Records reach the store through `append`,
-which the runtime hands in, since a store has one writer; `open_loom` is for those who stand outside of any runtime.
+Everything here is derived from the records on each call; no other data could differ from them. Users can add only
+rewards, which are records of their own (LOOM-3). Records reach the store through `append`, which the runtime passes in,
+because a store has one writer; `open_loom` is for code outside of any runtime.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ State = Status
 class Loom:
     """The tree of all turns, for reading, and for rewards (LOOM-2, LOOM-3, LOOM-7, LOOM-8, LOOM-10).
 
-    `loom[turn_id]` is a turn; whatever is not there raises LoomError. Reading is synchronous and costs what the
-    asked-for entity's records cost, so ask for `turns` once rather than for each turn by its id.
+    `loom[turn_id]` is a turn; an unknown id raises LoomError. Reading is synchronous and costs as much as the entity's
+    records, so ask for `turns` once rather than for each turn by its id.
 
-    With a `tenant` it is the loom of that tenant's entities: no other one is in it, by whatever id it is asked for.
+    With a `tenant` it contains only that tenant's entities; any other id is unknown.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Loom:
     # ------------------------------------------------------------------------------------------------------- one entity
 
     def entities(self) -> list[str]:
-        """The ids of all entities, in order of creation."""
+        """Return the ids of all entities, in order of creation."""
         return [header.entity_id for header in self.headers()]
 
     def headers(self) -> Iterator[Header]:
-        """How each entity began, in order of creation."""
+        """Yield each entity's header, in order of creation."""
         return (one for one in self._store.headers() if self.tenant is None or one.tenant == self.tenant)
 
     def _find(self, entity_id: str) -> Header | None:
@@ -85,14 +85,14 @@ class Loom:
         return self.tenant is None or self._find(entity_id) is not None
 
     def header(self, entity_id: str) -> Header:
-        """How an entity began: its cantrip, call and circle (CALL-4), and what it hangs from."""
+        """Return an entity's header: its cantrip, call and circle (CALL-4), and its parent or original."""
         header = self._find(entity_id)
         if header is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
         return header
 
     def header_in_force(self, entity_id: str) -> Header:
-        """Return the header of an entity with its present cantrip, call, circle and crystal. Raises LoomError."""
+        """Return the header of an entity with its current cantrip, call, circle and crystal. Raises LoomError."""
         return header_in_force(self.header(entity_id), self.records(entity_id))
 
     def header_at(self, turn_id: str) -> Header:
@@ -108,7 +108,7 @@ class Loom:
         return header_in_force(header_of(records), records)
 
     def has(self, entity_id: str) -> bool:
-        """Whether the entity is in this loom: whether it has begun."""
+        """Return whether the entity is in this loom, which means that it has begun."""
         return self._find(entity_id) is not None
 
     def has_begun(self, entity_id: str) -> bool:
@@ -116,7 +116,7 @@ class Loom:
         return first_intent(self._read(entity_id, limit=2)) is not None
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
-        """Return what was recorded of an entity, in order; with `after` only what follows that position."""
+        """Return an entity's records, in order; with `after` only those after that position."""
         records = self._read(entity_id, after=after)
         if not records and not self.has(entity_id):
             raise LoomError(f"entity {entity_id} is not in this loom")
@@ -132,42 +132,43 @@ class Loom:
             if before is None:
                 raise LoomError(f"entity {entity_id} is not in this loom")
             records = self._read(entity_id, after=position) if before.position != position else ()
-            if self._store.tip(entity_id) == before:  # else another process wrote meanwhile
+            if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
     def check_chain(self, root: str, *, after: int = -1) -> None:
-        """Raise DamagedLoom if a record of a root entity's tree was changed, moved or taken out since a position."""
+        """Raise DamagedLoom if a record of a root entity's tree was changed, moved or removed since a position."""
         if self._is_here(root):
             self._store.check_chain(root, after)
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
-        """Return the state that was kept last for an entity; the records after its position continue it."""
+        """Return the last checkpoint of an entity; the records after its position continue it."""
         return self._store.checkpoint(entity_id) if self._is_here(entity_id) else None
 
     def attach(self, image: File) -> File:
-        """Return an image whose bytes are read from the loom when they are first wanted."""
+        """Return an image whose bytes are read from the loom on first use."""
         return attached((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
-        """An entity's committed turns, in order, with their latest rewards.
+        """Return an entity's committed turns, in order, with their latest rewards.
 
-        Those of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
+        Turns of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
         """
         return list(turns_of(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
-        """How the entity stands: "active", "waiting" for a person, or how its latest episode ended (LOOM-7, reading 3).
+        """Return "active", "waiting" for a person, or how the entity's last episode ended (LOOM-7, reading 3).
 
-        A timeout and a budget are wards: who met them between turns is truncated too. Its `Ended` record says which.
+        A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
+        says which.
         """
         status = status_of(self.records(entity_id))
         return "truncated" if status in {"timeout", "budget"} else status
 
     def is_over(self, entity_id: str) -> bool:
-        """Whether the entity has ended for good, as its log has it; a long-lived one outlives its episodes."""
+        """Return whether the entity has ended for good by its log; a long-lived one outlives its episodes."""
         life = self._store.life(entity_id) if self._is_here(entity_id) else None
         if life is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
@@ -178,7 +179,7 @@ class Loom:
         return self._is_here(entity_id) and self._store.life(entity_id) is Life.FORGOTTEN
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
-        """The entities that are not over, in order of creation: running or interrupted by a crash.
+        """Return the entities that have not ended for good, in order of creation: running, or interrupted by a crash.
 
         With `idle` also those that are idle or wait for a person.
         """
@@ -186,11 +187,11 @@ class Loom:
         return found if self.tenant is None else [one for one in found if self._is_here(one)]
 
     def named(self, name: str) -> str | None:
-        """The entity that was last invoked under that name, over or not."""
+        """Return the entity that was last invoked under that name, ended or not."""
         return self._store.named(scoped(self.tenant or "", name))
 
     def below(self, entity_id: str) -> Sequence[str]:
-        """The entities that an entity spawned, in order of creation."""
+        """Return the entities that an entity spawned, in order of creation."""
         return self._store.below(entity_id) if self._is_here(entity_id) else ()
 
     def usage(self, entity_id: str) -> Usage:
@@ -203,28 +204,28 @@ class Loom:
     # --------------------------------------------------------------------------------------------------------- one turn
 
     def turn(self, turn_id: str) -> Turn:
-        """The turn with this id."""
+        """Return the turn with this id."""
         return next(turn for turn in self.turns(self.owner(turn_id)) if turn.id == turn_id)
 
     def owner(self, turn_id: str) -> str:
-        """The entity whose turn this is."""
+        """Return the entity that a turn belongs to."""
         entity_id = self._store.owner(turn_id)
         if entity_id is None or not self._is_here(entity_id):
             raise LoomError(f"turn {turn_id} is not in this loom")
         return entity_id
 
     def children(self, turn_id: str) -> Sequence[str]:
-        """The entities that a turn spawned (COMP-5)."""
+        """Return the entities that a turn spawned (COMP-5)."""
         self.owner(turn_id)
         return self._store.children(turn_id)
 
     def forks(self, turn_id: str) -> Sequence[str]:
-        """The entities that were forked from a turn (LOOM-4)."""
+        """Return the entities that were forked from a turn (LOOM-4)."""
         self.owner(turn_id)
         return self._store.forks(turn_id)
 
     async def reward(self, turn_id: str, value: float, *, by: str = "") -> None:
-        """Reward a turn, now or long after it was made; the latest counts, the earlier ones stay on record (LOOM-3).
+        """Reward a turn at any time; the latest reward counts, the earlier ones stay recorded (LOOM-3).
 
         `by` says who gives the reward, for the record.
         """
@@ -237,11 +238,10 @@ class Loom:
     # --------------------------------------------------------------------------------------------------------- the tree
 
     def thread(self, turn_id: str, *, own: bool = False) -> list[Turn]:
-        """The path from the root to a turn, oldest first (LOOM-10).
+        """Return the path from the root to a turn, oldest first (LOOM-10).
 
-        It follows `parent_id` through everything that turn came from: the original of a fork, and the turns of a
-        parent up to the one that spawned a child. With `own` it stops where the entity (or the original it was forked
-        from) began.
+        It follows `parent_id` through all ancestors of the turn: the original of a fork, and the turns of a parent up
+        to the one that spawned a child. With `own` it begins with the entity's (or its original's) first turn.
         """
         path: list[Turn] = []
         here: str | None = turn_id
@@ -251,7 +251,7 @@ class Loom:
                 break
             by_id = {turn.id: turn for turn in self.turns(entity_id)}
             while here in by_id:
-                path.append(by_id.pop(here))  # popped: a path that comes by twice is no path
+                path.append(by_id.pop(here))  # popped: a path that visits a turn twice is a cycle
                 here = path[-1].parent_id
             if here is not None and self._store.owner(here) == entity_id:
                 raise LoomError(f"turn {here} is its own ancestor: the records of entity {entity_id} are corrupt")
@@ -259,11 +259,11 @@ class Loom:
         return path
 
     def lineage(self, turn_id: str) -> list[Record]:
-        """The records that led to a turn, up to its `Committed`: what a fork from it begins with (LOOM-4).
+        """Return the records that led to a turn, up to its `Committed`: a fork from it begins with them (LOOM-4).
 
-        For a fork these are the original's up to where it was forked, then its own; never those of a parent. Rewards
-        that were given meanwhile are among them. Of a forgotten original there are the empty records and the last one,
-        after which the fork begins with its own intent.
+        For a fork these are the original's records up to the forked turn, then its own; never those of a parent. They
+        include rewards given meanwhile. A forgotten original contributes its empty records and the last one, after
+        which the fork begins with its own intent.
         """
         parts: list[list[Record]] = []
         here: str | None = turn_id
@@ -282,7 +282,7 @@ class Loom:
         return [record for part in reversed(parts) for record in part]
 
     def leaves(self) -> Iterator[str]:
-        """The last turn of every entity that has any: where each thread ends."""
+        """Yield the last turn of every entity that has turns: the end of each thread."""
         for header in self.headers():
             made = map(committed_turn, reversed(self._read(header.entity_id)))
             last = next((turn for turn in made if turn is not None), None)
@@ -290,12 +290,12 @@ class Loom:
                 yield last
 
     def threads(self, *, own: bool = False) -> Iterator[list[Turn]]:
-        """The thread of every entity that has turns, in order of creation."""
+        """Yield the thread of every entity that has turns, in order of creation."""
         for turn_id in self.leaves():
             yield self.thread(turn_id, own=own)
 
     def subtree(self, entity_id: str) -> list[str]:
-        """An entity and everything it spawned, parents first; forks are trees of their own."""
+        """Return an entity and everything it spawned, parents first; forks are trees of their own."""
         self.header(entity_id)
         found: list[str] = []
         todo = [entity_id]
@@ -306,11 +306,11 @@ class Loom:
         return found
 
     def subtree_usage(self, entity_id: str) -> Usage:
-        """The tokens of an entity and of everything it spawned (PROD-3)."""
+        """Return the tokens of an entity and of everything it spawned (PROD-3)."""
         return self.usage(entity_id) + self.usage_below(entity_id)
 
     def usage_below(self, entity_id: str) -> Usage:
-        """The tokens of everything that an entity spawned, without its own."""
+        """Return the tokens of everything that an entity spawned, without its own."""
         total = NO_USAGE
         for one in self.subtree(entity_id)[1:]:
             total = total + self.usage(one)
@@ -356,16 +356,16 @@ class Loom:
 def open_loom(
     url: str | os.PathLike[str], *, read_only: bool = True, tenant: str | None = None, seal_key: GivenKey = None
 ) -> Iterator[Loom]:
-    """The loom that `url` names (as for `open_store`), outside of a runtime; with a `tenant`, that one's entities.
+    """Return the loom that `url` names (as for `open_store`), outside of a runtime; with a `tenant`, only its entities.
 
-    Read-only it may stand beside a running writer. Otherwise it is the one writer, and rewards are written at once. A
-    sealed loom needs its `seal_key`.
+    Opened read-only it works next to a running writer. Otherwise it is the only writer, and rewards are written at
+    once. A sealed loom needs its `seal_key`.
     """
     with open_store(url, read_only=read_only, seal_key=seal_key) as store:
 
         async def append(
             records: Sequence[Record],
-        ) -> None:  # a coroutine, as the runtime's is; it never waits for anyone
+        ) -> None:  # a coroutine like the runtime's, but it never waits
             store.append(records)
 
         yield Loom(store, append, tenant=tenant)
@@ -378,5 +378,5 @@ def _now(store: Store) -> str:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer that no float can represent
         return False

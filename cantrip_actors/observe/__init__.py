@@ -1,4 +1,4 @@
-"""Observe entities while they run: upserts and turn events for subscribers. Observation, never control."""
+"""Observe running entities: upserts and turn events for subscribers. Observation, never control."""
 
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.delivery import FellBehind, Upserts, UpsertSubscription

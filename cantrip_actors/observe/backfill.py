@@ -1,9 +1,9 @@
-"""Spans made from records: those that a crash swallowed, and those of a whole loom as OTLP.
+"""Spans made from records: those lost in a crash, and those of a whole loom as OTLP.
 
-SDKs export a span when it ends, so a killed process loses the spans that were open. The loom has when they began, what
-they cost and how they ended. A span that is made from records has the recorded times and `cantrip.backfilled`. Its id
-follows from its turn, and its trace from the `traceparent` in the record of the intent, so making it twice gives the
-same span twice. An entity that was not traced has a trace id that follows from its own id.
+SDKs export a span when it ends, so a killed process loses its open spans. The loom has their beginnings, costs and
+ends. A span that is made from records has the recorded times and `cantrip.backfilled`. Its id is derived from its turn,
+and its trace from the `traceparent` in the record of the intent, so making it twice gives the same span. An entity that
+was not traced has a trace id derived from its own id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CRASHED = "crashed"
 
 @dataclass(frozen=True)
 class RecordedSpan:
-    """A span of the past. Times are nanoseconds since the epoch; ids are those of OpenTelemetry."""
+    """A recorded span. Times are nanoseconds since the epoch; ids are those of OpenTelemetry."""
 
     name: str
     trace_id: int
@@ -55,7 +55,7 @@ class RecordedSpan:
     attributes: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     is_unfinished: bool = False
-    """Whether the records do not say how it ended: no process exported it."""
+    """Whether the records lack its end, so that no process exported it."""
     is_client: bool = False
 
 
@@ -71,7 +71,7 @@ def spans_of(records: Iterable[Record], header: Header, parent: str | None = Non
 
 
 class _Reader:
-    """Reads the facts of one entity in order. `now` is the time that the last of them tells."""
+    """Reads the facts of one entity in order. `now` is the time of the last fact."""
 
     def __init__(self, header: Header, parent: str | None) -> None:
         self._header = header
@@ -80,7 +80,7 @@ class _Reader:
         self._made: list[RecordedSpan] = []
         self._gates: dict[str, RecordedSpan] = {}
         self._in_turn: list[RecordedSpan] = []
-        """The gates of the turn so far: a program that ends was around them."""
+        """The gates of the current turn: a program that ends was around them."""
         self._usage = Usage()
         self._turns = 0
         self._number = 0
@@ -247,7 +247,7 @@ def _hash(text: str, size: int) -> int:
 def _nanoseconds(at: str) -> int:
     try:
         return round(datetime.fromisoformat(at).timestamp() * 1e3) * 1_000_000
-    except ValueError:  # a tombstone keeps no time
+    except ValueError:  # a tombstone has no time
         return 0
 
 
@@ -263,7 +263,7 @@ def parent_trace(loom: Loom, header: Header) -> str | None:
 
 
 class _Ids:
-    """Gives a span the ids that its record names, in place of random ones."""
+    """Gives a span the ids in its record instead of random ones."""
 
     def __init__(self, span: RecordedSpan) -> None:
         self._span = span
@@ -279,7 +279,7 @@ class _Ids:
 
 
 def emit(settings: Settings, spans: Sequence[RecordedSpan]) -> None:
-    """Export the unfinished ones of these spans through the SDK. Does nothing for a tracer that makes its own ids."""
+    """Export the unfinished spans of these through the SDK. Does nothing for a tracer with its own ids."""
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags

@@ -1,12 +1,13 @@
-"""How often a growing text is shown again: the gradient, and the times after which it is shown regardless.
+"""When a growing text is shown again: the gradient, and the times after which it is shown regardless.
 
 Theory of operation. A *token* is a run of characters without white space; a model's own tokens are not known here. A
-text is shown when more than so many tokens are new, by a gradient. The gradient begins low, so that the beginning is
-seen at once, and climbs, so that a long text is not sent whole for every word. Showing n tokens climbs as many steps
-as n uses up. Three times bound the wait: `max_latency` until anything is shown; `timeout` without news, after which the
-rest is shown; `max_wait` from the oldest token not shown, because a steady drip never reaches `timeout` (X1).
+text is shown when it has more new tokens than the gradient's current step. The gradient begins low, so that the
+beginning is seen at once, and climbs, so that a long text is not sent again for every word. Showing n tokens climbs as
+many steps as n uses up. Three times bound the wait: `max_latency` until anything is shown; `timeout` without news,
+after which the rest is shown; `max_wait` from the oldest token not shown, because a steady drip never reaches `timeout`
+(X1).
 
-Counting and adding cost what is new, not the whole text (X9). Nothing here reads a clock: `now` is in seconds.
+Counting and adding cost only the new part, not the whole text (X9). Nothing here reads a clock: `now` is in seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Batching:
 
 @dataclass(slots=True, eq=False)
 class Growing:
-    """A text that comes in pieces, and how much of it was shown. It belongs to the processor of its turn."""
+    """A text that arrives in pieces, and its shown part. It belongs to the processor of its turn."""
 
     _batching: Batching
     _parts: list[str] = field(default_factory=list)
@@ -57,12 +58,12 @@ class Growing:
     tokens: int = 0
     shown: bool = False
     due: float = math.inf
-    """When to show it if nothing happens until then."""
+    """When to show it if no further piece arrives."""
     armed: float = math.inf
-    """When its processor will look at it next; the processor sets it."""
+    """When its processor will check it next; the processor sets it."""
 
     def add(self, text: str, now: float) -> bool:
-        """Add a piece. Return whether the gradient says to show the text now; else `due` says when."""
+        """Add a piece. Return whether the gradient shows the text now; otherwise `due` says when."""
         if text:
             self._parts.append(text)
             self._unshown = True
@@ -84,12 +85,12 @@ class Growing:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is anything to show: any character or, the first time, any token (X2)."""
+        """Whether there is anything new to show: any character or, the first time, any token (X2)."""
         return self._unshown and (self.shown or self.tokens > 0)
 
     @property
     def has_new_tokens(self) -> bool:
-        """Whether there are tokens that were not shown."""
+        """Whether some tokens were not shown yet."""
         return self.tokens > self._shown_tokens
 
     def text(self) -> str:

@@ -1,8 +1,8 @@
-"""What was said, in the form in which the GenAI conventions carry it: messages made of parts, as plain JSON values.
+"""The texts of queries in the form of the GenAI conventions: messages made of parts, as plain JSON values.
 
-Secrets are removed before anything else sees the values. Each message is put into this form once, however many queries
-show it again, and with `inputs="new"` only the messages since the last query are recorded: so turn n pays for turn n.
-The bytes of images are never among it.
+Secrets are removed before anything else sees the values. Each message is converted once, however many queries contain
+it, and with `inputs="new"` only the messages since the last query are recorded, so turn n pays for turn n. The bytes of
+images are never included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Redact = Callable[[Any], Any]
 
 
 def mode_of(variable: str | None) -> Content:
-    """Return the mode that the environment's variable asks for; "none" for a text that it does not know."""
+    """Return the mode in the environment's variable; "none" for an unknown text."""
     return _MODES.get((variable or "").strip().upper(), "none")
 
 
@@ -40,12 +40,12 @@ class Messages:
         self._redact = redact
         self._only_new = only_new
         self._known: list[tuple[Message, Part]] = []
-        """The messages of the last query, each with its form."""
+        """The messages of the last query, each with its converted form."""
 
     def of_query(self, messages: Sequence[Message]) -> tuple[list[Part], list[Part]]:
         """Return the system instructions and the input messages to record for a query.
 
-        A fold changes the context from its front on, and then all of it counts as new.
+        A fold changes the context from its beginning on, and then all of it counts as new.
         """
         known = self._known
         same = min(len(known), len(messages))
@@ -98,7 +98,7 @@ def output_of(response: Response, redact: Redact) -> list[Part]:
 
 
 def definitions_of(tools: Iterable[ToolDefinition]) -> list[Part]:
-    """Return the definitions of the gates that were offered."""
+    """Return the definitions of the offered gates."""
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
         for tool in tools

@@ -1,8 +1,8 @@
 """Counters, gauges and histograms as plain numbers, and the page that Prometheus reads.
 
 Counting is a few operations on a dictionary, so it is always on. Two readers see the same numbers: the Prometheus page,
-which needs no package, and the instruments of OpenTelemetry (`meters.py`). Gauges are read when somebody looks, from
-state that is there anyway: no actor is asked.
+which needs no package, and the instruments of OpenTelemetry (`meters.py`). Gauges are computed on reading, from
+existing state: no actor is asked.
 
 A label has at most 200 values, whatever the program does; further ones are counted as `other`.
 """
@@ -18,18 +18,18 @@ from cantrip_actors.observe.metrics import Metric
 __all__ = ["MOST", "OTHER", "Count", "Counters", "Gauges", "Histogram", "Labels"]
 
 MOST: Final = 200
-"""Values of one label."""
+"""The most values of one label."""
 
 OTHER: Final = "other"
 
 Labels = tuple[str, ...]
-"""The values of a metric's labels, in the order of the table; empty texts for those that do not apply."""
+"""The values of a metric's labels, in the order of the table; empty texts for inapplicable ones."""
 
 Gauges = Callable[[], Iterable[tuple[str, Labels, float]]]
 """Reads gauges: names, labels, values."""
 
 Mirror = Callable[[str, Labels], Callable[[float], None]]
-"""Returns what is called with each value of a series."""
+"""Returns the function that is called with each value of a series."""
 
 
 class Count:
@@ -41,7 +41,7 @@ class Count:
         self.value: float = 0
 
     def add(self, amount: float = 1) -> None:
-        """Count so many more."""
+        """Add to the counter."""
         self.value += amount
 
 
@@ -69,7 +69,7 @@ class Histogram:
             self._mirror(value)
 
     def fold(self) -> None:
-        """Count the values that were added to be counted later. One thread at a time may call it."""
+        """Count the values kept by `add_later`. Only one thread at a time may call it."""
         values = self._waiting[:]
         if not values:
             return
@@ -88,12 +88,12 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return sum(self.counts)
 
 
 class Counters:
-    """The numbers of one `Telemetry`. `metrics` is the table of those that exist.
+    """The numbers of one `Telemetry`. `metrics` is the table of existing metrics.
 
     They are written in the event loop and may be read in any thread. Code that counts often keeps the series.
     """
@@ -113,7 +113,7 @@ class Counters:
         self._before_reading: list[Callable[[], None]] = []
 
     def before_reading(self, work: Callable[[], None]) -> None:
-        """Have `work` called before somebody reads, in the reader's thread."""
+        """Have `work` called before each reading, in the reader's thread."""
         self._before_reading.append(work)
 
     def _prepare(self) -> None:
@@ -122,11 +122,11 @@ class Counters:
 
     @property
     def has_mirror(self) -> bool:
-        """Whether the values of histograms go to OpenTelemetry, too."""
+        """Whether OpenTelemetry also gets the values of histograms."""
         return self._mirror is not None
 
     def mirror(self, mirror: Mirror) -> None:
-        """Give the values of histograms to another reader, which cannot read them afterwards. Call it before any."""
+        """Pass the values of histograms to another reader, which cannot read earlier ones. Call it before any value."""
         self._mirror = mirror
 
     def count(self, name: str, labels: Labels = ()) -> Count:
@@ -169,13 +169,13 @@ class Counters:
         return tuple(admitted)
 
     def read_gauges_of(self, gauges: Gauges) -> None:
-        """Read these gauges too, whenever somebody looks."""
+        """Also read these gauges at each reading."""
         self._gauges.append(gauges)
 
     # Reading
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the counters and gauges of now: by metric, then by labels."""
+        """Return the current counters and gauges: by metric, then by labels."""
         found = {
             metric.name: self.value_of(metric.name) for metric in self.metrics.values() if metric.kind == "counter"
         }

@@ -1,7 +1,7 @@
-"""Crash reports: one for each end of an actor that nobody wanted, with what is needed to understand it.
+"""Crash reports: one for each unexpected end of an actor, with the facts that are needed to understand it.
 
-The last 200 are kept in memory, and with a folder as files of mode 0600, at most 1,000: the oldest go first. In a storm
-of crashes the reports beyond 500 a second are dropped and counted, as the supervisors' own lines in the log are.
+The last 200 are kept in memory, and with a folder as files of mode 0600, at most 1,000: the oldest are deleted first.
+In a storm of crashes the reports beyond 500 a second are dropped and counted, as the supervisors' own log lines are.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ KEPT: Final = 200
 """Reports in memory."""
 
 MOST_FILES: Final = 1_000
-"""Reports in a folder."""
+"""The most reports in a folder."""
 
 EVENTS: Final = 20
-"""Events of the actor in a report."""
+"""The most events of the actor in a report."""
 
 HISTORY: Final = 2_000
-"""Events of all actors that are remembered for reports."""
+"""The most events of all actors that are remembered for reports."""
 
 NEWEST: Final = 20
-"""Records of an entity in which its last turn is looked for."""
+"""The number of an entity's last records that are searched for its last turn."""
 
 _log = get_logger("cantrip_actors.observe")
 
@@ -52,7 +52,7 @@ Report = dict[str, Any]
 
 
 class Crashes:
-    """Makes the crash reports of one runtime. `folder` is where they are kept as files."""
+    """Makes the crash reports of one runtime. `folder` is the folder for report files."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -62,14 +62,14 @@ class Crashes:
         self._since = 0.0
         self._made = 0
         self.dropped = 0
-        """Reports that a storm of crashes left out."""
+        """The number of reports that were dropped in storms of crashes."""
 
     def attach(self, core: Core) -> None:
         """Report the crashes of this runtime."""
         self._core = core
 
     def __iter__(self) -> Iterator[Report]:
-        """Yield the reports that are in memory, the newest first."""
+        """Yield the reports in memory, the newest first."""
         return iter(list(self._reports)[::-1])
 
     def take(self, event: Event) -> None:
@@ -111,7 +111,7 @@ class Crashes:
         return shown
 
     def _entity(self, path: str) -> Report:
-        """Return the entity, and its turn, that the actor at a path works for."""
+        """Return the entity, and its turn, for which the actor at a path works."""
         if self._core is None:
             return {}
         parts = path.split("/")
@@ -121,13 +121,13 @@ class Crashes:
         found: Report = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
         try:
             newest = self._core.store.newest(cell.entity_id, NEWEST)
-        except LoomError:  # the loom may be what crashed
+        except LoomError:  # the loom itself may have crashed
             return found
         turn = next((id for record in reversed(newest) if (id := committed_turn(record)) is not None), None)
         return found if turn is None else found | {"after_turn": turn}
 
     def _keep(self, folder: Path, report: Report) -> None:
-        """Write a report as a file, and delete the oldest beyond the limit. A full disk costs the file only."""
+        """Write a report as a file, and delete the oldest beyond the limit. A full disk costs only the file."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = folder / f"{report['id']}.json"
@@ -156,7 +156,7 @@ def _reason(event: Event) -> ExitReason | None:
 
 
 def _exception(reason: ExitReason) -> Report:
-    """Return what is known of an exception: its class, the leaves of a group, and the user's part of the traceback."""
+    """Return the facts about an exception: its class, the leaves of a group, and the user's part of the traceback."""
     if not isinstance(reason, Crash):
         return {}
     error = reason.exception

@@ -36,10 +36,10 @@ from cantrip_actors.terms.errors import CantripError
 __all__ = ["CAPACITY", "KEPT", "FellBehind", "UpsertSubscription", "Upserts"]
 
 CAPACITY = 10_000
-"""Outputs that may wait for one subscriber, merged, before its subscription ends."""
+"""The most outputs, after merging, that wait for one subscriber before its subscription ends."""
 
 KEPT = 64
-"""Ended turns that a late subscriber sees. Older ones are in the loom."""
+"""The most ended turns that a late subscriber sees. Older ones are in the loom."""
 
 _Key = tuple[str, str]
 
@@ -68,12 +68,12 @@ class Upserts:
         self._kept = kept
         self._turns: OrderedDict[_Key, _Turn] = OrderedDict()
         self._ended: OrderedDict[_Key, None] = OrderedDict()
-        # weak: a subscription that its reader has dropped costs nothing
+        # weak: a subscription dropped by its reader costs nothing
         self._subscriptions: weakref.WeakSet[UpsertSubscription] = weakref.WeakSet()
         self._closed = False
 
     def publish(self, envelopes: Iterable[Envelope]) -> None:
-        """Publish what happened. It never waits, and no subscriber can make it fail."""
+        """Publish envelopes. It never waits, and no subscriber can make it fail."""
         before = self.tick()
         now = self._clock()
         for envelope in envelopes:
@@ -98,7 +98,7 @@ class Upserts:
     def subscribe(
         self, session_id: str | None = None, *, snapshot: bool = True, capacity: int = CAPACITY
     ) -> UpsertSubscription:
-        """Return a subscription to one session or to all: a snapshot, unless it is not wanted, then what comes."""
+        """Return a subscription to one session or to all: a snapshot, unless declined, then the live outputs."""
         subscription = UpsertSubscription(self, session_id, capacity)
         if snapshot:
             for output in self.snapshot(session_id):
@@ -117,7 +117,7 @@ class Upserts:
                 yield from turn.outputs()
 
     def history(self, session_id: str) -> dict[str, Any]:
-        """Return the `session:history` message of a session: the terminal upserts of its turns that are kept."""
+        """Return the `session:history` message of a session: the terminal upserts of its kept turns."""
         return history(session_id, self.snapshot(session_id))
 
     def tick(self) -> float | None:
@@ -131,7 +131,7 @@ class Upserts:
         return self._processor.deadline
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of subscribers, of outputs that wait for the slowest, and of turns that are kept."""
+        """Return the number of subscribers, of the slowest one's waiting outputs, and of kept turns."""
         waiting = [len(subscription) for subscription in self._subscriptions]
         return {"subscribers": len(waiting), "waiting": max(waiting, default=0), "turns": len(self._turns)}
 
@@ -169,7 +169,7 @@ class Upserts:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """What a late subscriber sees of a turn."""
+    """The outputs of a turn for a late subscriber."""
 
     started: TurnStarted | None = None
     items: dict[str, Upsert] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class UpsertSubscription(AsyncIterator[Output]):
         self._look()
 
     def _merge(self, upsert: Upsert) -> None:
-        """Queue it in place of the upsert that it replaces: a `create` stays one, an `update` is dropped."""
+        """Queue an upsert in place of the one that it replaces: a `create` stays a `create`, an `update` is dropped."""
         waiting, key = self._waiting, upsert.key
         earlier = waiting.get(key)
         created = isinstance(earlier, Upsert) and earlier.status == "create"

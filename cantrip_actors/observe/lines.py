@@ -1,7 +1,7 @@
-"""Log lines of a program with entities: where they go, what is in them, and what is taken out.
+"""Log lines of a program with entities: their destination, their content, and their redaction.
 
-The library configures no logging. The command line does, with `configure`, and so may a program of one's own; or it
-puts `add_context` among the processors of its own configuration.
+The library configures no logging. The command line does, with `configure`, and so may a user's program; or it puts
+`add_context` among the processors of its own configuration.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Form = Literal["console", "json"]
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 LONGEST: Final = 10_000
-"""Bytes of a line in JSON, about: longer texts are cut."""
+"""The approximate size of a line in JSON, in bytes: longer texts are cut."""
 
 Line = MutableMapping[str, Any]
 
 
 def add_context(_logger: Any, _method: str, line: Line) -> Line:
-    """Add what is known of the work in hand: `entity_id`, `cantrip`, `tenant`, `turn`, `gate`, `trace_id`, `span_id`.
+    """Add the current context: `entity_id`, `cantrip`, `tenant`, `turn`, `gate`, `trace_id`, `span_id`.
 
-    A processor for structlog. What the line has already stays.
+    A processor for structlog. Keys that the line already has are not changed.
     """
     working = WORKING.get()
     if working is not None:
@@ -86,7 +86,7 @@ def configure(
 
 
 class _Named(structlog.PrintLogger):
-    """Writes to a stream, and knows what it is called."""
+    """Writes to a stream, and knows its name."""
 
     def __init__(self, out: TextIO, name: str) -> None:
         super().__init__(out)
@@ -101,7 +101,7 @@ def _add_name(logger: Any, _method: str, line: Line) -> Line:
 
 
 def _as_json(_logger: Any, _method: str, line: Line) -> str:
-    """Render a line: halves of characters are escaped, other objects shown by their `repr`, and long texts cut."""
+    """Render a line: surrogates are escaped, other objects written as their `repr`, and long texts cut."""
     made = json.dumps(line, default=repr)
     if len(made) > LONGEST:
         room = max(100, LONGEST // (len(line) + 1))

@@ -1,4 +1,4 @@
-"""What is counted, and where: the fold of the records that were written, and what no record tells.
+"""What is counted, and where: a fold of the written records, and facts that no record contains.
 
 Turns, tokens, costs, gates, ends and approvals follow from the records that the loom's writer has written, so they
 equal the loom. Restarts come from the supervisors' events, retries and chunks from the crystals. Gauges are read from
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Measuring", "error_type"]
 
 QUEUE = 256
-"""Writes that wait to be counted: together they cost a third of what they cost one by one."""
+"""The number of writes that are counted together, at a third of the cost of counting each."""
 
 USED = "gen_ai.client.inference.usage."
 
@@ -64,7 +64,7 @@ ROLES = frozenset(
 
 
 class _About:
-    """What the labels of an entity's series are made of, and the series that it has used."""
+    """The values of an entity's labels, and the series that it has used."""
 
     __slots__ = (
         "cantrip",
@@ -100,7 +100,7 @@ class _About:
 
 
 class _Episode:
-    """An episode that began in this process: when, and its calls so far."""
+    """An episode that began in this process: its beginning, and its calls so far."""
 
     __slots__ = ("began", "queries", "tools")
 
@@ -137,12 +137,12 @@ class Measuring:
         }
         counters.before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
-        """For each entity that waits for a person: the gate, and when it was asked."""
+        """For each entity that waits for a person: the gate, and the time of the request."""
         self._turns: dict[str, float] = {}
-        """For each entity: how many seconds the query and the gates of its turn took so far."""
+        """For each entity: the seconds that the query and the gates of its turn took so far."""
 
     def attach(self, core: Any) -> None:
-        """Count what this runtime does. Raises ValueError if another one is counted, and open."""
+        """Count the events of a runtime. Raises ValueError if another open one is counted."""
         if self._core is not None and self._core.is_open:
             raise ValueError("telemetry: it observes another runtime that is open: make a Telemetry for each")
         if self._core is None:
@@ -159,7 +159,7 @@ class Measuring:
     # Records
 
     def written(self, records: Sequence[Record]) -> None:
-        """Count what records say, once they are written; soon, or when somebody looks."""
+        """Count written records; soon, or at the next reading."""
         self._queue.append(records)
         if len(self._queue) >= QUEUE:
             self.flush()
@@ -170,7 +170,7 @@ class Measuring:
         self._batches.add_later(messages)
 
     def flush(self) -> None:
-        """Count what waits. Any thread may call it."""
+        """Count the waiting values. Any thread may call it."""
         with self._lock:
             queue, self._queue = self._queue, []
             for records in queue:
@@ -308,7 +308,7 @@ class Measuring:
         return _About(header.cantrip_name or "", *_provider(header.crystal), "", "", header.tenant, gates)
 
     def _gate(self, entity_id: str, gate: str) -> str:
-        """Return the name of a gate; `_OTHER` for one that the model made up."""
+        """Return the name of a gate; `_OTHER` for one that the model invented."""
         return gate if gate in self._about(entity_id).gates else "_OTHER"
 
     # Queries
@@ -349,7 +349,7 @@ class Measuring:
         self._counters.observe(f"gen_ai.client.inference.{name}", labels, seconds if since_last is None else since_last)
 
     def retried(self, cell: Cell, failed: ProviderError) -> None:
-        """Count an attempt that failed and is made again."""
+        """Count a failed attempt that will be retried."""
         status = "" if failed.status is None else str(failed.status)
         self._counters.add("cantrip.crystal.retries", (crystal_name(cell.plan.cantrip.crystal), status))
 
@@ -390,7 +390,7 @@ class Measuring:
     # Mail, timers, nodes and the store
 
     def noted(self, fact: Fact) -> None:
-        """Count what no record tells."""
+        """Count a fact that no record contains."""
         counters = self._counters
         match fact:
             case MailTaken():

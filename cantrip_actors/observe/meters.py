@@ -1,4 +1,4 @@
-"""OpenTelemetry's view of the counters: observable instruments read them, histograms are written to it as they come."""
+"""OpenTelemetry's view of the counters: observable instruments read them, histograms are written to it at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cantrip_actors.observe.metrics import Metric
 __all__ = ["export"]
 
 FRESH: Final = 0.1
-"""Seconds for which gauges that were read are good: one collection asks for a dozen of them, one by one."""
+"""Seconds for which read gauges stay valid: one collection asks for a dozen of them, one by one."""
 
 
 def export(counters: Counters, meter: Meter) -> None:

@@ -1,7 +1,7 @@
 """The table of metrics: names, kinds, units, attributes and buckets.
 
 The standard ones are those of the GenAI conventions; ours begin with `cantrip.`. Attributes come from closed sets or
-from whoever wrote the cantrip: no series names an entity, an intent or a user.
+from the author of the cantrip: no series names an entity, an intent or a user.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ LEGACY: Final = (
         SECONDS,
     ),
 )
-"""What dashboards of earlier conventions know, with `legacy=True`."""
+"""The metrics for dashboards of earlier conventions, with `legacy=True`."""
 
 PER_TENANT: Final = ("cantrip.turns", "cantrip.cost.usd", "cantrip.entity.ends")
-"""What `tenant_metrics=True` counts by tenant."""
+"""The metrics that `tenant_metrics=True` counts by tenant."""
 
 METRICS: Final = {metric.name: metric for metric in _ALL}

@@ -1,7 +1,7 @@
-"""Every name of OpenTelemetry's GenAI conventions that this package writes, and our own: a renaming is this one file.
+"""Every name of OpenTelemetry's GenAI conventions in this package, and our own; renaming changes only this file.
 
-The names are those of `open-telemetry/semantic-conventions-genai`, whose names are newer than those of the package
-`opentelemetry-semantic-conventions`, so that nothing is imported from there.
+The names are those of `open-telemetry/semantic-conventions-genai`, which are newer than those of the package
+`opentelemetry-semantic-conventions`, so nothing is imported from there.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ PROVIDERS: Final = {
     "perplexity": "perplexity",
     "cohere": "cohere",
 }
-"""What the conventions call the providers whose names differ from, or equal, the first part of a crystal's name."""
+"""The conventions' provider names, by the first part of a crystal's name."""
 
 # ours
 ENTITY: Final = "cantrip.entity.id"

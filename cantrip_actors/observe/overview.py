@@ -1,6 +1,6 @@
-"""An overview of the entities of a loom: what `cantrip top` shows, from a service or from the loom itself.
+"""An overview of the entities of a loom, for `cantrip top`, made from a service or from the loom itself.
 
-It is a fold of records, like everything: each look reads only the records since the last one.
+It is a fold of records: each reading covers only the records since the last one.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 __all__ = ["NEWEST", "Overview"]
 
 NEWEST: Final = 200
-"""Ended entities in a list, the newest ones; those that are not over are always in it."""
+"""The most ended entities in a list, the newest ones; all others are always listed."""
 
 MINUTE: Final = 60.0
 
 
 @dataclass
 class _Known:
-    """What the records of one entity have told so far."""
+    """The facts from one entity's records so far."""
 
     header: Header
     position: int = -1
     turns: int = 0
     usage: Usage = NO_USAGE
     waiting: Usage = NO_USAGE
-    """Of `usage`, what no turn has a time for yet."""
+    """The part of `usage` that no timed turn covers yet."""
     last: str = ""
     is_over: bool = False
     row: dict[str, Any] = field(default_factory=dict)
 
 
 class Overview:
-    """Looks at one loom, again and again. `clock` is seconds since the epoch."""
+    """Reads one loom repeatedly. `clock` is in seconds since the epoch."""
 
     def __init__(self, loom: Loom, clock: Callable[[], float] = time.time) -> None:
         self._loom = loom
@@ -51,12 +51,12 @@ class Overview:
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
         self._recent: deque[tuple[float, int]] = deque()
-        """The turns of the last minute: when, and how many tokens."""
+        """The turns of the last minute: their times and tokens."""
         self._cost: tuple[str, float] = ("", 0.0)
-        """A day, and what its turns cost."""
+        """A day, and the cost of its turns."""
 
     def look(self) -> dict[str, Any]:
-        """Return the overview of now, as a JSON value. May read a disk or a network: call it in a thread."""
+        """Return the current overview as a JSON value. May read a disk or a network: call it in a thread."""
         with self._lock:
             return self._look()
 
@@ -137,7 +137,7 @@ class Overview:
         spent, known.waiting, known.last = known.waiting, NO_USAGE, at
         try:
             when = datetime.fromisoformat(at).timestamp()
-        except ValueError:  # a tombstone keeps no time
+        except ValueError:  # a tombstone has no time
             return
         if at[:10] == self._cost[0]:
             self._cost = (self._cost[0], self._cost[1] + spent.cost)

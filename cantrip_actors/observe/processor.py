@@ -78,7 +78,7 @@ UNKNOWN_TOOL: Final = "unknown_tool"
 """The name of a call of which only the output was seen."""
 
 REMEMBERED: Final = 4096
-"""Ended turns that are remembered, to ignore their late events."""
+"""The number of ended turns that are remembered, to ignore their late events."""
 
 _NOTHING: Final[Sequence[Output]] = ()
 
@@ -177,7 +177,7 @@ class _Turn:
         return _NOTHING
 
     def progress(self, payload: ItemDelta, at: str) -> Sequence[Output]:
-        """Return the call whose output grows, with the last line of that: what its gate says while it runs."""
+        """Return the call with a growing output, with the last line of it: the progress text of its gate."""
         call, lines = self.calls.get(self.outputs.get(payload.item_id, "")), payload.delta_content.split("\n")
         line = next((line for line in reversed(lines) if line), None)
         if call is None or line is None:
@@ -293,7 +293,7 @@ class _Turn:
             made.append(TurnComplete(self.turn_id, self.session_id, payload.status, payload.usage, self.parent))
             if payload.step is not None and payload.step.terminated:
                 made.append(FinalResponse(self.turn_id, self.session_id, payload.step.result, self.parent))
-        self.texts.clear()  # timers that are still armed find no open text
+        self.texts.clear()  # armed timers find no open text
         return made
 
     def break_off(self, error: StreamError, at: str | None) -> Iterator[Output]:

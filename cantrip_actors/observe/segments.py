@@ -1,9 +1,9 @@
-"""The canonical stream of one episode as text that only grows: what every dialect of deltas is encoded from.
+"""The canonical stream of one episode as growing text, from which every dialect of deltas is encoded.
 
-An upsert carries the whole text of an item, a dialect its new suffix. So this remembers what was sent of each item, and
-sends the rest. Items come strictly one after the other: while one is open, a later one waits. Where the final text of
-an item does not begin with what was streamed, nothing can be taken back: the item is closed, and the final text follows
-as an item of its own, if the two differ by more than white space.
+An upsert carries the whole text of an item, a dialect its new suffix. So this remembers the sent part of each item, and
+sends the rest. Items come strictly one after the other: while one is open, a later one waits. If the final text of an
+item does not begin with the streamed text, nothing can be taken back: the item is closed, and the final text follows as
+an item of its own, if the two differ by more than white space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Literal["message", "thinking"]
 
 
 class Piece(NamedTuple):
-    """A step of one item: it begins, grows by `text`, or ends with `text` as all that was sent of it."""
+    """A step of one item: it begins, grows by `text`, or ends with `text` as everything that was sent of it."""
 
     step: Literal["begin", "grow", "end"]
     kind: Kind
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Item:
-    """What is known of an item, and what was sent of it."""
+    """The known content of an item, and the sent part of it."""
 
     kind: Kind
     text: str = ""
@@ -45,26 +45,26 @@ class Segments:
 
     def __init__(self) -> None:
         self._items: dict[tuple[str, str, str], _Item] = {}
-        """Items that were not sent to their end, in their order."""
+        """Items that were not sent completely, in their order."""
         self._count = 0
         self._said = ""
-        """The text of the last message that was sent to its end."""
+        """The text of the last message that was sent completely."""
 
     def add(self, output: Output) -> Iterator[Piece]:
-        """Yield what an output adds."""
+        """Yield the pieces that an output adds."""
         if not isinstance(output, (MessageUpsert, ThinkingUpsert)):
             return
         if isinstance(output, MessageUpsert) and output.origin != "agent":
             return
         kind: Kind = "message" if isinstance(output, MessageUpsert) else "thinking"
         item = self._items.setdefault(output.key, _Item(kind))
-        if output.status != "error":  # of an attempt that was given up, what was sent stays
+        if output.status != "error":  # of an abandoned attempt, the sent part stays
             item.text = output.content
         item.is_final = output.terminal
         yield from self._send()
 
     def finish(self, answer: str | None) -> Iterator[Piece]:
-        """Yield what is left of open items; then the answer, unless the last message was it."""
+        """Yield the rest of open items; then the answer, unless it equals the last message."""
         for item in self._items.values():
             item.is_final = True
         yield from self._send()

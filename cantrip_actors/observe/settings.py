@@ -1,4 +1,4 @@
-"""What the spans of an episode need to know of the `Telemetry` that they belong to."""
+"""The parts of a `Telemetry` that the spans of an episode need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OnContent = Callable[[Any, Parts, Parts, Parts], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """The tracer, the options, and the context variable that has the current span."""
+    """The tracer, the options, and the context variable with the current span."""
 
     tracer: Any
     variable: ContextVar[Any]
@@ -34,7 +34,7 @@ class Settings:
     provider: Any
 
     def present_tracer(self) -> Any:
-        """Return the tracer of the provider that is configured by now."""
+        """Return the tracer of the currently configured provider."""
         from opentelemetry import trace
 
         provider = self.provider or trace.get_tracer_provider()
@@ -51,7 +51,7 @@ class Settings:
         return self.content != "none" or self.on_content is not None
 
     def record(self, span: Any, context: Any, said: Mapping[str, Any]) -> None:
-        """Write what was said in a query: to its span, as an event, and to the user's function."""
+        """Write the texts of a query: to its span, as an event, and to the user's function."""
         if self.on_content is not None:
             self.on_content(span, said.get(names.SYSTEM, ()), said.get(names.INPUTS, ()), said.get(names.OUTPUTS, ()))
         present = {name: value for name, value in said.items() if value}

@@ -1,7 +1,7 @@
-"""`Telemetry`: what `Runtime.open(telemetry=…)` takes, so that others see what the entities do.
+"""`Telemetry`, the argument of `Runtime.open(telemetry=…)`: it makes the entities' work visible.
 
 It writes spans and metrics with the API of OpenTelemetry and sets up nothing: a program configures an SDK, as for any
-other library. Without an SDK an episode costs a microsecond, and a turn what counting takes. This module imports the
+other library. Without an SDK an episode costs a microsecond, and a turn the cost of counting. This module imports the
 API only when a `Telemetry` is made; without it no part of OpenTelemetry is imported.
 """
 
@@ -75,7 +75,7 @@ class Telemetry(Instrument):
     logger_provider: Any = None
     meter_provider: Any = None
     counters: Counters = field(init=False, repr=False, compare=False)
-    """All numbers, as they are now."""
+    """All current numbers."""
     crashes: Crashes = field(init=False, repr=False, compare=False)
     """The newest crash reports: iterate over them."""
     _measuring: Measuring = field(init=False, repr=False, compare=False)
@@ -131,9 +131,9 @@ class Telemetry(Instrument):
         return self.counters.prometheus()
 
     def request(self, method: str, route: str, traceparent: str | None) -> AbstractContextManager[None]:
-        """Return a context in which a request is the current span: what it casts and sends is below it.
+        """Return a context in which a request is the current span: its casts and sends are below it.
 
-        `route` is a template, without ids. Where the server is instrumented already, this adds nothing.
+        `route` is a template, without ids. If the server is instrumented already, this adds nothing.
         """
         if self._settings is None:
             return nullcontext()
@@ -157,7 +157,7 @@ class Telemetry(Instrument):
         self.crashes.attach(core)
 
     def captured(self, variables: ContextVariables) -> ContextVariables:
-        """Return a caller's context variables, with its present span among them in any case."""
+        """Return a caller's context variables, with its current span among them in any case."""
         if self._settings is None or any(one is self._settings.variable for one, _ in variables):
             return variables
         from opentelemetry import context
@@ -166,7 +166,7 @@ class Telemetry(Instrument):
         return (*variables, (self._settings.variable, present)) if present else variables
 
     def trace(self) -> str | None:
-        """Return the `traceparent` of the caller's present span; None if it has none."""
+        """Return the `traceparent` of the caller's current span; None if it has none."""
         if self._settings is None:
             return None
         from opentelemetry.trace import get_current_span
@@ -184,7 +184,7 @@ class Telemetry(Instrument):
         return begin_spans(self._settings, cell, state, trace, resumes=False)
 
     def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
-        """Begin the spans of an episode that is resumed, and export those that the crash swallowed."""
+        """Begin the spans of a resumed episode, and export those that were lost in the crash."""
         self._measuring.resumed()
         if self._settings is None:
             return None
@@ -213,7 +213,7 @@ class Telemetry(Instrument):
             cell.spans.streamed(seconds)
 
     def written(self, records: Sequence[Record]) -> None:
-        """Count what records say."""
+        """Count written records."""
         self._measuring.written(records)
 
     def committed(self, seconds: float, messages: int) -> None:
@@ -226,5 +226,5 @@ class Telemetry(Instrument):
         self.crashes.take(event)
 
     def noted(self, fact: Fact) -> None:
-        """Count what no record tells."""
+        """Count a fact that no record contains."""
         self._measuring.noted(fact)

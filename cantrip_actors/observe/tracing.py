@@ -1,4 +1,4 @@
-"""Spans of one episode, written with OpenTelemetry's API: `names.py` has what they are called.
+"""Spans of one episode, written with OpenTelemetry's API; `names.py` has their names.
 
     invoke_agent notes                        the episode
     ├── chat claude-sonnet-4-5                a query, all its attempts
@@ -9,8 +9,8 @@
         └── invoke_agent notes                the episode of a child
 
 An action begins a span, and the record of its end ends it (`runtime/instrument.py`), so a running episode needs no
-memory but the spans that are open. A span is made current by the context variables of the cell and never by attaching
-it in one task and detaching it in another.
+memory except its open spans. The cell's context variables make a span current; it is never attached in one task and
+detached in another.
 
 An exporter or a processor that raises costs the spans of that episode, and nothing else.
 """
@@ -105,7 +105,7 @@ def parse_traceparent(text: str | None) -> SpanContext | None:
 
 
 def context_variable() -> ContextVar[Any]:
-    """Return the context variable in which OpenTelemetry keeps the present context."""
+    """Return the context variable in which OpenTelemetry keeps the current context."""
 
     def changed() -> ContextVar[Any]:
         before = copy_context()
@@ -173,12 +173,12 @@ class Spans(EpisodeSpans):
 
     @property
     def outer(self) -> ContextVariables:
-        """The context variables of the episode itself, whatever the entity does now."""
+        """The context variables of the episode itself, whatever the entity's current action."""
         return self._with(self._episode_context)
 
     @property
     def variables(self) -> ContextVariables:
-        """The context variables for what the entity does now."""
+        """The context variables of the entity's current action."""
         return self._with(self._context)
 
     def _with(self, context: otel.Context) -> ContextVariables:
@@ -186,7 +186,7 @@ class Spans(EpisodeSpans):
 
     @property
     def trace(self) -> str | None:
-        """The `traceparent` of what the entity does now."""
+        """The `traceparent` of the entity's current action."""
         return traceparent(trace.get_current_span(self._context).get_span_context())
 
     @property
@@ -201,7 +201,7 @@ class Spans(EpisodeSpans):
     # The episode
 
     def begin(self, parent: otel.Context, links: Sequence[Link], start: int | None = None) -> bool:
-        """Begin the episode's span; return whether anything traces it."""
+        """Begin the episode's span; return whether any exporter traces it."""
         plan = self._cell.plan
         name = plan.cantrip.name
         _, model = _parts_of(crystal_name(plan.cantrip.crystal))
@@ -245,7 +245,7 @@ class Spans(EpisodeSpans):
 
     @observing
     def restarted(self, reason: ExitReason | None) -> None:
-        """End the spans of what the crash cut short."""
+        """End the spans that the crash interrupted."""
         self._cut(_crash_type(reason) or "cancelled")
         self._episode.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
 
@@ -452,7 +452,7 @@ class Spans(EpisodeSpans):
             self._inner.add_event(names.RETRY_EVENT, known)
 
     def streamed(self, seconds: float) -> None:
-        """Note when the first part of the answer came."""
+        """Note when the first part of the answer arrived."""
         if self._first_chunk is None:
             self._first_chunk = seconds
 
@@ -471,7 +471,7 @@ class Spans(EpisodeSpans):
         }
         if turn:
             known[names.TURN] = turn
-        if found is None:  # the model made the name up
+        if found is None:  # the model invented the name
             known[names.TOOL] = gate = "_OTHER"
         else:
             known[names.TOOL_DESCRIPTION] = found.description
@@ -516,7 +516,7 @@ class Spans(EpisodeSpans):
 
 
 _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
-"""What all queries of an episode share: the name and the kind of their spans, and attributes."""
+"""The common part of an episode's queries: the name and the kind of their spans, and attributes."""
 
 
 def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
@@ -557,7 +557,7 @@ def _parts_of(crystal: str) -> tuple[str, str]:
 
 
 def _marked(result: Any) -> str | None:
-    """Return the `error.type` of an observation that the runtime itself made of a gate that was cut short."""
+    """Return the `error.type` of an observation that the runtime itself made of an interrupted gate."""
     text = result if isinstance(result, str) else ""
     if text.startswith("outcome unknown"):
         return OUTCOME_UNKNOWN
@@ -577,7 +577,7 @@ def _crash_type(reason: ExitReason | None) -> str | None:
 
 
 def parent_in(variables: ContextVariables, variable: ContextVar[Any], mail: str | None) -> otel.Context:
-    """Return the context that an episode begins in: its caller's, else that of the mail with the intent."""
+    """Return the context in which an episode begins: its caller's, else that of the intent's mail."""
     given = next((value for one, value in variables if one is variable), None)
     context = otel.Context() if given is None else given
     remote = parse_traceparent(mail)
@@ -588,9 +588,9 @@ def parent_in(variables: ContextVariables, variable: ContextVar[Any], mail: str 
 
 @contextmanager
 def request_span(settings: Settings, method: str, route: str, header: str | None) -> Iterator[None]:
-    """Have a request as the current span while the block runs, below the span that its `traceparent` names.
+    """Make a request the current span in this block, below the span that its `traceparent` names.
 
-    Where the server is instrumented already, its span is the current one and stays. Use it in a plain coroutine.
+    If the server is instrumented already, its span remains the current one. Use it in a plain coroutine.
     """
     if trace.get_current_span().get_span_context().is_valid:
         yield

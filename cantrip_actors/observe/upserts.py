@@ -1,4 +1,4 @@
-"""What subscribers see: the whole state of an item each time it changes, and turn events.
+"""The outputs for subscribers: the whole state of an item at each change, and turn events.
 
 An upsert replaces everything known of its item, so a subscriber needs only the latest one for each `item_id` (U-10),
 and merging several loses only the steps in between. A turn event says that a turn began or how it ended; a failed turn
@@ -80,10 +80,10 @@ class ThinkingUpsert(_Item, frozen=True, kw_only=True, tag="thinking"):
 
 
 class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
-    """A call and, once it is there, its output. The item is the call's, never the output's.
+    """A call and, once it exists, its output. The item is the call's, never the output's.
 
     `create` comes before the arguments are known: do not rely on its `tool_arguments` (seed decision 001). `update` has
-    what the tool says while it works, its latest line, as `tool_output`. A call that failed is `complete` with
+    the tool's progress, its latest line, as `tool_output`. A call that failed is `complete` with
     `tool_output_is_error`; `error` means that no output will come.
     """
 
@@ -96,7 +96,7 @@ class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
 
 
 class ImageUpsert(_Item, frozen=True, kw_only=True, tag="image"):
-    """An image that the model made, once it is whole: what it is, never its bytes (`FinalImage`)."""
+    """A complete image that the model made: its description, never its bytes (`FinalImage`)."""
 
     type: ClassVar[Literal["image"]] = "image"
     label: str

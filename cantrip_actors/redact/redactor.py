@@ -149,7 +149,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return the text with `[redacted:<name>]` for every secret in it; the same object if there is no secret."""
         spans = self.spans(text)
-        return replaced(text, spans) if spans else text
+        return replace_spans(text, spans) if spans else text
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of secrets, in order; overlapping ones are merged under the name of the first."""
@@ -164,7 +164,7 @@ class Redactor:
         return _merge(found) if found else found
 
     def may_begin(self, text: str) -> int:
-        """Return where, at its end, a known secret with white space may begin in the text; its length if nowhere."""
+        """Return where, near the end, a known secret with white space may begin; the text's length if nowhere."""
         earliest = len(text)
         for needle in self._needles:
             if len(needle.text.split()) > 1:
@@ -303,7 +303,7 @@ def _lower(text: str) -> str:
     return lower if len(lower) == len(text) else "".join(one if len(one) == 1 else "x" for one in map(str.lower, text))
 
 
-def replaced(text: str, spans: Iterable[Span]) -> str:
+def replace_spans(text: str, spans: Iterable[Span]) -> str:
     """Return the text with a marker for each of `spans`, which are in order and do not overlap."""
     parts: list[str] = []
     done = 0
@@ -397,7 +397,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return what a value consists of; of a mapping the keys, then the values."""
+    """Return the parts of a value; of a mapping the keys, then the values."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
     if _is_record(value):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from cantrip_actors.redact.redactor import Redactor, Span, replaced
+from cantrip_actors.redact.redactor import Redactor, Span, replace_spans
 
 __all__ = ["RedactedStream"]
 
@@ -32,7 +32,7 @@ _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 
 
 class RedactedStream:
-    """The text of one stream, piece by piece: `feed` each piece, send what it returns; at the end, `close`."""
+    """The text of one stream, piece by piece: `feed` each piece, send the returned text; at the end, `close`."""
 
     __slots__ = ("_before", "_held", "_redactor", "_seen")
 
@@ -76,7 +76,7 @@ class RedactedStream:
             for span in spans:
                 if span.start < cut <= span.end:  # it may continue
                     cut = span.start
-        out = replaced(self._held[:cut], [span for span in spans if span.end <= cut])
+        out = replace_spans(self._held[:cut], [span for span in spans if span.end <= cut])
         self._before = (self._before + self._held[:cut])[-CONTEXT:]
         self._held = self._held[cut:]
         return out

@@ -17,7 +17,7 @@ class Awaited(ABC):
 
     __slots__ = ()
     kind: ClassVar[Literal["", "children", "crystal"]] = ""
-    """What the entity waits for, where that lets its runtime close."""
+    """The reason for the entity's wait, if its runtime may close meanwhile."""
 
     @abstractmethod
     async def wait_for_event(

@@ -77,7 +77,7 @@ from cantrip_actors.runtime.loading import last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.querying import query_crystal, retried_by
-from cantrip_actors.runtime.request_timers import cancelled, timers_of
+from cantrip_actors.runtime.request_timers import cancel, timers_of
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
@@ -134,7 +134,7 @@ class EntityActor(Actor):
         self._recalled: str | None = None
         """The companion's message for the next query."""
         self._awaited: Awaited | Consult | None = None
-        """What the hibernating entity waits for; None if it is idle."""
+        """The wait of the hibernating entity; None if it is idle."""
         self._hibernates = False
         self._unloads_at: float | None = None
         """When it unloads if it stays idle or waits for people, in event loop time."""
@@ -381,7 +381,7 @@ class EntityActor(Actor):
         if self._cell.wait.kind:
             requested = self._state.turn.requested
             if self._cell.wait.kind == "person" and requested is not None:
-                self._outgoing = [cancelled(timer) for timer in timers_of(self._cell, requested, moment)]
+                self._outgoing = [cancel(timer) for timer in timers_of(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
         posted = self._state.turn.posted

@@ -359,7 +359,7 @@ class Watchers:
 
     def __init__(self, instrument: Instrument | None = None) -> None:
         self.instrument = instrument
-        """What traces the episodes, if anything does."""
+        """The instrument that traces the episodes, if there is one."""
         self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
         self.has_any = False
         """Whether any watcher was added: without watchers no envelopes are made."""

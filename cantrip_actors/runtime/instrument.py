@@ -62,19 +62,19 @@ class TakenOver(NamedTuple):
 
 
 class RenewedLate(NamedTuple):
-    """This node renewed its leases later than after half of its ttl, so often."""
+    """This node renewed its leases later than after half of its ttl, this many times."""
 
     times: int
 
 
 class StoreFailed(NamedTuple):
-    """The store could not be reached or did not answer; or it refused the append of a writer that lost its lease."""
+    """The store could not be reached or did not answer, or it refused the append of a writer without its lease."""
 
     is_fenced: bool = False
 
 
 class Fired(NamedTuple):
-    """A timer or a schedule fired, so many seconds after it was due."""
+    """A timer or a schedule fired, this many seconds after it was due."""
 
     seconds: float
 
@@ -87,7 +87,7 @@ class Drawn(NamedTuple):
 
 
 Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn
-"""What no record tells."""
+"""A fact that no record contains."""
 
 
 class EpisodeSpans(Protocol):
@@ -95,33 +95,33 @@ class EpisodeSpans(Protocol):
 
     @property
     def variables(self) -> ContextVariables:
-        """The caller's context variables, with the span of what the entity does now as the current one."""
+        """The caller's context variables, with the span of the entity's current action as the current one."""
 
     @property
     def outer(self) -> ContextVariables:
-        """The same with the span of the episode itself as the current one: for the companion."""
+        """Like `variables`, with the span of the episode itself as the current one: for the companion."""
 
     @property
     def trace(self) -> str | None:
-        """The W3C `traceparent` of the span of what the entity does now; None if it is not part of a trace."""
+        """The W3C `traceparent` of the span of the entity's current action; None if it is not part of a trace."""
 
     def step(self, records: Sequence[Record], action: Action) -> None:
-        """Take note of a step: its records are written, and its action comes next."""
+        """Handle a step: its records are written, and its action comes next."""
 
     def answered(self, reply: Response | CrystalError) -> None:
-        """End the span of the query under way."""
+        """End the span of the running query."""
 
     def retried(self, failed: ProviderError, delay: float) -> None:
-        """Take note of a retry of the query under way."""
+        """Handle a retry of the running query."""
 
     def streamed(self, seconds: float) -> None:
-        """Take note that a part of the answer has come, so long after the query."""
+        """Handle a part of the answer, which arrived this many seconds after the query."""
 
     def restarted(self, reason: ExitReason | None) -> None:
-        """Take note that the entity's actor was restarted, and why."""
+        """Handle a restart of the entity's actor; `reason` is its exit reason."""
 
     def close(self, reason: ExitReason | None) -> None:
-        """End what is not ended: the cell has stopped for good, and the reason of its actor's last exit was this."""
+        """End all open spans: the cell has stopped permanently; `reason` is its actor's last exit reason."""
 
 
 class Instrument(Protocol):
@@ -131,34 +131,34 @@ class Instrument(Protocol):
         """Observe this runtime. It is about to open."""
 
     def captured(self, variables: ContextVariables) -> ContextVariables:
-        """Return a caller's context variables, with its present span among them in any case."""
+        """Return a caller's context variables, with its current span among them in any case."""
 
     def trace(self) -> str | None:
-        """Return the `traceparent` of the caller's present span; None if it has none."""
+        """Return the `traceparent` of the caller's current span; None if it has none."""
 
     def begin(self, cell: Any, state: State, trace: str | None) -> EpisodeSpans | None:
-        """Begin the spans of an episode; `trace` is that of the mail that brings the intent. None: nothing traces."""
+        """Begin the spans of an episode; `trace` is that of the intent's mail. Returns None if nothing traces."""
 
     def resume(self, cell: Any, state: State) -> EpisodeSpans | None:
         """Begin the spans of an episode that another process began, or that was unloaded meanwhile."""
 
     def answered(self, cell: Any, reply: Response | CrystalError, seconds: float) -> None:
-        """Take note of the crystal's answer to the query under way, all its attempts, after so many seconds."""
+        """Handle the crystal's final answer to the running query, which took this many seconds."""
 
     def retried(self, cell: Any, failed: ProviderError, delay: float) -> None:
-        """Take note that an attempt of the query under way failed; the next one comes in `delay` seconds."""
+        """Handle a failed attempt of the running query; the next one begins in `delay` seconds."""
 
     def streamed(self, cell: Any, seconds: float, since_last: float | None) -> None:
-        """Take note that a part of the answer has come, so long after the query, and after the part before it."""
+        """Handle a part of the answer: seconds after the query, and after the part before it."""
 
     def written(self, records: Sequence[Record]) -> None:
-        """Take note of records that the loom has."""
+        """Handle records that are now in the loom."""
 
     def committed(self, seconds: float, messages: int) -> None:
-        """Take note of a commit: how long it took, and for how many messages."""
+        """Handle a commit: its duration, and its number of messages."""
 
     def supervised(self, event: SystemEvent) -> None:
-        """Take note of what happened to an actor."""
+        """Handle an event of an actor."""
 
     def noted(self, fact: Fact) -> None:
-        """Take note of what no record tells."""
+        """Handle a fact that no record contains."""

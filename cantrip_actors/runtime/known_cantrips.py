@@ -125,9 +125,9 @@ class KnownCantrips:
 
     def _unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
         offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
-        shown = ", ".join(_shown(name, cantrip_id) for name, cantrip_id in offered) or "none"
+        shown = ", ".join(_label(name, cantrip_id) for name, cantrip_id in offered) or "none"
         return CantripUnknown(
-            f"the cantrip of entity {entity_id}, {_shown(wanted.name, wanted.id)}, is not known in this process, which "
+            f"the cantrip of entity {entity_id}, {_label(wanted.name, wanted.id)}, is not known in this process, which "
             f"offers {shown}: give the one that it works with to Runtime.open(…, cantrips=[…]), or another one to "
             "runtime.entity(name, cantrip=…) or runtime.resume(entity_id, cantrip=…), for a fork to "
             "runtime.fork(…, cantrip=…). An episode under way ends with the cantrip that it began with; after it, a "
@@ -139,7 +139,7 @@ class KnownCantrips:
         )
 
 
-def _shown(name: str | None, cantrip_id: str) -> str:
+def _label(name: str | None, cantrip_id: str) -> str:
     return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
 
 
@@ -150,7 +150,7 @@ def _find(cantrip_id: str, among: OrderedDict[str, _Known]) -> _Known | None:
 
 
 def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
-    """Remember a cantrip, or that its content is ambiguous: used with different crystals or dependencies."""
+    """Remember a cantrip; note that its content is ambiguous if it was used with different crystals or dependencies."""
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)

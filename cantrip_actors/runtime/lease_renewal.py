@@ -1,8 +1,8 @@
-"""Renews the leases of a runtime in a thread of its own, so that nothing that the event loop does costs it its leases.
+"""Renew a runtime's leases in a thread of its own, so that a busy event loop does not lose them.
 
 A gate that blocks the loop for a while, or an append that waits for a slow server, delays no renewal (N-04, N-13). A
-loop that has stopped for good has nothing to keep: after `STALL` seconds without a tick its leases are let expire, and
-other processes run its entities.
+loop that has stopped for good needs no leases: after `STALL` seconds without a tick they expire, and other processes
+run its entities.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cantrip_actors.terms.errors import LoomError
 __all__ = ["STALL", "LeaseRenewal"]
 
 STALL: Final = 60.0
-"""Seconds for which the event loop may be blocked and keep its leases."""
+"""Seconds for which the event loop may be blocked without losing its leases."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -41,7 +41,7 @@ class LeaseRenewal:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to renew; nothing happens if it has begun."""
+        """Start renewing; does nothing if it has started."""
         self.tick()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cantrip-leases", daemon=True)

@@ -1,4 +1,4 @@
-"""How a process claims and releases the trees of root entities. Both block, and belong into a thread."""
+"""Claim and release the trees of root entities. Both block: call them in a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: b
 def release_leases(store: Store, leases: Sequence[Lease], *, is_member: bool) -> list[Lease]:
     """Release leases; return those that are kept, because mail waits that would load their entities.
 
-    A member of a cluster keeps none: every node looks for mail of entities without an owner, and this one may be full.
+    A member of a cluster keeps none: every node looks for mail of entities without an owner, and this node may be full.
     """
     if is_member:
         store.release(*leases)

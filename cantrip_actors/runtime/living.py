@@ -1,4 +1,4 @@
-"""Which entities are loaded in this process."""
+"""The entities that are loaded in this process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Living:
         self._below: dict[str, list[str]] = {}
         self.leaving: dict[str, Cell] = {}
         self.is_handing_over = False
-        """Whether this node hands them over to other nodes, so that no query begins."""
+        """Whether this node hands its entities over to other nodes, so that no query begins."""
         self.tokens: dict[str, int] = {}
-        """Of each root entity, the token of the lease with which this process runs its tree."""
+        """For each root entity, the token of the lease under which this process runs its tree."""
         self._rest: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:

@@ -17,7 +17,7 @@ __all__ = ["cantrip_in_force", "last_time", "load_state", "usage_under"]
 
 
 def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
-    """Return an entity's present cantrip: the one in its header, unless it has adopted another."""
+    """Return an entity's current cantrip: the one in its header, unless it has adopted another."""
     kept = loom.checkpoint(header.entity_id)
     known = None if kept is None else cantrip_of_checkpoint(kept.data)
     if kept is None or known is None:

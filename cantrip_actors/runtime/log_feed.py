@@ -1,7 +1,7 @@
-"""A feed of the records of one entity, whichever process runs it (N-39, N-41).
+"""A feed of the records of one entity, in any process (N-39, N-41).
 
-A feed reads the loom. If this process runs the entity, its events say when there is more; otherwise the feed polls
-twice a second. So it continues when another process takes the entity over, without repetitions and gaps.
+A feed reads the loom. If this process runs the entity, its events announce new records; otherwise the feed polls twice
+a second. So it continues when another process takes the entity over, without repetitions and gaps.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LogFeed(AsyncIterator[T], Generic[T]):
 
     def _records(self) -> tuple[bool, Sequence[Record]]:
         loom = self._tree.loom
-        is_over = loom.is_over(self._entity_id)  # asked first, so that the records have the end
+        is_over = loom.is_over(self._entity_id)  # read first, so that the records include the end
         records, self._position = loom.records_since(self._entity_id, self._position)
         return is_over, records
 

@@ -1,12 +1,12 @@
-"""The loom actor: the one writer of a store, and the holder of its leases.
+"""The loom actor: the only writer of a store, and the holder of its leases.
 
 The actor writes the messages of one tick as one group. It replies to each caller when the records and the mail are as
 durable as the store promises. If the store cannot write, every caller in the group gets the error: no entity continues
 unrecorded.
 
-Where other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
-entity lives. Where time alone decides who may claim (`Store.expires`), a thread renews (`LeaseRenewal`). It refuses a
-tree that another process runs. A writer that was frozen past its lease gets an error from its next append
+If other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
+entity lives. If time alone decides who may claim (`Store.expires`), a thread renews (`LeaseRenewal`). The actor refuses
+a tree that another process runs. A writer that was frozen past its lease gets an error from its next append
 (`loom/lease.py`).
 """
 
@@ -53,10 +53,10 @@ __all__ = [
 T = TypeVar("T")
 
 GROUP = 512
-"""Messages that are written together at most: enough to share a commit, few enough to answer soon."""
+"""The most messages that are written together: enough to share a commit, few enough to answer soon."""
 
 LEASE = 30.0
-"""Seconds that a claim lasts without being renewed: after a machine dies, others can claim its entities this late."""
+"""Seconds that a claim lasts without a renewal; after a machine dies, others wait this long for its entities."""
 
 _RENEW = object()
 
@@ -83,7 +83,7 @@ class Post(NamedTuple):
 
 
 class TimerChange(NamedTuple):
-    """Put a timer in the place of another one, and post mail, as `Store.replace_timer`."""
+    """Replace a timer by another one, and post mail, as `Store.replace_timer`."""
 
     old: Timer | None
     new: Timer | None
@@ -97,7 +97,7 @@ class ReplaceTimers(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Store a checkpoint: the state of an entity, as bytes, for the present end of its log. The reply is None."""
+    """Store a checkpoint: the state of an entity, as bytes, for the current end of its log. The reply is None."""
 
     entity_id: str
     data: bytes
@@ -114,7 +114,7 @@ class Claim(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forget entities that have ended. The reply is what was forgotten, or the LoomError is raised.
+    """Forget entities that have ended. The reply is the result, or the LoomError is raised.
 
     `is_loaded` is called in a thread; it says whether this process runs an entity.
     """
@@ -137,9 +137,9 @@ def is_outage(error: BaseException | None) -> bool:
 class LoomActor(Actor):
     """Writes the records and the mail that callers send.
 
-    It calls `publish` with all records that were written, in order, even if their caller was cancelled meanwhile. It
-    calls `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
-    `has_timer` with each timer that was set. It tells `instrument` of commits, and of what the store did not do.
+    It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
+    `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
+    `has_timer` with each timer that was set. It reports commits and failures of the store to `instrument`.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class LoomActor(Actor):
         stall = {} if node is None else {"stall": node.stall}
         self._renewal = LeaseRenewal(self._renew, self._beat, **stall)
         self._ended: list[str] = []
-        """Roots whose leases are to be released."""
+        """Roots whose leases will be released."""
         self._connections = 0
-        """How many connections its store had made when leases were last compared."""
+        """The number of the store's connections when leases were last compared."""
         self._unreleased: dict[str, Lease] = {}
-        """Leases that the store would not release; it is tried again, as renewals would keep them for good."""
+        """Leases that could not be released; they are retried, because renewals would keep them for good."""
         self._last = ""
         """The entity that wrote last."""
         self._is_forgetting = False
@@ -210,7 +210,7 @@ class LoomActor(Actor):
                 no_more(self._owner)
 
     async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
-        """Take a message into the group, and write the group when nothing else has arrived."""
+        """Add a message to the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.append(caller)
         elif isinstance(message, Post):
@@ -240,7 +240,7 @@ class LoomActor(Actor):
             await self._settle()
 
     async def handle_info(self, message: Any) -> None:
-        """Renew the leases: the time has come."""
+        """Renew the leases."""
         if message is not _RENEW:
             return
         if self._store.expires:
@@ -251,7 +251,7 @@ class LoomActor(Actor):
         await self._release_strays()
 
     async def _release_strays(self) -> None:
-        """Release leases that came back with a server that failed over; it is asked once for each new connection."""
+        """Release leases that came back with a server that failed over; asked once for each new connection."""
         connections = self._store.connections
         if connections == self._connections:
             return
@@ -279,11 +279,11 @@ class LoomActor(Actor):
             self._store.renew(self._owner, self._ttl)
 
     def write_now(self, message: Append) -> bool:
-        """Write an entity's records in its own task; return False if they have to be sent to this actor.
+        """Write an entity's records in the entity's own task; return False if they must be sent to this actor.
 
         This saves an entity that writes alone the way to this actor and back. It is not done if the store blocks, if
-        this actor has work, which comes first, or if another entity wrote last: entities that write at once share a
-        group. Raises LoomError as the reply to a sent message does.
+        this actor has work, which comes first, or if another entity wrote last: entities that write concurrently share
+        a group. Raises LoomError like the reply to a sent message.
         """
         records = message.records
         if not records or self._store.blocking:
@@ -315,7 +315,7 @@ class LoomActor(Actor):
             await self._write(group)
         if self._posts:
             posts, self._posts = [caller for caller in self._posts if not caller.abandoned], []
-            if posts:  # a sender that was cancelled has not sent
+            if posts:  # a cancelled sender has not sent
                 await self._post(posts)
         if self._ended:
             ended, self._ended = self._ended, []
@@ -364,7 +364,7 @@ class LoomActor(Actor):
             self._instrument.noted(StoreFailed(is_fenced))
 
     async def _forget(self, message: Forget, caller: Caller) -> None:
-        """Forget entities; what takes long is done in a thread, and nothing is written meanwhile."""
+        """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
         try:
             with anyio.CancelScope(shield=True):
                 tokens, self._is_forgetting = dict(self._tokens), True
@@ -427,7 +427,7 @@ class LoomActor(Actor):
         began: float,
         count: int,
     ) -> None:
-        """Tell of a commit of so many appends: its records, its mail and its timers are in the store."""
+        """Report a commit of this many appends: its records, mail and timers are in the store."""
         if records and self._instrument is not None:
             self._instrument.committed(time.perf_counter() - began, count)
         self._publish(records)

@@ -60,14 +60,14 @@ class Node:
 
 
 class UnownedCount(NamedTuple):
-    """How many entities have work and no owner, as a node saw it at its last look."""
+    """How many entities have work and no owner, according to a node's last look."""
 
     waiting: int = 0
     stranded: int = 0
-    """Those of them that no living node can run."""
+    """The number of those that no living node can run."""
     quarantined: int = 0
     longest: float = 0.0
-    """For how many seconds this node has seen the first of them so."""
+    """Seconds since this node first saw one of them."""
 
 
 class Membership:
@@ -81,7 +81,7 @@ class Membership:
         """The living nodes at the last look."""
         self.unowned = UnownedCount()
         self.on_handed_over: Callable[[], object] = lambda: None
-        """Called once entities that this node hands over are without an owner."""
+        """Called when the entities that this node hands over have lost their owner."""
         self.asked = anyio.Event()
         """Set when this node is asked to drain."""
         self._lock = threading.Lock()
@@ -90,19 +90,19 @@ class Membership:
 
     @property
     def state(self) -> State:
-        """What the node remembers (`machine/node.py`)."""
+        """The node's memory (`machine/node.py`)."""
         with self._lock:
             return self._state
 
     def advance(self, event: Event) -> list[Action]:
-        """Take note of an event, in any thread; return what the node does."""
+        """Handle an event, in any thread; return the node's next actions."""
         with self._lock:
             self._state, actions = advance(self._state, time.monotonic(), event)
             return actions
 
     @property
     def owner(self) -> str:
-        """The name under which it holds leases; another one after a crash of the loom actor."""
+        """The name under which it holds leases; it changes after a crash of the loom actor."""
         return self.state.owner
 
     @property
@@ -111,7 +111,7 @@ class Membership:
         return self.state.is_draining
 
     def poll(self) -> None:
-        """Set `asked` if a renewal has heard it: an event belongs to the event loop."""
+        """Set `asked` if a renewal reported a request to drain: only the event loop may set an event."""
         if self.state.is_asked and not self.asked.is_set():
             self.asked.set()
 
@@ -122,7 +122,7 @@ class Membership:
         return new
 
     def may_sweep(self) -> bool:
-        """Return whether it removes leases of holders that look dead now."""
+        """Return whether it now removes leases of holders that look dead."""
         return may_sweep(self.state, time.monotonic())
 
     def may_look_for(self, one: Unowned) -> bool:

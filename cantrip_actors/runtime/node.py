@@ -55,7 +55,7 @@ class _Look(NamedTuple):
 
 
 class NodeActor(Actor):
-    """Looks every beat for entities without an owner, and takes those that fall to this node.
+    """Looks every beat for entities without an owner, and takes those assigned to this node.
 
     It also looks after a hint, at most every `LOOK` seconds: another node may have handed its entities over (N-64).
     """
@@ -71,8 +71,8 @@ class NodeActor(Actor):
         self._is_hinted = False
 
     async def init(self) -> None:
-        """Look every beat; say once what may lose records that the loom has acknowledged (N-70)."""
-        with contextlib.suppress(LoomError):  # it is said at the next start
+        """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
+        with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
         self._membership.on_handed_over = self._inboxes.tell
@@ -139,7 +139,7 @@ class NodeActor(Actor):
                 cell.entity.send(UNLOAD_WHEN_IDLE)
 
     def _tell(self, instrument: Instrument, found: _Look, taken: int) -> None:
-        """Tell what this look found and did."""
+        """Report the results of this look to the instrument."""
         ours = self._membership
         seen = ours.state.seen
         members = ours.members
@@ -162,7 +162,7 @@ class NodeActor(Actor):
             self._membership.advance(LoadEnded(entity_id, is_living))
 
     def _find(self) -> _Look:
-        """Read what no living node runs. It may run in a thread, so it changes nothing of this actor."""
+        """Read the entities that no living node runs. May run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
         ours = self._membership
         nodes = store.nodes()
@@ -184,7 +184,7 @@ class NodeActor(Actor):
         return _Look(nodes, candidates, hopeless, quarantined)
 
     def _candidate(self, one: Unowned) -> Candidate | None:
-        """Return what can run an entity; None for one that waits for people, or has not begun."""
+        """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""
         core, entity_id = self._core, one.entity_id
         try:
             header = core.loom.header(entity_id)
@@ -200,17 +200,17 @@ class NodeActor(Actor):
 
 
 def admits(core: Core, membership: Membership, header: Any) -> bool:
-    """Return whether an entity that is wanted here may be loaded here at once, and not by a node with more room."""
+    """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
     me = _ours_in(membership)
     if me is None:  # it has not looked yet
         return not membership.is_draining
     is_admitted = may_load(me, candidate_of(core, header), membership.members)
-    membership.busy += is_admitted  # until it is counted again
+    membership.busy += is_admitted  # until the next count
     return is_admitted
 
 
 def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
-    """Return whether a firing falls to this node."""
+    """Return whether a firing is assigned to this node."""
     me = _ours_in(membership)
     if me is None or not membership.is_ready:
         return False
@@ -220,15 +220,15 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
 
 
 def _ours_in(membership: Membership) -> Member | None:
-    """Return this node as it is now, if its last look found it among the living ones."""
+    """Return this node's current facts, if its last look found it among the living ones."""
     me = next((one for one in membership.members if one.owner == membership.owner), None)
     return None if me is None else me._replace(busy=membership.busy, is_draining=membership.is_draining)
 
 
 def admits_timer(membership: Membership, id: str, late: float) -> bool:
-    """Return whether this node carries out a timer: at once if it is the first for it, else after one look a place.
+    """Return whether this node carries out a timer: the first node for it at once, each further one a look later.
 
-    So nodes share out what is due together, and a timer whose first node is frozen waits for a moment only.
+    So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly.
     """
     owners = [one.owner for one in membership.members if not one.is_draining]
     return late >= LOOK * order_among(owners, membership.owner, id)
@@ -246,7 +246,7 @@ def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership
 
 
 async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
-    """Wait for a signal or for a request to drain; then drain, until that is done or another signal comes."""
+    """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
     signalled, again = anyio.Event(), anyio.Event()
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:

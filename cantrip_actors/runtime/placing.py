@@ -29,7 +29,7 @@ def member_of(row: NodeRow) -> Member:
 
 
 def stranding(core: Core, entity_id: str) -> LoomError | None:
-    """Return why no node runs an entity of a cluster, or will soon; None if one does or may.
+    """Return why no node runs an entity of a cluster, now or soon; None if one does or may.
 
     It blocks while it reads the loom.
     """

@@ -1,4 +1,4 @@
-"""A query that a crystal took and answers later, as a batch does: its entity waits for it, soon without a task."""
+"""A query that a crystal accepted and answers later, as a batch; its entity soon waits without a task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PostedQuery"]
 
 
 class PostedQuery(Awaited):
-    """The answer to a query that was posted. `replied` makes an event of a reply."""
+    """The answer to a posted query. `replied` makes an event of a reply."""
 
     __slots__ = ("_cell", "_query", "_replied", "_watched")
     kind: ClassVar[Literal["", "children", "crystal"]] = "crystal"
@@ -44,7 +44,7 @@ class PostedQuery(Awaited):
     ) -> Replied | Posted | Failed | None:
         """Return the answer; None if it takes longer than `patience` seconds: call again then.
 
-        A crystal that cannot say whether an answer is there is asked for it, and waited for with a task.
+        A crystal that cannot notify of an answer is asked for it, and waited for with a task.
         """
         if isinstance(self._cell.crystal.crystal, PostingCrystal):
             if self._watched is None:

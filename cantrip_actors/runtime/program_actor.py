@@ -81,7 +81,7 @@ class CircleActor(GatesActor):
         """The recorded snapshot of the program that waits, if there is one."""
         self._programs_run = 0
         self._output = ""
-        """What the program has printed so far."""
+        """The program's output so far."""
         self._idle_account: Account
         self._suspended_account: Account
 

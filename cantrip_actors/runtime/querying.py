@@ -30,7 +30,7 @@ async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | Cr
         return await _ask(cell, bound, query)
     began = time.monotonic()
     if query.emit is not None:
-        query = query._replace(emit=_Noting(query, instrument, cell, began))
+        query = query._replace(emit=_TimedParts(query, instrument, cell, began))
     reply = await _ask(cell, bound, query)
     instrument.answered(cell, reply, time.monotonic() - began)
     return reply
@@ -46,8 +46,8 @@ def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
     return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, cell.context_variables)
 
 
-class _Noting:
-    """Passes the parts of an answer on, and tells an instrument when they came."""
+class _TimedParts:
+    """Passes the parts of an answer on, and reports their arrival times to an instrument."""
 
     def __init__(self, query: Query, instrument: Instrument, cell: Cell, began: float) -> None:
         assert query.emit is not None

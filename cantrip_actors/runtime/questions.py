@@ -39,7 +39,7 @@ __all__ = ["Question", "Questions"]
 
 
 class Questions:
-    """Which entities of a runtime wait for which others."""
+    """The waits of a runtime's entities for other entities."""
 
     def __init__(self, core: Core, inboxes: Inboxes) -> None:
         self._core = core
@@ -72,7 +72,7 @@ class Questions:
         self._asks[asker] = asked
 
     def end(self, asker: str) -> None:
-        """Note that an `ask` does not wait any more."""
+        """Note that an `ask` has stopped waiting."""
         self._asks.pop(asker, None)
 
     def check(self, asker: str, asked: str) -> None:

@@ -1,4 +1,4 @@
-"""Receipts: what `Entity.post` returns, and `Runtime.receipt` finds again in any process."""
+"""Receipts of posted intents: the result of `Entity.post`, which `Runtime.receipt` finds again in any process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MailState = Literal["waiting", "working", "settled", "refused"]
 
 
 class Receipt:
-    """An intent that was posted: it is durable, and is worked on exactly once, whatever crashes.
+    """An intent that was posted: it is durable, and is worked on exactly once, despite any crash.
 
     `entity_id` and `key` are enough to find it again: `runtime.receipt(entity_id, key)`.
     """
@@ -61,7 +61,7 @@ class Receipt:
         return episode_of(self.entity_id, outcome, None, tree.loom)
 
     def check(self) -> None:
-        """Raise LoomError if no such intent was posted, or it is too long ago."""
+        """Raise LoomError if no such intent was posted, or its key has expired."""
         store = self._tree.store
         if store.find_mail(self.entity_id, self.key) is None and not has_taken(store.records(self.entity_id), self.key):
             raise LoomError(

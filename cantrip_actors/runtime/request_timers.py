@@ -20,7 +20,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.clock import time_of_day
 
-__all__ = ["cancelled", "timers_of"]
+__all__ = ["cancel", "timers_of"]
 
 
 def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
@@ -42,8 +42,8 @@ def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     return timers
 
 
-def cancelled(timer: Timer) -> Timer:
-    """Return what cancels a timer."""
+def cancel(timer: Timer) -> Timer:
+    """Return the timer that cancels another one."""
     return Timer(id=timer.id, due=None, entity_id=timer.entity_id)
 
 

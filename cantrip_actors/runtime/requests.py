@@ -1,8 +1,8 @@
 """Requests to people: list the open ones, follow them, and decide them.
 
-A request is a record of the entity that waits, so the loom holds all of them, whichever process runs the entity or
-none. A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its
-key is made of the request's id, so of two decisions about one request the first one counts (core.md 4).
+A request is a record of the entity that waits, so the loom holds all of them, whether a process runs the entity or not.
+A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its key is
+made of the request's id, so of two decisions about one request the first one counts (core.md 4).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Remember", "Request", "RequestFeed", "RequestSource", "Requests"]
 Remember = Literal["once", "entity"]
 
 NEWEST = 16
-"""Records from the end of a log among which an open request is looked for first."""
+"""The number of last records of a log that are searched first for an open request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RequestSource(Protocol):
     def __hash__(self) -> int: ...
 
     def has(self, request_id: str) -> bool:
-        """Return whether the id is one of this source, whether it is open or not."""
+        """Return whether the id belongs to this source, open or not."""
 
     def open(self) -> Iterable[Request]:
         """Return the open requests. May read files; a feed calls it in a thread."""
@@ -160,7 +160,7 @@ class Requests:
     def open(self, tenant: str | None = None) -> Iterator[Request]:
         """Yield the open requests of all tenants, or of one.
 
-        Those of entities come in the order in which the entities began, then the others.
+        Requests of entities come first, in the order in which the entities began.
         """
         yield from self.of_entities(tenant)
         yield from self._of_servers(tenant)
@@ -181,9 +181,9 @@ class Requests:
         """Yield the open questions of tool servers."""
         for one in self.elicitations:
             if self._core.is_tenants(one.call.entity_id, tenant):
-                yield self._elicited(one)
+                yield self._request_of_elicitation(one)
 
-    def _elicited(self, one: Elicitation) -> Request:
+    def _request_of_elicitation(self, one: Elicitation) -> Request:
         call, shown = one.call, self._core.guard.redactor.value
         return Request(
             one.id,
@@ -200,8 +200,8 @@ class Requests:
         )
 
     def _publish(self, one: Elicitation) -> None:
-        """Tell subscribers and feeds of a new question of a server."""
-        call, asked = one.call, self._elicited(one)
+        """Publish a new question of a server to subscribers and feeds."""
+        call, asked = one.call, self._request_of_elicitation(one)
         self._bus.publish(
             [
                 RequestedEvent(
@@ -211,7 +211,7 @@ class Requests:
         )
 
     def of_entities(self, tenant: str | None) -> Iterator[Request]:
-        """Yield the open requests of entities, in the order in which these began."""
+        """Yield the open requests of entities, in the order in which the entities began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
             if not self._core.is_tenants(entity_id, tenant):
@@ -265,7 +265,7 @@ class Requests:
             return await source.decide(request_id, decision, by=by, note=note, **through)
         elicitation = self.elicitations.get(request_id)
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
-            check_decision(self._elicited(elicitation), decision, answer, args, remember, foreign=True)
+            check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)
             return self.elicitations.settle(elicitation, answer, by, door)
         requested = self._find(request_id, tenant)
         request, foreign = self._request(requested), bool(requested.round)
@@ -301,7 +301,7 @@ class Requests:
             )
         if isinstance(found, Verdict) or self._posted(request_id) is not None:
             raise self._decided(request_id)
-        if found.expires_at is not None and found.expires_at <= self._core.moment().at:  # its timer is about to say so
+        if found.expires_at is not None and found.expires_at <= self._core.moment().at:  # its timer will say so
             raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
         return found
 

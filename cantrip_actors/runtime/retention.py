@@ -1,4 +1,4 @@
-"""Prune a loom that a runtime uses: in small batches, through the loom actor, and without blocking the event loop."""
+"""Prune a loom in use: in small batches, through the loom actor, and without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from supervisors import Actor
 __all__ = ["RetentionActor", "prune"]
 
 FIRST: Final = 60.0
-"""Seconds from the opening of a runtime to its first look for entities that are older than they are kept."""
+"""Seconds from the opening of a runtime to its first search for expired entities."""
 LOOK: Final = 3600.0
-"""Seconds between two such looks."""
+"""Seconds between two searches."""
 
 _LOOK = object()
 
@@ -33,7 +33,7 @@ async def prune(
     dry_run: bool = False,
     tenant: str | None = None,
 ) -> Pruned:
-    """Forget what is older than it is kept, of all tenants or of one; with `dry_run` only say what that is."""
+    """Forget expired entities, of all tenants or of one; with `dry_run` only list them."""
     pruned, after, now = NONE_PRUNED, None, store.clock()
     while True:
         if store.shared:
@@ -51,7 +51,7 @@ async def prune(
 
 
 class RetentionActor(Actor):
-    """Prunes from time to time. It does not rewrite the loom: that is left to `Runtime.prune` and `compact`."""
+    """Prunes from time to time. It does not rewrite the loom: `Runtime.prune` and `compact` do that."""
 
     def __init__(self, store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]]) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class RetentionActor(Actor):
         self.send_every(LOOK, _LOOK)
 
     async def handle_info(self, message: Any) -> None:
-        """Prune: the time has come."""
+        """Prune."""
         if message is not _LOOK:
             return
         try:

@@ -340,13 +340,13 @@ class Runtime:
         return Cluster(self._tree)
 
     async def drain(self, grace: float | None = None) -> bool:
-        """Refuse further casts and sends, and wait for the episodes under way: the first half of a shutdown.
+        """Refuse further casts and sends, and wait for the running episodes: the first half of a shutdown.
 
         `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
-        the `async with` stops the other ones. Entities at work continue meanwhile, and may cast children.
+        the `async with` stops the other ones. Running entities continue meanwhile, and may cast children.
 
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
-        no gate is under way. Other nodes continue them. Left out, `grace` is that of the node (N-63).
+        no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
 
         Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
         """
@@ -386,8 +386,8 @@ class Runtime:
         """Return 32 secret bytes that are the same in each process that opens this loom, on this machine.
 
         They depend on `purpose` and on the tenant. They are made from the key of the loom's snapshots (`snapshot_key`,
-        or the file beside the loom). A loom on Postgres has no such file: without `snapshot_key`, they are those of
-        this process.
+        or the file next to the loom). A loom on Postgres has no such file: without `snapshot_key`, the bytes differ in
+        each process.
         """
         return self._tree.derive_key(scoped(self._tenant or "", purpose))
 
@@ -404,7 +404,7 @@ class Runtime:
         return inspect.dump(self._tree.system)
 
     async def check_writer(self) -> None:
-        """Return once the loom's writer has answered: it is alive, and what was sent to it before is written.
+        """Return once the loom's writer has answered: it is alive, and has written all earlier messages.
 
         Raises RuntimeClosed, and LoomError if the loom cannot write.
         """
@@ -790,7 +790,7 @@ class Runtime:
     # Recovery
 
     def interrupted(self) -> list[Header]:
-        """Return the root entities whose episode is under way but which no process runs: their process died.
+        """Return the root entities with a running episode that no process runs, because their process died.
 
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
         """
@@ -856,7 +856,7 @@ class Runtime:
         return await self._tree.prune(older_than, dry_run=dry_run, tenant=self._tenant)
 
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
-        """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities go on.
+        """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities continue.
 
         Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
         """

@@ -1,12 +1,13 @@
-"""The scheduler: it carries out what is due, for entities and for schedules.
+"""The scheduler: it carries out due timers, for entities and for schedules.
 
-All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a timer that waits
-costs no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that
-are due, and only if the row is still as it was read. So it happens once, whichever process looks. A firing that casts
-an entity begins it with the firing's key first, and then replaces the row: repeated after a crash, it finds the entity.
+All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a waiting timer costs
+no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that are
+due, and only if the row has not changed since it was read. So it happens once, whichever process looks. A firing that
+casts an entity first begins it with the firing's key, and then replaces the row: repeated after a crash, it finds the
+entity.
 
-A firing that cannot be carried out now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that
-name is known here, an inbox is full, or the firing before it has to end first.
+A firing that is not possible now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that name
+is known here, an inbox is full, or the previous firing has to end first.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ RETRY: Final = 30.0
 """Seconds after which a firing that was set aside is tried again."""
 
 LONGEST: Final = 60.0
-"""Seconds that the scheduler sleeps at most while a timer waits: the time of day may be changed meanwhile."""
+"""The longest sleep in seconds while a timer waits, because the time of day may be changed meanwhile."""
 
 SOON: Final = 0.001
-"""Seconds that it sleeps longer than needed, because clocks are read with rounding errors."""
+"""Extra seconds of sleep, because clocks are read with rounding errors."""
 
 SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
 
 SELDOM: Final = 4
-"""Every so many times it looks for the timers of other processes although no hint was heard."""
+"""Without hints, it looks for the timers of other processes only at every so many looks."""
 
 _LOOK: Final = object()
 _TICK: Final = object()
@@ -63,7 +64,7 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class Casts(Protocol):
-    """What begins and ends the entities of schedules that cast."""
+    """Begins and ends the entities of schedules that cast."""
 
     def id_of(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
@@ -76,7 +77,7 @@ class Casts(Protocol):
 
 
 class Scheduler:
-    """Finds out what is due, and carries it out. Its actor calls `look`."""
+    """Finds due timers, and carries them out. Its actor calls `look`."""
 
     casts: Casts
     """Set by the runtime."""
@@ -86,11 +87,11 @@ class Scheduler:
         self._inboxes = inboxes
         self.actor = ActorRef()
         self.next = math.inf
-        """The time of day when the next timer is due, or one that was set aside is tried again."""
+        """The time of day when the next timer is due, or one that was set aside is retried."""
         self._looked = -math.inf
-        """The time of day up to which everything was looked at, if some of it was set aside."""
+        """The time of day up to which everything was carried out, if some of it was set aside."""
         self._again = math.inf
-        """The time of day when everything is looked at again."""
+        """The time of day when everything is tried again."""
         self._has_news = False
         """Whether a timer was set that may be due before `_looked`."""
         self._casting: set[str] = set()
@@ -101,28 +102,28 @@ class Scheduler:
         return self._core.time_of_day()
 
     def wake(self) -> None:
-        """Look at everything that is due, soon."""
+        """Carry out everything that is due, soon."""
         self._has_news = True
         self.actor.send(_LOOK)
 
     def look_again(self, delay: float) -> None:
-        """Look at everything that is due in so many seconds."""
+        """Carry out everything that is due, in this many seconds."""
         self._has_news, self.next = True, self._core.time_of_day() + delay
 
     @property
     def hints(self) -> int | None:
-        """How many hints other processes have sent; None where they send none."""
+        """The number of hints from other processes; None if they send none."""
         return None if self._inboxes.hints is None else self._inboxes.heard
 
     def note(self, timer: Timer) -> None:
-        """Take note of a timer that was set. If it is due soon, hint to other processes."""
+        """Handle a timer that was set. If it is due soon, send a hint to other processes."""
         if timer.due is not None and timer.due <= self._core.time_of_day() + LOOK * SELDOM:
             self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
             self.wake()
 
     async def look(self, start_soon: Callable[..., object]) -> None:
-        """Carry out what is due, casts with `start_soon`, and find out when the next timer is due."""
+        """Carry out due timers, casts with `start_soon`, and find the time when the next timer is due."""
         core = self._core
         if core.drains or not core.is_open:
             self.next = math.inf
@@ -133,14 +134,14 @@ class Scheduler:
         first = await self._first_after(self._looked)
         if first <= now:
             await self._carry_out(now, start_soon)
-            if self._casting:  # meanwhile others may submit what is due before `_looked`
+            if self._casting:  # meanwhile others may submit casts that are due before `_looked`
                 self._again = min(self._again, now + LOOK)
             self._looked = -math.inf if self._again == math.inf else now
             first = await self._first_after(self._looked)
         self.next = min(first, self._again)
 
     async def _first_after(self, time: float) -> float:
-        """Return when the first timer is due that is due after a time."""
+        """Return when the first timer after a time is due."""
         found = await self._in_store(partial(self._core.store.timers_due, math.inf, after=_after(time), limit=1))
         return found[0].position.due if found else math.inf
 
@@ -164,7 +165,7 @@ class Scheduler:
             await self._fire_together(mailing, now)
             after = page[-1].position
             if after < SUBMITTED and not self._core.has_room():
-                after = SUBMITTED  # what waits for room is read again when there may be some
+                after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
 
     async def _cast(self, timer: Timer, now: float) -> None:
@@ -197,7 +198,7 @@ class Scheduler:
     # Entities
 
     async def _fire_together(self, timers: Sequence[Timer], now: float) -> None:
-        """Fire the timers of a page in one transaction, and one by one those that need more than one mail."""
+        """Fire the timers of a page in one transaction, and separately those that need more than one mail."""
         firings: list[_Firing] = []
         alone: list[Timer] = []
         for timer in timers:
@@ -219,7 +220,7 @@ class Scheduler:
                 assert before is not None, "it is due"
                 if isinstance(result, CantripError):
                     alone.append(before)
-                elif result is not None:  # else another process was faster
+                elif result is not None:  # otherwise another process was faster
                     self._note_fired(before, now, firing.fires)
                     if after is not None and after.due is not None and after.due <= now:
                         alone.append(after)
@@ -229,7 +230,7 @@ class Scheduler:
             await self._try(timer, self._fire_mail, now)
 
     async def _replace_together(self, changes: Sequence[TimerChange], now: float) -> Sequence[Any]:
-        """Make changes in one transaction; return their results, and the error for each if all of it failed."""
+        """Make changes in one transaction; return their results, or the error for each if the transaction failed."""
         try:
             return cast("Sequence[Any]", await self._call(ReplaceTimers(changes)))
         except RuntimeClosed:
@@ -241,7 +242,7 @@ class Scheduler:
             return [error] * len(changes)
 
     async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
-        """Post the mail of an entity's timer, or of a schedule for an entity; return what became of the row."""
+        """Post the mail of an entity's timer, or of a schedule for an entity; return the new row."""
         firing = self._plan_mail(timer, now)
         self._note_fired(timer, now, firing.fires)
         if firing.change.new == timer:
@@ -249,7 +250,7 @@ class Scheduler:
         return await self._replace(timer, firing.change.new, firing.change.post)
 
     def _plan_mail(self, timer: Timer, now: float) -> _Firing:
-        """Return what a timer of an entity, or a schedule for an entity, does now."""
+        """Return the current action of an entity's timer, or of a schedule for an entity."""
         schedule = timer.schedule
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
@@ -259,7 +260,7 @@ class Scheduler:
         what = look(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
         if what.stops_last and schedule.last is not None:
             mail += self._interrupt(entity_id, schedule.last)
-            if not mail:  # the last firing still waits in the inbox, and does what this one would do
+            if not mail:  # the previous firing still waits in the inbox, and does the same work
                 return _Firing(TimerChange(timer, _with_last(what.becomes, schedule.last)))
         if what.fires is not None:
             body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
@@ -267,18 +268,18 @@ class Scheduler:
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
-        """Tell how late a firing is. A submission is never late: it begins when there is room."""
+        """Report how late a firing is. A submission is never late: it begins when there is room."""
         if self._core.instrument is not None and due is not None and timer.position > SUBMITTED:
             self._core.instrument.noted(Fired(max(0.0, now - due)))
 
     def _address(self, schedule: Scheduled, now: float) -> str:
         try:
             return self._inboxes.address(schedule.name, schedule.tenant)
-        except CantripError:  # there is no such entity, or not any more; another one may get its name
+        except CantripError:  # there is no such entity any more; another one may get its name
             raise _SetAside(_later(schedule, now)) from None
 
     def _is_at_work(self, entity_id: str, key: str) -> bool:
-        """Return whether an entity has yet to end the episode of the intent with that key."""
+        """Return whether an entity has not ended the episode of the intent with that key."""
         core = self._core
         row = core.store.find_mail(entity_id, key)
         if row is not None and row.taken is None:
@@ -291,7 +292,7 @@ class Scheduler:
         return state_of(core.loom.records(entity_id)).episode.key == key
 
     def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
-        """Return the mail that ends the episode under way, if it is that of the intent with this key."""
+        """Return the mail that ends the running episode, if it belongs to the intent with this key."""
         state = state_of(self._core.loom.records(entity_id))
         if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
             return []
@@ -301,7 +302,7 @@ class Scheduler:
     # Casts
 
     async def _fire_cast(self, timer: Timer, now: float) -> Timer | None:
-        """Cast the entity of a schedule; return what became of the row."""
+        """Cast the entity of a schedule; return the new row."""
         schedule, core = timer.schedule, self._core
         assert schedule is not None, "only schedules cast"
         cantrip = core.cantrips.offered(schedule.name)
@@ -338,7 +339,7 @@ class Scheduler:
     # Rows
 
     async def _replace(self, old: Timer, new: Timer | None, post: Sequence[Mail] = ()) -> Timer | None:
-        """Replace a row and post mail; return the row that is there now, which another process may have changed."""
+        """Replace a row and post mail; return the current row, which another process may have changed."""
         while True:
             try:
                 rows = await self._change(TimerChange(old, new, post))
@@ -369,7 +370,7 @@ class Scheduler:
         return found
 
     async def check_room(self, place: float) -> None:
-        """Raise QueueFull if so many submissions wait before a place that no more are accepted there."""
+        """Raise QueueFull if too many submissions wait before a place."""
         most = self._core.limits.max_submitted
         if await self._in_store(partial(self._core.store.has_due, place, most)):
             raise QueueFull(
@@ -378,14 +379,14 @@ class Scheduler:
             )
 
     async def find(self, id: str) -> Timer | None:
-        """Return the row of a schedule; None if it is not there."""
+        """Return the row of a schedule; None if it does not exist."""
         return await self._find("", id)
 
     async def _find(self, entity_id: str, id: str) -> Timer | None:
         return await self._in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
-        """Replace the row of a schedule, None for none; return False if it is not `old` any more."""
+        """Replace the row of a schedule, None for none; return False if the row is not `old` any more."""
         return await self._change(TimerChange(old, new)) is not None
 
     async def _in_store(self, work: Callable[[], T]) -> T:
@@ -393,14 +394,14 @@ class Scheduler:
 
 
 class _Firing(NamedTuple):
-    """What a timer does: the change of its row, and the time that it fires for."""
+    """The action of a timer: the change of its row, and the time that it fires for."""
 
     change: TimerChange
     fires: float | None = None
 
 
 class _SetAside(Exception):
-    """A firing is not possible now. It is tried again at `until` (a time of day), or after `RETRY` seconds."""
+    """Raised if a firing is not possible now; retry at `until` (a time of day), or after `RETRY` seconds."""
 
     def __init__(self, until: float) -> None:
         super().__init__(until)
@@ -420,7 +421,7 @@ def _with_last(timer: Timer | None, key: str) -> Timer | None:
 
 
 def _later(schedule: Scheduled, now: float) -> float:
-    """Return the next time of a schedule, if it is to come."""
+    """Return the next time of a schedule, if it is in the future."""
     return schedule.next if schedule.next is not None and schedule.next > now else math.inf
 
 
@@ -430,7 +431,7 @@ STOPPED: Final = "stopped, because its schedule is due again"
 class SchedulerActor(Actor):
     """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds.
 
-    Where processes send hints, and none was heard, it looks at every fourth time only.
+    If processes send hints, and none arrived, it looks only at every fourth time.
     """
 
     has_tasks = True
@@ -443,13 +444,13 @@ class SchedulerActor(Actor):
         self._heard: int | None = None
 
     async def init(self) -> None:
-        """Look at once, after a crash of this actor; else the runtime wakes it once it is open."""
+        """Look at once after a crash of this actor; otherwise the runtime wakes it once it is open."""
         if self._looks:
             self.send_every(LOOK, _TICK)
         self._scheduler.wake()
 
     async def handle_info(self, message: Any) -> None:
-        """Look, and sleep until the next timer is due."""
+        """Carry out due timers, and sleep until the next one is due."""
         if message is _TICK:
             self._ticks += 1
             before, self._heard = self._heard, self._scheduler.hints

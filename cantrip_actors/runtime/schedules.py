@@ -25,7 +25,7 @@ __all__ = ["Schedule", "ScheduleView", "Schedules"]
 
 
 class ScheduleView:
-    """What a loom says of a schedule, as it was when this object was made."""
+    """A schedule according to the loom, at the time when this object was made."""
 
     def __init__(self, row: Timer) -> None:
         self._row = row
@@ -37,7 +37,7 @@ class ScheduleView:
 
     @property
     def to(self) -> Target:
-        """What `name` is the name of: "entity" or "cantrip"."""
+        """The kind of `name`: "entity" or "cantrip"."""
         return self._known.to
 
     @property
@@ -65,12 +65,12 @@ class ScheduleView:
 
     @property
     def catch_up(self) -> CatchUp:
-        """Which of the times that pass while no runtime is open are made up for."""
+        """The rule for times that pass while no runtime is open."""
         return self._known.catch_up
 
     @property
     def overlap(self) -> Overlap:
-        """What happens to a firing while the last one is at work."""
+        """The rule for a firing while the previous one is running."""
         return self._known.overlap
 
     @property
@@ -111,7 +111,7 @@ class Schedule(ScheduleView):
 
     @property
     def is_due(self) -> bool:
-        """Whether its time has come and no runtime has carried the firing out; see `Runtime.schedule` for why not."""
+        """Whether its time has come and no runtime has fired it yet; see `Runtime.schedule` for the reasons."""
         return self._row.due is not None and self._row.due <= self._tree.time_of_day()
 
     async def pause(self) -> None:
@@ -123,10 +123,10 @@ class Schedule(ScheduleView):
 
         Raises InvalidSchedule if no time is left, LoomError as `pause`.
         """
-        await self._change(partial(_resumed, self._tree.time_of_day()))
+        await self._change(partial(_resume, self._tree.time_of_day()))
 
     async def remove(self) -> None:
-        """Remove the schedule; does nothing if it is gone. A firing that is at work continues."""
+        """Remove the schedule; does nothing if it is gone. A running firing continues."""
         self._tree.check_open()
         while (row := await self._tree.scheduler.find(self._row.id)) is not None:
             if await self._tree.scheduler.replace(row, None):
@@ -146,7 +146,7 @@ class Schedule(ScheduleView):
                 return
 
 
-def _resumed(now: float, row: Timer, known: Scheduled) -> Timer:
+def _resume(now: float, row: Timer, known: Scheduled) -> Timer:
     if not known.is_paused:
         return row
     due = next_after(known.rule, now)
@@ -220,7 +220,7 @@ class Schedules:
                 return Schedule(tree, row)
 
     def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
-        """Return the name that a schedule keeps, and what it names."""
+        """Return the name that a schedule stores, and what it names."""
         if to is not None and to not in get_args(Target):
             raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
         if isinstance(target, Cantrip):
@@ -258,6 +258,6 @@ def _checked_id(id: object) -> str:
 
 
 def _content(schedule: Scheduled) -> tuple[object, ...]:
-    """Return what a caller of `Runtime.schedule` gives."""
+    """Return the part of a schedule that a caller of `Runtime.schedule` sets."""
     rule = replace(schedule.rule, start=0.0)
     return schedule.to, schedule.name, schedule.intent, rule, schedule.catch_up, schedule.overlap

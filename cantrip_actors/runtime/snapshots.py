@@ -43,7 +43,7 @@ _log = get_logger("cantrip_actors.runtime")
 
 @dataclass(slots=True)
 class Account:
-    """The budget since a snapshot was stored, and the expected size of the next one: that of the last."""
+    """The budget since the last stored snapshot, and the expected size of the next one: that of the last."""
 
     small: int = SMALL
     programs: int = 0

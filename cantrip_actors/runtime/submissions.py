@@ -1,8 +1,8 @@
-"""Casts that some node begins: what `Runtime.submit` makes.
+"""Submissions: casts that any node may begin, made by `Runtime.submit`.
 
-A submission is a schedule that is due at once and fires once, with a key that its own key determines. So it is begun
-once, by whichever node it falls to, and a repeated submission finds the same entity, before or after that. Timers are
-read in the order in which they are due, so a submission's priority is a matter of when it is due.
+A submission is a schedule that is due at once and fires once, with a key derived from its own key. So one node begins
+it once, and a repeated submission finds the same entity, before or after that. Timers are read in the order in which
+they are due, so a submission's priority decides when it is due.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["Submission", "submit"]
 
 DUE: Final = 0.0
-"""The time that it fires for: long ago, and for every repetition the same."""
+"""The time that it fires for: long ago, and the same for every repetition."""
 
 HIGHEST: Final = 100
 """The highest priority; the lowest is its negative."""
 
 _STEP: Final = 1e10
-"""Seconds by which a priority is due before the next lower one: more than all times of day differ."""
+"""Seconds by which a priority is due before the next lower one: longer than any difference of times of day."""
 
 
 class Submission:
@@ -94,7 +94,7 @@ async def submit(
     if old is None and not made.has_begun:
         await tree.scheduler.check_room(row.position.due)
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
-        old = await tree.scheduler.find(id)  # submitted in the same moment by another process
+        old = await tree.scheduler.find(id)  # submitted at the same moment by another process
     if made.has_begun:
         begun = first_intent(tree.loom.records(made.entity_id))
         is_same = begun is not None and begun.intent == row.schedule.intent

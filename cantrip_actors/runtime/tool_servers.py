@@ -1,15 +1,15 @@
-"""The servers of tools of a runtime, and their actors: one connection for all entities that have the same server.
+"""The tool servers of a runtime, and their actors: one connection for all entities with the same server.
 
     servers               dynamic: a supervisor for each server that entities use
     └── NAME              one_for_one, temporary
         └── connection    permanent, restarts with backoff
 
 The connection lives in one task of its actor from beginning to end, and every call of a tool is a message to that
-actor. The first entity that has the server starts it, and the last one that unloads or ends stops it. If a connection
-ends, the calls under way come to nothing that anybody knows, which their entities are told, and the actor restarts. If
-it restarts too often, its supervisor gives up, and calls say so; one that comes `PERIOD` seconds later tries again.
+actor. The first entity that uses the server starts it, and the last one that unloads or ends stops it. If a connection
+ends, the outcomes of running calls are unknown, which their entities are told, and the actor restarts. If it restarts
+too often, its supervisor gives up, and calls fail with that reason; a call `PERIOD` seconds later tries again.
 
-A server is asked for its tools when an entity is made. An entity that is loaded has the tools that its log says.
+A server is asked for its tools when an entity is made. A loaded entity has the tools that its log lists.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ CONNECT: Final = 30.0
 """Seconds that a call waits for the connection."""
 
 TRIES: Final = 3
-"""How many incarnations of a server's actor a call waits for."""
+"""The most incarnations of a server's actor that a call waits for."""
 
 RESTARTS: Final = 5
 PERIOD: Final = 60.0
 """A server whose connection ends more than `RESTARTS` times within so many seconds is given up."""
 
 Work = Callable[[Connection], Awaitable[Any]]
-"""What is done with a connection."""
+"""The work that a caller wants done with a connection."""
 
 
 class Message(NamedTuple):
-    """Work for a connection, with the context variables of whoever wants it: the span that it belongs to."""
+    """Work for a connection, with the caller's context variables: the span that it belongs to."""
 
     work: Work
     variables: ContextVariables
 
 
 class ServerActor(Actor):
-    """Holds the connection to one server, and does what callers want with it, all at once."""
+    """Holds the connection to one server, and does all callers' work with it concurrently."""
 
     has_tasks: ClassVar[bool] = True
 
@@ -89,7 +89,7 @@ class ServerActor(Actor):
         self._connected = anyio.Event()
 
     async def init(self) -> None:
-        """Begin to connect; callers wait until that is done."""
+        """Start connecting; callers wait until that is done."""
         self.tasks.start_soon(self._hold)
 
     async def _hold(self) -> None:
@@ -107,7 +107,7 @@ class ServerActor(Actor):
         self._connected.set()
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
-        """Do something with the connection, once there is one, and reply with what it returns."""
+        """Do a caller's work with the connection, once there is one, and reply with its result."""
         self.tasks.start_soon(self._carry_out, message, caller)
         return NO_REPLY
 
@@ -134,7 +134,7 @@ class ServerActor(Actor):
 
 @dataclass(eq=False)
 class ServerInUse:
-    """A server, the actor that holds its connection, and how many entities have it."""
+    """A server, the actor that holds its connection, and the number of entities that use it."""
 
     server: ToolServer
     pool: ToolServers
@@ -142,9 +142,9 @@ class ServerInUse:
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
     users: int = 0
     started_at: float | None = None
-    """When its supervisor was started, on the event loop's clock; None if it was not, or was stopped."""
+    """When its supervisor was started, on the event loop's clock; None if it is stopped or was never started."""
     problem: str = ""
-    """Why the last connection ended, or did not come about."""
+    """Why the last connection ended, or could not be made."""
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
     @property
@@ -153,13 +153,13 @@ class ServerInUse:
         return self.started_at is not None and not self.supervisor.alive
 
     async def hold(self) -> None:
-        """Count one more that uses the server, and start its actor if it does not run."""
+        """Count one more user of the server, and start its actor if it does not run."""
         self.users += 1
         self.pool.known[self.server.connection] = self
         await self.start()
 
     async def release(self) -> None:
-        """Count one less; stop the actor if nobody uses the server."""
+        """Count one user less; stop the actor after the last one."""
         self.users -= 1
         async with self.starting:
             if self.users or self.started_at is None:
@@ -170,7 +170,7 @@ class ServerInUse:
                 await self.pool.supervisor.terminate_child(self.supervisor)
 
     async def start(self) -> None:
-        """Start its actor if it does not run: one that was given up, after `PERIOD`."""
+        """Start its actor if it does not run; one that was given up, only after `PERIOD`."""
         with anyio.CancelScope(shield=True):  # the actor is shared
             async with self.starting:
                 since = self.started_at
@@ -189,14 +189,14 @@ class ServerInUse:
 
 
 class ToolServers:
-    """The servers of one runtime. `supervisor` is the dynamic supervisor of theirs."""
+    """The servers of one runtime. `supervisor` is the dynamic supervisor of their supervisors."""
 
     def __init__(self, report: Callable[[GateCall, str], object], elicit: Elicit) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
-        """Tells watchers what a tool says while it works."""
+        """Reports a tool's progress to watchers."""
         self.elicit = elicit
-        """Puts to people what a server asks them."""
+        """Puts a server's questions to people."""
         self.known: dict[Hashable, ServerInUse] = {}
         self.numbers = itertools.count()
 
@@ -212,7 +212,7 @@ class ToolServers:
     async def complete(self, cantrip: Cantrip, recorded: Mapping[str, Any] | None = None) -> AsyncGenerator[Cantrip]:
         """Give a cantrip the tools of its servers, and keep the servers meanwhile. Raises ToolServerError.
 
-        They are those of the circle `recorded`, as far as it has them, and else what the servers list now.
+        The tools are those in the circle `recorded`, and for servers that it lacks, the ones that the server lists now.
         """
         if cantrip.circle.is_complete:
             yield cantrip
@@ -226,7 +226,7 @@ class ToolServers:
                     used = self._find(server)
                     held.append(used)
                     await used.hold()
-                    known = Listed.of(server, await self._listed(used))
+                    known = Listed.of(server, await self._list_tools(used))
                 listed[server.name] = known
             yield self.completed(cantrip, listed)
         finally:
@@ -234,7 +234,7 @@ class ToolServers:
                 for used in held:
                     await used.release()
 
-    async def _listed(self, used: ServerInUse) -> Sequence[Tool]:
+    async def _list_tools(self, used: ServerInUse) -> Sequence[Tool]:
         try:
             tools: Sequence[Tool] = await self._call(used, lambda connection: connection.tools())
         except LostServer as lost:
@@ -258,9 +258,9 @@ class ToolServers:
     # Calls
 
     async def _call(self, used: ServerInUse, work: Work, tries: int = 1) -> Any:
-        """Return what came of some work, which is given to so many incarnations of the actor until one has begun it.
+        """Return the result of some work, offered to up to `tries` incarnations of the actor until one begins it.
 
-        Raises ToolServerError; LostServer if the work was under way.
+        Raises ToolServerError; LostServer if the connection was lost during the work.
         """
         is_sent = False
 

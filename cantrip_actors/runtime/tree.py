@@ -111,7 +111,7 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class Tree(Core):
-    """The tree of one runtime. See `Runtime` for what the arguments mean."""
+    """The tree of one runtime. `Runtime` documents the arguments."""
 
     def __init__(
         self,
@@ -171,13 +171,13 @@ class Tree(Core):
         )
 
     def _report_progress(self, call: GateCall, text: str) -> None:
-        """Tell watchers what a tool says while it works."""
+        """Report a tool's progress to watchers."""
         cell = self.living.get(call.entity_id)
         if cell is not None and cell.stream is not None and call.call_id is not None:
             cell.services.watchers.publish(cell.stream.progress(call.call_id, text))
 
     def derive_key(self, purpose: str) -> bytes:
-        """Return a key made from the one that seals snapshots; one of this process for a loom without it."""
+        """Return a key made from the one that seals snapshots; a loom without one gets a key of this process."""
         secret = self._snapshot_key or self.store.key() or self._own_key
         return hmac.digest(secret, purpose.encode(), "sha256")
 
@@ -246,7 +246,7 @@ class Tree(Core):
             )
 
     async def drain(self, grace: float | None) -> bool:
-        """Refuse new work, and wait for work under way; return whether all of it ended within `grace` seconds."""
+        """Refuse new work, and wait for running work; return whether all of it ended within `grace` seconds."""
         self.check_open()
         self.drains = True
         if self.membership is not None:
@@ -256,7 +256,7 @@ class Tree(Core):
         return not waiting.cancelled_caught
 
     async def _hand_over(self, ours: Membership, grace: float | None) -> bool:
-        """Suspend all entities, those at work at their next border between two turns; return whether all are."""
+        """Suspend all entities, running ones at their next border between turns; return whether all are suspended."""
         ours.advance(DrainBegan())
         self.living.is_handing_over = True
         with anyio.move_on_after(ours.node.grace if grace is None else grace) as waiting:
@@ -264,7 +264,7 @@ class Tree(Core):
                 for cell in self.living:
                     if cell.parent is None:
                         tasks.start_soon(self._suspend, cell)
-            await self.append(())  # what was recorded and released before is in the store
+            await self.append(())  # earlier records and releases are in the store
         return not waiting.cancelled_caught
 
     async def _suspend(self, cell: Cell) -> None:
@@ -277,7 +277,7 @@ class Tree(Core):
             await cell.ending.wait()
 
     def _may_be_suspended(self, cell: Cell) -> bool:
-        """Return whether an entity and its children do nothing that would be lost."""
+        """Return whether suspending an entity and its children would lose no work."""
         if cell.ending.is_set or cell.wait.kind in ("person", "node"):
             return True
         if cell.wait.kind == "children":
@@ -388,7 +388,7 @@ class Tree(Core):
                     raise
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
-        """Raise InvalidFile if the crystal of a cantrip does not take one of the files that are put to its entity."""
+        """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""
         if files := files_among(files):
             why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
             if why is not None:
@@ -399,7 +399,7 @@ class Tree(Core):
         return self._locks.setdefault(what, anyio.Lock())
 
     def interrupted(self) -> Iterable[Header]:
-        """Yield the headers of root entities that were at work and that no process runs; not of those that wait."""
+        """Yield the headers of root entities that were running and that no process runs now; not of waiting ones."""
         for entity_id in self.loom.unfinished(idle=False):
             if self.living.get(entity_id) is None:
                 header = self.loom.header(entity_id)
@@ -424,7 +424,7 @@ class Tree(Core):
                 await leaving.ending.wait()
             try:
                 self.living.tokens[cell.entity_id] = await self.claim(cell.entity_id, lift=lift)
-            except anyio.get_cancelled_exc_class():  # it may be granted all the same, and nobody would release it
+            except anyio.get_cancelled_exc_class():  # the claim may still be granted, and would not be released
                 self.writer.cast(Release(cell.entity_id))
                 raise
         except BaseException as error:

@@ -22,7 +22,7 @@ __all__ = ["Move", "Upgrade", "Upgrades"]
 
 
 class Move(NamedTuple):
-    """A long-lived entity would work with another content of its cantrip from its next intent on."""
+    """A long-lived entity's move to another content of its cantrip, with its next intent."""
 
     entity_id: str
     entity_name: str | None
@@ -34,7 +34,7 @@ class Move(NamedTuple):
     cantrip: Cantrip
     """The offered cantrip; its content id is `cantrip.id`."""
     is_idle: bool = True
-    """False while an episode is under way: the entity finishes that episode with its present cantrip."""
+    """False during an episode: the entity finishes that episode with its current cantrip."""
 
 
 Upgrade = Literal["idle", "never"] | Callable[[Move], bool]

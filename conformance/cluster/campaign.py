@@ -1,6 +1,6 @@
 """One round of the campaign: nodes in processes are killed, frozen and drained while a client posts intents.
 
-Every second node looks like one of another machine, so that only its silence tells the others that it is dead.
+Every second node looks as if it ran on another machine, so that the others learn of its death only by its silence.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ NODES: Final = 3
 PACE: Final = 0.02
 """Seconds that a query takes."""
 REPEATED: Final = 0.1
-"""The part of all posts that repeat an earlier key."""
+"""The share of posts that repeat an earlier key."""
 PATIENCE: Final = 60.0
-"""Seconds after the last kill within which every intent has to be settled."""
+"""Seconds after the last kill within which every intent must be settled."""
 
 _processes = multiprocessing.get_context("forkserver")
 
 
 @dataclass
 class Round:
-    """What one round did, and what was wrong afterwards."""
+    """The actions of one round, and the problems found afterwards."""
 
     seed: int
     kills: int = 0
@@ -49,7 +49,7 @@ class Round:
     posts: int = 0
     repeats: int = 0
     unknown: int = 0
-    """Gates that were under way when their node was killed."""
+    """Gates that were running when their node was killed."""
     longest: float = 0.0
     """The longest time, in seconds, from a post to the record that takes it."""
     wrong: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Nodes:
 
 
 async def disturb(nodes: Nodes, chance: random.Random, done: Round) -> None:
-    """Freeze or drain a node, or kill one, two or all of them; start others in place of those that end."""
+    """Freeze or drain a node, or kill one, two or all of them; start others in place of ended ones."""
     victim, what = chance.choice(nodes.running), chance.random()
     assert victim.pid is not None
     if what < 0.15:
@@ -94,7 +94,10 @@ async def disturb(nodes: Nodes, chance: random.Random, done: Round) -> None:
         nodes.start()
         victim.terminate()
         await anyio.to_thread.run_sync(victim.join)
-        if victim.exitcode not in (0, -signal.SIGTERM):  # by the signal itself if it had not begun to serve
+        if victim.exitcode not in (
+            0,
+            -signal.SIGTERM,
+        ):  # negative: the signal itself, if the node had not begun to serve
             done.wrong.append(f"a node that was asked to leave ended with {victim.exitcode}")
     else:
         many = 1 if what < 0.85 else 2 if what < 0.95 else NODES
@@ -106,7 +109,7 @@ async def disturb(nodes: Nodes, chance: random.Random, done: Round) -> None:
 
 
 async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int) -> Round:
-    """Play a round of so many kills and freezes on a fresh loom, and compare what was posted with what happened."""
+    """Play a round with this many kills and freezes on a fresh loom, and compare the posts with the results."""
     chance, done = random.Random(seed), Round(seed)
     posted: dict[str, list[str]] = {f"e{n}": [] for n in range(entities)}
     receipts: dict[str, Receipt] = {}
@@ -163,7 +166,7 @@ async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int)
 
 
 def check(client: Runtime, ledger: Path, posted: dict[str, list[str]], sent: dict[str, float], done: Round) -> None:
-    """Compare what was posted with the loom and the ledger."""
+    """Compare the posts with the loom and the ledger."""
     delivered = Counter(ledger.read_text(encoding="utf-8").splitlines())
     for name, keys in posted.items():
         entity_id = client.loom.named(name)
@@ -185,16 +188,16 @@ def check(client: Runtime, ledger: Path, posted: dict[str, list[str]], sent: dic
 
 
 async def free_quarantined(client: Runtime) -> None:
-    """Lift quarantines: nodes die faster here than they get to the first record of what they have taken over."""
+    """Lift quarantines: nodes die faster here than they reach the first record of entities that they took over."""
     while True:
         for one in await client.cluster.stranded():
-            with contextlib.suppress(Held):  # it is free already
+            with contextlib.suppress(Held):  # it is not quarantined any more
                 await client.cluster.free(one.entity_id)
         await anyio.sleep(0.5)
 
 
 async def describe(client: Runtime, receipts: list[Receipt]) -> str:
-    """Return what the loom says of entities that should have ended their episodes, and of the nodes."""
+    """Return the loom's state of entities that should have ended their episodes, and of the nodes."""
     store: Any = client._tree.store  # noqa: SLF001  # for people who look for the cause
     told = [
         f"{one.key}: {one.state} {store.find_mail(one.entity_id, one.key)} {store.life(one.entity_id)} "

@@ -2,11 +2,11 @@
 
 Three nodes run in processes of their own and serve long-lived entities, while a client posts intents to them, a tenth
 of them twice. SIGKILL hits one node, two or all of them, at any moment; SIGSTOP freezes one for half of its ttl, or for
-two; SIGTERM drains one. Afterwards every intent has to be recorded once, in the order of sending, and no effect twice.
+two; SIGTERM drains one. Afterwards every intent must be recorded once, in the order of sending, and no effect twice.
 
-A round is 100 kills and freezes on a loom of its own. The exit code is 0 only if nothing was wrong, and 2 if there is
-no server; `CANTRIP_POSTGRES` names one, else one is started. A seed repeats what is done to which node, but not the
-moments, which are those of real processes.
+A round has 100 kills and freezes on a loom of its own. The exit code is 0 only if there were no problems, and 2 if
+there is no server; `CANTRIP_POSTGRES` names one, otherwise one is started. A seed repeats which node gets which
+disturbance, but not the moments, because the processes are real.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUND: Final = 100
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return the exit code: 0 if nothing was wrong, 2 if nothing could be run."""
+    """Return the exit code: 0 without problems, 2 if nothing could be run."""
     options = _parser().parse_args(argv)
     began, rounds, left = time.monotonic(), list[Round](), options.kills
     with ExitStack() as stack:
@@ -96,7 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--entities", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first round; the next ones follow it")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="for ledgers and logs where something was wrong; looms stay, too"
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="for ledgers and logs of rounds with problems; their looms stay, too",
     )
     parser.add_argument("--json", action="store_true", help="the report as JSON, and nothing else")
     return parser

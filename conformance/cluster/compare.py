@@ -1,4 +1,4 @@
-"""What must hold after a round: each intent is recorded once and in order, and no effect happened twice."""
+"""The conditions after a round: each intent is recorded once and in order, and no effect happened twice."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["Account", "compare"]
 
 
 class Account(NamedTuple):
-    """What a sender posted to one entity, and what became of it."""
+    """The posts of a sender to one entity, and their results."""
 
     posted: Sequence[str]
     """The intents, in the order of their first posts."""
     recorded: Sequence[str]
     """The intents in the loom, in its order."""
     delivered: Mapping[str, int]
-    """How often each had its effect, by the ledger."""
+    """How often each intent had its effect, according to the ledger."""
     unknown: frozenset[str]
-    """Those whose entity was told `outcome unknown`, because their node died while the gate ran."""
+    """Intents whose entity got `outcome unknown`, because their node died while the gate ran."""
 
 
 def compare(name: str, account: Account) -> list[str]:
-    """Return what is wrong with an entity, one line each."""
+    """Return the problems of an entity, one line each."""
     posted, recorded = account.posted, account.recorded
     counts = Counter(recorded)
     wrong = [f"{name}: lost: {one} was posted and is not recorded" for one in posted if not counts[one]]

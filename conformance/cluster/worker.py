@@ -1,4 +1,4 @@
-"""A node in a process of its own, which the campaign kills, freezes and asks to leave."""
+"""A node in a process of its own, which the campaign kills, freezes and drains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TTL: Final = 1.0
 
 
 def worker_cantrip(ledger: str, pace: float) -> Cantrip:
-    """Return a cantrip whose gate writes a line for each intent, and never repeats what may have had its effect."""
+    """Return a cantrip whose gate writes a line for each intent, and never repeats a possibly finished call."""
 
     @gate
     def deliver(key: str) -> str:
@@ -45,7 +45,7 @@ def worker_cantrip(ledger: str, pace: float) -> Cantrip:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it has ended, also if that was killed."""
+    """End this process when its parent process has ended, even if the parent was killed."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -1,8 +1,8 @@
-"""What waits for people: gates about which a person decides first, and questions.
+"""Entities that wait for people: gates about which a person decides first, and questions.
 
 The person is a task of each life. It allows the first two calls of a step, denies the third, and answers a question
-with its own text, so that any two runs can be compared. A decision that a kill cut short is made again by the next
-life: the loom says which requests are open.
+with the question's text, so that any two runs can be compared. The next life repeats a decision that a kill
+interrupted: the loom lists the open requests.
 """
 
 from __future__ import annotations

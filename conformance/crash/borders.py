@@ -24,7 +24,7 @@ from conformance.crash.ledger import Ledger
 __all__ = ["AWAY", "watch"]
 
 AWAY = 0.002
-"""About how many seconds a server takes for an append."""
+"""The approximate number of seconds that a server takes for an append."""
 
 
 def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None) -> None:

@@ -1,9 +1,9 @@
 """A campaign: the histories to run, their stores, and their results together.
 
-For each store and durability half of the kills are a walk over all points of the workload, one history a point (as many
-points as there are kills for, evenly spread), every other one killed a second time while it recovers. The rest come at
-random: one to four kills a history, from outside or at any point. What a kill at random finds is written down in the
-form in which it can be lived again (`history`).
+For each store and durability half of the kills walk over all points of the workload, one history per point (as many
+points as there are kills for, evenly spread); every second one is killed again while it recovers. The rest are random:
+one to four kills per history, from outside or at any point. A problem found by a random kill is reported in the form in
+which it can be repeated (`history`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from conformance.crash.history import History, HistoryResult, Kill, live_through
 __all__ = ["Campaign", "Where", "campaign"]
 
 AHEAD = 4
-"""Histories that wait, per lane."""
+"""The number of waiting histories per lane."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """One kind of loom, and how many kills it is to survive; without a number each point once, and `at_random` more."""
+    """One kind of loom, and its number of kills; without a number each point once, and `at_random` more."""
 
     store: str
     durability: str
@@ -52,18 +52,18 @@ class Campaign:
 
     @property
     def kills(self) -> int:
-        """How many lives were ended by force."""
+        """The number of lives that were killed."""
         return self.at_points + self.from_outside
 
-    def add(self, told: HistoryResult) -> None:
+    def add(self, result: HistoryResult) -> None:
         """Count one history."""
         self.histories += 1
-        self.at_points += told.at_points
-        self.from_outside += told.from_outside
-        self.in_recovery += told.in_recovery
-        self.unknown += told.unknown
-        if told.wrong:
-            self.wrong.append(told)
+        self.at_points += result.at_points
+        self.from_outside += result.from_outside
+        self.in_recovery += result.in_recovery
+        self.unknown += result.unknown
+        if result.wrong:
+            self.wrong.append(result)
 
     def as_json(self) -> dict[str, Any]:
         """Return the results as JSON data."""
@@ -100,9 +100,9 @@ def campaign(
         batch: list[History] = list(_walk(where, calm.points, chance))
         wanted = where.kills
         while batch:
-            for told in lanes.map(live_through, batch, *_same(len(batch), expected, server, keep), chunksize=AHEAD):
-                came.add(told)
-                heard(told)
+            for result in lanes.map(live_through, batch, *_same(len(batch), expected, server, keep), chunksize=AHEAD):
+                came.add(result)
+                heard(result)
             missing = (wanted or 0) - came.kills
             batch = list(_at_random(where, missing, calm.points, lasts, chance))
             if wanted is None and came.from_outside == 0:
@@ -117,7 +117,7 @@ def _same(times: int, *values: Any) -> Iterator[Sequence[Any]]:
 
 
 def _walk(where: Where, points: int, chance: random.Random) -> Iterator[History]:
-    """Each point of the workload in its turn, or as many as there are kills for."""
+    """Yield a history for each point of the workload, or for as many as there are kills."""
     count = points if where.kills is None else min(points, where.kills // 3)
     for n in range(count):
         point = 1 + n * points // count

@@ -39,7 +39,7 @@ __all__ = ["main"]
 AT_RANDOM = 20
 """The default number of random kills for each store."""
 PLACES = (17, 5)
-"""A fault at every n-th call: n without `--kills`, and n with it."""
+"""The distance between the calls that fail: without `--kills`, and with it."""
 FROZEN = ((70,), (55, 70, 85, 100, 115))
 """The points at which a process is frozen: without `--kills`, and with it."""
 
@@ -53,7 +53,7 @@ SHARES = {
     "consulting": 0.05,
     "timed": 0.05,
 }
-"""Of the kills, where no workload is named. A life that runs JavaScript takes ten times as long as any other."""
+"""The shares of kills if no workload is named. A life that runs JavaScript takes ten times as long as any other."""
 
 Row = dict[str, Any]
 
@@ -61,7 +61,7 @@ Row = dict[str, Any]
 def main(argv: Sequence[str]) -> int:
     """Return the exit code: 0 without problems, 2 if nothing could be run."""
     options = _parser().parse_args(argv)
-    gc.freeze()  # so that a fork does not copy what is imported
+    gc.freeze()  # so that a fork does not copy the imported modules
     with ExitStack() as stack:
         wanted = list(_wanted(options))
         server = None
@@ -101,14 +101,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of where the kills fall")
     parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
     parser.add_argument("--parts", default="kills,faults,rivals,outages", help="some of these")
-    parser.add_argument("--keep", type=Path, help="a folder for looms and ledgers where something was wrong")
+    parser.add_argument("--keep", type=Path, help="a folder for looms and ledgers of histories with problems")
     parser.add_argument("--again", metavar="HISTORY", help='one, as a report names it: "sqlite/process/small 37"')
     parser.add_argument("--json", action="store_true", help="the report as JSON, and nothing else")
     return parser
 
 
 def _wanted(options: argparse.Namespace) -> list[Where]:
-    """The kinds of looms that are asked for, each with its share of the kills."""
+    """Return the requested kinds of looms, each with its share of the kills."""
     if options.again is not None:
         history = History.of(options.again)
         return [Where(history.store, history.durability)]
@@ -142,11 +142,11 @@ def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row
         server=server,
         keep=options.keep,
         jobs=options.jobs,
-        heard=partial(_heard, options),
+        heard=partial(_report_result, options),
     )
     row = came.as_json()
     each = came.seconds / max(came.kills, 1) * 1e3
-    _say(
+    _print_note(
         options,
         f"{where.store:9} {where.durability:8} {where.workload:7} {came.kills:5} kills ({came.at_points} at points, "
         f"{came.from_outside} from outside, {came.in_recovery} in recovery), {came.unknown} outcomes unknown, "
@@ -159,14 +159,14 @@ def _faults(options: argparse.Namespace, server: str | None, stores: set[str]) -
     all_of_them = [one for one in faults(PLACES[bool(options.kills)], server) if one.store in stores]
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as lanes:
-        told = list(lanes.map(partial(suffer, expected=_expected("small"), server=server), all_of_them))
-    return _row(options, "faults", told, time.perf_counter() - began)
+        results = list(lanes.map(partial(suffer, expected=_expected("small"), server=server), all_of_them))
+    return _row(options, "faults", results, time.perf_counter() - began)
 
 
 def _rivals(store: str, options: argparse.Namespace, server: str | None) -> Row:
     began = time.perf_counter()
-    told = [freeze(store, at, _expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
-    return _row(options, f"frozen, {store}", told, time.perf_counter() - began)
+    results = [freeze(store, at, _expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
+    return _row(options, f"frozen, {store}", results, time.perf_counter() - began)
 
 
 def _outages(options: argparse.Namespace) -> Row:
@@ -175,17 +175,17 @@ def _outages(options: argparse.Namespace) -> Row:
 
     began = time.perf_counter()
     with Server() as server:
-        told = [survive(one, _expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
-    return _row(options, "outages", told, time.perf_counter() - began)
+        results = [survive(one, _expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
+    return _row(options, "outages", results, time.perf_counter() - began)
 
 
-def _row(options: argparse.Namespace, what: str, told: Iterable[HistoryResult], seconds: float) -> Row:
-    came = list(told)
+def _row(options: argparse.Namespace, what: str, results: Iterable[HistoryResult], seconds: float) -> Row:
+    came = list(results)
     for one in came:
-        _heard(options, one)
+        _report_result(options, one)
     wrong = [{"history": str(one.history), "what": one.wrong} for one in came if one.wrong]
     refused, unknown = sum(one.refused for one in came), sum(one.unknown for one in came)
-    _say(
+    _print_note(
         options,
         f"{what:18} {len(came):5} histories, {refused} refusals, {unknown} outcomes unknown, {len(wrong)} wrong, "
         f"{seconds:.1f} s",
@@ -202,16 +202,16 @@ def _row(options: argparse.Namespace, what: str, told: Iterable[HistoryResult], 
 
 def _again(options: argparse.Namespace, server: str | None) -> int:
     history = History.of(options.again)
-    told = live_through(history, _expected(history.workload), server, options.keep)
-    print(f"{told.history}: {told.kills} kills, {told.unknown} unknown outcomes", *told.wrong, sep="\n")
-    return int(bool(told.wrong))
+    result = live_through(history, _expected(history.workload), server, options.keep)
+    print(f"{result.history}: {result.kills} kills, {result.unknown} unknown outcomes", *result.wrong, sep="\n")
+    return int(bool(result.wrong))
 
 
-def _heard(options: argparse.Namespace, told: HistoryResult) -> None:
-    for what in told.wrong:
-        _say(options, f"WRONG  {told.history}: {what}")
+def _report_result(options: argparse.Namespace, result: HistoryResult) -> None:
+    for what in result.wrong:
+        _print_note(options, f"WRONG  {result.history}: {what}")
 
 
-def _say(options: argparse.Namespace, text: str) -> None:
+def _print_note(options: argparse.Namespace, text: str) -> None:
     if not options.json:
         print(text, flush=True)

@@ -2,17 +2,17 @@
 
 No acknowledged record is missing, and no record has changed. No effect happened twice, and no query was paid again
 after its answer was recorded. Every entity's log is complete, and has the same content as in an undisturbed run. Only
-one difference is allowed: if a gate was under way when its process was killed, and is not idempotent, its result may be
+one difference is allowed: if a gate was running when its process was killed, and is not idempotent, its result may be
 `outcome unknown`.
 
 A *story* is a loom without the data that differs from run to run: ids become labels and numbers, and times are removed.
-Two looms with the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON). According to
-the ledger, the crystals saw the same contexts, too: so a resumed entity gives the same answers because it sees the
-same, and not because it has no other answers.
+Two looms with the same story hold the same threads, byte by byte (`turns` are compared as canonical JSON). The ledger
+also shows that the crystals saw the same contexts: so a resumed entity gives the same answers because it sees the same
+context, and not because it has no other answers.
 
 An entity that interrupts itself (`workload`) then says that it is still there. If a kill comes between the two, the
-next process finds the interruption in the inbox, and the entity ends without saying so. So turns with only this text
-are left out of the story, and so is the summary of an interrupted episode, which counts its turns.
+next process finds the interruption in the inbox, and the entity ends without that remark. So the story leaves out turns
+with only this text, and the summary of an interrupted episode, which counts its turns.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Seen", "Story", "Tale", "compared", "look", "story_of"]
 
 UNKNOWN = "outcome unknown"
 ONCE = ("Header", "IntentGiven", "Utterance", "GateStarted", "GateFinished", "Committed", "ChildStarted")
-"""Records of which a log never has two of the same mark."""
+"""Records of which a log never contains two with the same mark."""
 WORDS = "Utterance"
 HALTED = "interrupted"
 
 
 _MOVING = frozenset(one.id for one in MOVING)
-"""Versions of one cantrip: which of them makes a turn depends on the kills."""
+"""Versions of one cantrip; the kills decide which of them makes a turn."""
 
 
 class Tale(NamedTuple):
@@ -47,7 +47,7 @@ class Tale(NamedTuple):
     """The origin of the entity and its intents; its folds; its ends; its usage."""
     turns: tuple[bytes, ...]
     still: int
-    """How many turns the story leaves out."""
+    """The number of turns that the story leaves out."""
 
 
 class Story(NamedTuple):
@@ -62,7 +62,7 @@ class Seen(NamedTuple):
 
     at: int
     marks: Mapping[str, Sequence[Sequence[str]]]
-    """By entity, in order."""
+    """The marks of the records by entity, in order."""
     said: frozenset[str]
     """The payments whose answers are recorded."""
 
@@ -217,13 +217,13 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
                     wrong.append(f"turn {number} of {label} is {turn.decode()}, not {other.decode()}")
         if len(told.turns) != len(wanted.turns):
             wrong.append(f"{label} has {len(told.turns)} turns, not {len(wanted.turns)}")
-        if told.began != wanted.began and not unknown[label]:  # a summary counts the gates that failed
+        if told.began != wanted.began and not unknown[label]:  # a summary counts the failed gates
             wrong.append(f"{label} is {told.began.decode()}, not {wanted.began.decode()}")
     for key, seen in story.shown.items():
         who = _whose(key, tales)
         known = who in others and tales[who].still == others[who].still and not unknown[who]
         if known and not unknown.get(who.partition("+")[0]) and seen != expected.shown.get(key, frozenset()):
-            wrong.append(f"{key} was shown something else than in an undisturbed run")
+            wrong.append(f"{key} saw another context than in an undisturbed run")
     return wrong, sum(unknown.values())
 
 

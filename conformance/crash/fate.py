@@ -47,4 +47,4 @@ class Fate:
 def die() -> None:
     """End this process as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
-    threading.Event().wait()  # other threads may run on for an instant, this one never
+    threading.Event().wait()  # other threads may run for another instant, this one never

@@ -77,7 +77,7 @@ def faults(step: int = 1, server: str | None = None) -> Iterator[Fault]:
 def suffer(fault: Fault, expected: Story, server: str | None = None) -> HistoryResult:
     """Run a workload with a fault, in a separate process, and compare."""
     began = time.perf_counter()
-    told = HistoryResult(History(fault.store, fault.durability, (), str(fault)))
+    result = HistoryResult(History(fault.store, fault.durability, (), str(fault)))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of(fault.store, fault.durability, folder, server)
     life = Life(0, url, folder / "ledger", SMALL)
@@ -91,25 +91,25 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> HistoryR
         ledger = lines(folder / "ledger")
         if hangs or process.exitcode:
             said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-            told.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
+            result.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
         else:
-            told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
+            result.wrong, result.unknown = compared(url, ledger, (), expected, troubled=True)
         refused = [line.data["came"] for line in ledger if line.what == "refused"]
-        told.refused = len(refused)
-        told.wrong += [f"an error that says nothing: {text}" for text in refused if len(text) < 20]
-        told.wrong += [
+        result.refused = len(refused)
+        result.wrong += [f"an error that says nothing: {text}" for text in refused if len(text) < 20]
+        result.wrong += [
             f"refused after it was mended: {line.key}" for line in ledger if line.life and line.what == "refused"
         ]
     finally:
         remove(url, folder)
-    told.seconds = time.perf_counter() - began
-    return told
+    result.seconds = time.perf_counter() - began
+    return result
 
 
 def _live(life: Life, *, fault: Fault, server: str | None) -> None:
     world.ledger = ledger = Ledger(life.ledger, 0, Fate())
     weather = _Weather(fault, server, life.url)
-    watch(ledger, Fate(), weather.over)
+    watch(ledger, Fate(), weather.install)
     anyio.run(_both_times, life, ledger, weather)
 
 
@@ -131,7 +131,7 @@ async def _both_times(life: Life, ledger: Ledger, weather: _Weather) -> None:
 
 
 class _Weather:
-    """The present failure of the disk."""
+    """The current failure of the disk."""
 
     def __init__(self, fault: Fault, server: str | None, url: str) -> None:
         self.fault = fault
@@ -140,13 +140,13 @@ class _Weather:
         self.server = server
         self.url = url
 
-    def over(self, store: Any) -> None:
+    def install(self, store: Any) -> None:
         """Install the failure in a store."""
         kind = self.fault.kind
         if kind == "size":
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.fault.at << 10, resource.RLIM_INFINITY))
         elif kind == "lost":
-            self._losing(store)
+            self._lose_connections(store)
         else:
             parts: dict[str, dict[str, Any]] = {
                 "sync": {"sync": self._sync},
@@ -184,7 +184,7 @@ class _Weather:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         os.fsync(fd)
 
-    def _losing(self, store: Any) -> None:
+    def _lose_connections(self, store: Any) -> None:
         append = store.append
 
         def losing(records: Any, *leases: Any, **mail: Any) -> None:

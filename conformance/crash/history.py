@@ -50,7 +50,8 @@ PATIENCE = 60.0
 """Seconds after which a life counts as hanging."""
 
 UNSENT: tuple[Root, ...] = tuple(Root(root.cantrip, root.intent) for root in SMALL if not root.sends)
-"""Entities cast at once: all of them, so that a thawed process has no entity left to make again (`rivals`)."""
+"""Entities that are cast concurrently: all of them, so that a thawed process has no entity left to make again
+(`rivals`)."""
 WORKLOADS: dict[str, tuple[Root, ...]] = {
     "tiny": TINY,
     "small": SMALL,
@@ -70,7 +71,7 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Kill:
-    """The end of a life: at a point that the process counts to, or after so many seconds."""
+    """The end of a life: at a point that the process counts to, or after this many seconds."""
 
     point: int | None = None
     seconds: float = 0.0
@@ -80,13 +81,13 @@ class Kill:
 
     @classmethod
     def of(cls, text: str) -> Kill:
-        """The other way round."""
+        """Parse the text form of a kill."""
         return cls(seconds=float(text[1:])) if text.startswith("~") else cls(int(text))
 
 
 @dataclass(frozen=True)
 class History:
-    """Which loom, and how its lives end."""
+    """The loom of a history, and the ends of its lives."""
 
     store: str
     durability: str
@@ -98,7 +99,7 @@ class History:
 
     @classmethod
     def of(cls, text: str) -> History:
-        """The other way round. Raises ValueError."""
+        """Parse the text form of a history. Raises ValueError."""
         where, *kills = text.split()
         store, durability, workload = where.split("/")
         return cls(store, durability, tuple(map(Kill.of, kills)), workload)
@@ -115,18 +116,18 @@ class HistoryResult:
     from_outside: int = 0
     """Lives that were killed by another process."""
     in_recovery: int = 0
-    """Those of both that were not the first."""
+    """The number of both kinds that were not the first life."""
     unknown: int = 0
     """Outcomes that stay unknown."""
     refused: int = 0
-    """How often the workload got an error because a record could not be written, or another process runs the entity."""
+    """How often the workload got an error because a record could not be written, or another process ran the entity."""
     points: int = 0
-    """Of the last life, which saw the end."""
+    """The content at the end of the last life."""
     seconds: float = 0.0
 
     @property
     def kills(self) -> int:
-        """How many lives were ended by force."""
+        """The number of lives that were killed."""
         return self.at_points + self.from_outside
 
 
@@ -153,7 +154,7 @@ def live_through(
 
 
 def undisturbed(workload: str, folder: Path) -> str:
-    """The URL of a loom of an undisturbed run."""
+    """Return the URL of a loom of an undisturbed run."""
     url = url_of("jsonl", "process", folder, None)
     result = HistoryResult(History("jsonl", "process", (), workload))
     _, ended = _lives(result.history, url, folder, result)
@@ -163,7 +164,7 @@ def undisturbed(workload: str, folder: Path) -> str:
 
 
 def _lives(history: History, url: str, folder: Path, result: HistoryResult) -> tuple[list[Seen], bool]:
-    """Run the lives one after the other, and read the loom after every other kill: reading recovers the loom, too."""
+    """Run the lives one after the other, and read the loom after every second kill: reading recovers the loom, too."""
     looks: list[Seen] = []
     chance = random.Random(str(history))
     for number, kill in enumerate([*history.kills, None]):
@@ -189,7 +190,7 @@ def _lives(history: History, url: str, folder: Path, result: HistoryResult) -> t
         result.in_recovery += number > 0
         if chance.random() < 0.5:
             written = lines(folder / "ledger")
-            if any(line.what == "acked" for line in written):  # before that there may be no loom to look at
+            if any(line.what == "acked" for line in written):  # before that the loom may not exist yet
                 looks.append(look(url, written))
     raise AssertionError("the last life of a history is not killed")
 

@@ -6,14 +6,14 @@ line, if the line crosses a page; that event does not count, and the next life b
 from the loom, so the two can be compared.
 
     paid    a crystal was asked and is about to answer; `key` is the entity's label and the step, `heard` the hints in
-            its context, `sees` a digest of all else there
+            its context, `sees` a digest of the rest of it
     held    a crystal was asked, and had its entity's episode interrupted
-    begin   a gate is about to have its effect; `key` is in its arguments, and each is asked for once
+    begin   a gate is about to have its effect; `key` is in its arguments, and each is requested once
     done    the gate had its effect
     acked   an append to the loom returned; `marks` are its records
     ended   the workload received an episode; `key` is the label of its intent, `came` its outcome
     refused the loom could not record, or another process runs the entity: `came` is the error of the workload
-    closed  everything has ended, after so many `points`
+    closed  everything has ended, after this many `points`
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Ledger:
-    """The writing end. A line of a payment or an effect is a point at which the process may be fated to die."""
+    """The writing end. Writing a payment or an effect is a point at which the process may be fated to die."""
 
     def __init__(self, path: Path, life: int, fate: Fate, *, sync: bool = False) -> None:
         self.path = path
@@ -52,9 +52,9 @@ class Ledger:
         self._fate = fate
         self._sync = sync
 
-    def write(self, what: str, key: str = "", **told: Any) -> None:
-        """Write one line, and die if it is time."""
-        self._append({"life": self.life, "what": what, "key": key, **told})
+    def write(self, what: str, key: str = "", **fields: Any) -> None:
+        """Write one line, and die if this is the fated point."""
+        self._append({"life": self.life, "what": what, "key": key, **fields})
         self._fate.meet()
 
     def acked(self, records: Any) -> None:
@@ -68,7 +68,7 @@ class Ledger:
 
 
 def lines(path: Path) -> list[Line]:
-    """All whole lines so far."""
+    """Return all whole lines so far."""
     if not path.exists():
         return []
     # only a whole line ends in "}": it is an object of strings, numbers and lists
@@ -78,12 +78,12 @@ def lines(path: Path) -> list[Line]:
 
 
 def of_kind(kind: str, records: Iterable[Any]) -> list[Any]:
-    """The records of one kind. Their classes are not public; their names, which the loom's files have too, are."""
+    """Return the records of one kind. Their classes are not public, but their names are, as in the loom's files."""
     return of_kinds((kind,), records)
 
 
 def of_kinds(kinds: Collection[str], records: Iterable[Any]) -> list[Any]:
-    """The records of some kinds, in their order."""
+    """Return the records of some kinds, in their order."""
     return [record for record in records if type(record).__name__ in kinds]
 
 

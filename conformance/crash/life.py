@@ -1,7 +1,7 @@
 """A life: one process that works towards the end of the workload, from where the last life stopped.
 
-The loom alone decides what a life does next. It resumes each entity in the loom, and casts each one that is missing. It
-sends each intent that is not recorded, perhaps again: no caller has received its outcome. So a life behaves like a
+The loom alone decides the next step of a life. It resumes each entity in the loom, and casts each one that is missing.
+It sends each intent that is not recorded, perhaps again: no caller has received its outcome. So a life behaves like a
 user's program that is restarted after a crash. Half of the lives let `Runtime.open` resume interrupted entities; the
 other half resume each entity themselves.
 """
@@ -61,7 +61,7 @@ async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:
 
 
 async def work(runtime: Runtime, roots: tuple[Root, ...], ledger: Ledger) -> None:
-    """Run all root entities to their ends, at once."""
+    """Run all root entities concurrently to their ends."""
     world.runtime = runtime
     world.opened.set()
     async with anyio.create_task_group() as people:
@@ -81,10 +81,10 @@ async def _root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
 
 async def _run_root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     if root.scheduled:
-        await _timed(runtime, root, ledger)
+        await _run_timed(runtime, root, ledger)
         return
     if root.sends:
-        await _lasting(runtime, root, ledger)
+        await _run_long_lived(runtime, root, ledger)
         return
     entity_id = await _cast(runtime, root, ledger)
     if root.fork_at is None:
@@ -96,18 +96,18 @@ async def _run_root(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     if known is None:
         await _record_outcome(ledger, root.fork, lambda: runtime.fork(turn.id, intent=root.fork))
     else:
-        await _take_up(runtime, known, root.fork, ledger)
+        await _resume_entity(runtime, known, root.fork, ledger)
 
 
-async def _timed(runtime: Runtime, root: Root, ledger: Ledger) -> None:
-    """Bring about the work of a root that a timer gives work to."""
+async def _run_timed(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+    """Trigger the work of a root that a timer gives work to."""
     if root.scheduled == "cantrip":
         await wait_for_firing(
             runtime, root, ledger.path.parent, lambda intent: _find_entity(runtime, intent) is not None
         )
         await _cast(runtime, root, ledger)
         return
-    await _lasting(runtime, root._replace(sends=()), ledger)
+    await _run_long_lived(runtime, root._replace(sends=()), ledger)
     entity = runtime.entity(root.label)
     assert entity is not None
     (intent,) = root.sends
@@ -116,17 +116,17 @@ async def _timed(runtime: Runtime, root: Root, ledger: Ledger) -> None:
 
 
 async def _cast(runtime: Runtime, root: Root, ledger: Ledger) -> str:
-    """The id of an entity that has ended, with its episode in the ledger."""
+    """Return the id of an entity that has ended, with its episode in the ledger."""
     known = _find_entity(runtime, root.intent)
     if known is not None:
-        await _take_up(runtime, known, root.intent, ledger)
+        await _resume_entity(runtime, known, root.intent, ledger)
         return known
     entity = await runtime.start(root.cantrip, root.intent)
     await _record_outcome(ledger, root.intent, entity.episode)
     return entity.id
 
 
-async def _take_up(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
+async def _resume_entity(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
     try:
         entity = await runtime.resume(entity_id)
     except EntityEnded:  # ended in an earlier life, or earlier in this one
@@ -134,7 +134,7 @@ async def _take_up(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger
     await _record_outcome(ledger, intent, entity.episode)
 
 
-async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
+async def _run_long_lived(runtime: Runtime, root: Root, ledger: Ledger) -> None:
     entity = runtime.entity(root.label)
     if entity is None:
         entity = await runtime.invoke(root.cantrip, root.intent, name=root.label)
@@ -147,12 +147,12 @@ async def _lasting(runtime: Runtime, root: Root, ledger: Ledger) -> None:
         else:
             if root.cantrip is HELD:
                 await entity.steer(f"{HINT}before {intent}")
-            # A send that a kill cut short may be in the inbox, and in no record yet: the key makes it one send.
+            # A send that a kill interrupted may be in the inbox without a record yet: the key makes both one send.
             await _record_outcome(ledger, intent, partial(_send, runtime, entity, intent))
 
 
 async def _send(runtime: Runtime, entity: Entity, intent: str) -> Episode:
-    """Send an intent; where too many lives in a row died with it in the inbox, lift the quarantine first."""
+    """Send an intent; lift the quarantine first if too many lives in a row died with the intent in the inbox."""
     try:
         return await entity.send(intent, key=intent)
     except Quarantined:
@@ -161,7 +161,7 @@ async def _send(runtime: Runtime, entity: Entity, intent: str) -> Episode:
 
 
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
-    """Bring the episode of a recorded intent to its end; only the last one may still be under way."""
+    """Bring the episode of a recorded intent to its end; only the last one may still be running."""
     last = _intents(runtime, entity_id)[-1] == intent
     if last and runtime.loom.state(entity_id) in ("active", "waiting"):
         entity = await runtime.resume(entity_id, cantrip=_version(runtime, entity_id))
@@ -169,7 +169,7 @@ async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) 
 
 
 def _version(runtime: Runtime, entity_id: str) -> Cantrip | None:
-    """Return the version in force of an entity that moves, whichever version this life offers; None for others."""
+    """Return the current version of an entity that moves between versions; None for other entities."""
     now = runtime.loom.header_in_force(entity_id).cantrip_id
     return next((one for one in MOVING if one.id == now), None)
 
@@ -187,7 +187,7 @@ async def _record_outcome(ledger: Ledger, intent: str, episode: Callable[[], Any
 
 
 def _find_entity(runtime: Runtime, intent: str) -> str | None:
-    """The entity that was made for an intent. A fork's own intent is the first of its own records, too."""
+    """Return the entity that was made for an intent. A fork's own intent is the first of its own records, too."""
     found = [one for one in runtime.loom.entities() if _intents(runtime, one)[:1] == [intent]]
     return found[0] if found else None
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Outage", "outages", "survive"]
 
 ROUNDS = 20
-"""How often at most what was refused is asked for again: a server that has come back may be away once more."""
+"""The most repetitions of a refused request, because a restarted server may be killed again."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Outage:
 
 
 def outages(step: int = 1) -> Iterator[Outage]:
-    """Return an outage at every `step`-th append; the workload makes about ninety."""
+    """Yield an outage at every `step`-th append; the workload makes about ninety."""
     for n, at in enumerate(range(1, 90, step)):
         yield Outage(at, ("process", "power")[n % 2], both=n % 3 == 2)
 
@@ -71,10 +71,10 @@ def survive(outage: Outage, expected: Story, server: Server) -> HistoryResult:
     url = url_of("postgres", outage.durability, folder, server.url)
     try:
         life = Life(0, url, folder / "ledger", SMALL)
-        code = _lived(life, outage, server, folder)
+        code = _run_life(life, outage, server, folder)
         if outage.both and code == -signal.SIGKILL:
             told.at_points += 1
-            code = _lived(replace(life, number=1), None, server, folder)
+            code = _run_life(replace(life, number=1), None, server, folder)
         ledger = lines(folder / "ledger")
         told.refused = sum(line.what == "refused" for line in ledger)
         if code:
@@ -88,7 +88,7 @@ def survive(outage: Outage, expected: Story, server: Server) -> HistoryResult:
     return told
 
 
-def _lived(life: Life, outage: Outage | None, server: Server, folder: Path) -> int | None:
+def _run_life(life: Life, outage: Outage | None, server: Server, folder: Path) -> int | None:
     """Return the exit code of a life, or None if it hangs. Restart the server whenever it was killed."""
     process = FORK.Process(target=alone, args=(partial(_live, outage=outage, server=server.pid), life, folder / "log"))
     process.start()
@@ -100,17 +100,17 @@ def _lived(life: Life, outage: Outage | None, server: Server, folder: Path) -> i
     code = process.exitcode
     process.kill()
     process.join()
-    server.start()  # it may just have been killed
+    server.start()  # it may have been killed just now
     return code
 
 
 def _live(life: Life, *, outage: Outage | None, server: int) -> None:
     world.ledger = ledger = Ledger(life.ledger, life.number, Fate())
     watch(ledger, Fate(), partial(_doomed, outage=outage, server=server) if outage is not None else None)
-    anyio.run(_through, life, ledger)
+    anyio.run(_run_until_accepted, life, ledger)
 
 
-async def _through(life: Life, ledger: Ledger) -> None:
+async def _run_until_accepted(life: Life, ledger: Ledger) -> None:
     """Run the workload again until no request is refused."""
     for _ in range(ROUNDS):
         world.opened = anyio.Event()
@@ -122,11 +122,11 @@ async def _through(life: Life, ledger: Ledger) -> None:
                     if _refused(life) == before:
                         ledger.write("closed", points=0)
                         return
-                    await _answers(life.url)
+                    await _await_server(life.url)
                     ledger.life += 100  # queries whose answer could not be recorded are paid again
         except LoomError as error:
             ledger.write("refused", "open", came=str(error))
-            await _answers(life.url)
+            await _await_server(life.url)
     raise AssertionError(f"still refused after {ROUNDS} times")
 
 
@@ -134,7 +134,7 @@ def _refused(life: Life) -> int:
     return sum(line.what == "refused" for line in lines(life.ledger))
 
 
-async def _answers(url: str) -> None:
+async def _await_server(url: str) -> None:
     """Wait until the server takes connections."""
     import psycopg
 

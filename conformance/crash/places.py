@@ -20,7 +20,7 @@ DURABILITIES = ("process", "power", "none")
 def url_of(store: str, durability: str, folder: Path, server: str | None) -> str:
     """Return the URL of the loom that belongs to `folder`."""
     if store == "postgres":
-        assert server is not None  # the campaign starts one where it is wanted
+        assert server is not None  # the campaign starts a server if it needs one
         name = folder.name.replace("-", "_").lower()
         return f"{server}&schema={name}&durability={durability}&application_name={name}"
     ending = {"jsonl": "jsonl", "sqlite": "db"}[store]
@@ -43,7 +43,7 @@ def remove(url: str, folder: Path) -> None:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """The URL of a running server, up to its query's last option. Raises FileNotFoundError where none is to be had."""
+    """Yield the URL of a running server, up to its query's last option. Raises FileNotFoundError without one."""
     given = os.environ.get("CANTRIP_POSTGRES")
     if given:
         yield given if "?" in given else f"{given}?connect_timeout=10"

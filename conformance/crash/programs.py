@@ -68,7 +68,9 @@ _JAVASCRIPT = _Language(
 
 
 def _program(language: _Language, label: str, word: str, step: int) -> str:
-    goes_on = "." not in label and ("#" in label or "+" in label)  # a further intent, a fork: the variables are there
+    goes_on = "." not in label and (
+        "#" in label or "+" in label
+    )  # for a further intent or a fork the variables exist already
     lines = [language.begin] if step == 0 and not goes_on else []
     lines.append(language.step.format(step=step))
     lines += [_line(language, label, f"{step}{n}", letter) for n, letter in enumerate(word)]

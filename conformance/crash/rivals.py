@@ -40,42 +40,42 @@ SURELY = LEASE / 2
 def freeze(store: str, point: int, expected: Story, server: str | None = None) -> HistoryResult:
     """Freeze a process at a point, have another one take over, thaw it, and compare."""
     began = time.perf_counter()
-    told = HistoryResult(History(store, "process", (Kill(point),), "frozen"))
+    result = HistoryResult(History(store, "process", (Kill(point),), "frozen"))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of(store, "process", folder, server)
     first = Life(0, url, folder / "ledger", UNSENT, dies_at=point, freezes=True)
     second = Life(1, url, folder / "ledger", UNSENT, recover="resume")
-    frozen = _started(first, folder)
+    frozen = _start_life(first, folder)
     try:
-        if _stops(frozen.pid):
-            told.wrong += _problems_while_frozen(second, folder, store, told)
+        if _await_freeze(frozen.pid):
+            result.wrong += _problems_while_frozen(second, folder, store, result)
             os.kill(frozen.pid, signal.SIGCONT)
         frozen.join(PATIENCE)
-        told.wrong += _problems_of(frozen, folder)
+        result.wrong += _problems_of(frozen, folder)
         ledger = lines(folder / "ledger")
-        told.refused += sum(line.what == "refused" for line in ledger)
-        wrong, told.unknown = compared(url, [line for line in ledger if _counts(line)], (), expected, troubled=True)
-        told.wrong += wrong
+        result.refused += sum(line.what == "refused" for line in ledger)
+        wrong, result.unknown = compared(url, [line for line in ledger if _counts(line)], (), expected, troubled=True)
+        result.wrong += wrong
     finally:
         frozen.kill()
         remove(url, folder)
-    told.seconds = time.perf_counter() - began
-    return told
+    result.seconds = time.perf_counter() - began
+    return result
 
 
-def _problems_while_frozen(second: Life, folder: Path, store: str, told: HistoryResult) -> list[str]:
+def _problems_while_frozen(second: Life, folder: Path, store: str, result: HistoryResult) -> list[str]:
     """Return the problems while the first process is frozen."""
     if store == "jsonl":
         try:
             anyio.run(_opened, second.url)
         except LoomError:
-            told.refused += 1
+            result.refused += 1
             return []
         return ["two processes have opened one JSONL loom for writing"]
     if store == "sqlite":
         time.sleep(LEASE)
     since = time.perf_counter()
-    early = _started(replace(second, number=2, roots=UNSENT[:1], recover="list"), folder)
+    early = _start_life(replace(second, number=2, roots=UNSENT[:1], recover="list"), folder)
     early.join(PATIENCE)
     wrong = _problems_of(early, folder)
     took = time.perf_counter() - since
@@ -85,7 +85,7 @@ def _problems_while_frozen(second: Life, folder: Path, store: str, told: History
     if store == "sqlite":
         return wrong
     time.sleep(max(0.0, LEASE - took))
-    late = _started(second, folder)
+    late = _start_life(second, folder)
     late.join(PATIENCE)
     return wrong + _problems_of(late, folder)
 
@@ -100,20 +100,20 @@ def _counts(line: Line) -> bool:
     return line.what not in {"paid", "ended"}
 
 
-def _started(life: Life, folder: Path) -> Any:
-    process = FORK.Process(target=alone, args=(_briefly, life, folder / "log"))
+def _start_life(life: Life, folder: Path) -> Any:
+    process = FORK.Process(target=alone, args=(_run_with_short_leases, life, folder / "log"))
     process.start()
     return process
 
 
-def _briefly(life: Life) -> None:
+def _run_with_short_leases(life: Life) -> None:
     """Run a life with short leases."""
     loom: Any = import_module("cantrip_actors.runtime.loom_writer")  # no user should set this; see `borders`
     loom.LEASE = LEASE
     live(life)
 
 
-def _stops(pid: int) -> bool:
+def _await_freeze(pid: int) -> bool:
     """Wait until a process is frozen; return False if it ended first."""
     changed = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return changed is not None and changed.si_code == os.CLD_STOPPED

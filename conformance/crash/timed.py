@@ -1,8 +1,8 @@
-"""What waits for a time: schedules for an entity and for casts, and an entity that wakes itself.
+"""Entities that wait for a time: schedules for an entity and for casts, and an entity that wakes itself.
 
 A schedule fires once, a moment after it was made. A life finds out from the loom whether that has happened: it makes
-the schedule again only if the loom has neither the schedule nor its firing. The time of the firing is in a file beside
-the ledger, because its key is made of it.
+the schedule again only if the loom has neither the schedule nor its firing. The time of the firing is in a file next to
+the ledger, because its key is derived from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOON = 0.15
 """Seconds until a schedule fires."""
 
 LOOK = 0.01
-"""Seconds between two looks into the loom."""
+"""Seconds between two reads of the loom."""
 
 TIMER = Cantrip(scripted(answer, record=False), circle=Circle([*CIRCLE, "wake_me"], WARDS), name="timer")
 
@@ -35,7 +35,7 @@ TIMED = (
 
 
 async def wait_for_firing(runtime: Runtime, root: Root, folder: Path, is_there: Callable[[str], bool]) -> None:
-    """Wait until the intent of a firing is recorded; make its schedule, unless it is there or has fired."""
+    """Wait until the intent of a firing is recorded; make its schedule, unless it exists or has fired."""
     intent = root.intent if root.scheduled == "cantrip" else root.sends[0]
     while not is_there(intent):
         if root.scheduled != "wakes" and not _has_fired(runtime, root, folder):

@@ -69,7 +69,7 @@ STILL = " still"
 
 
 class World:
-    """The place of effects: the ledger of the present life, and its runtime once that is open."""
+    """The target of all effects: the ledger of the current life, and its runtime once that is open."""
 
     ledger: Ledger
     runtime: Runtime
@@ -84,9 +84,9 @@ class World:
         (found,) = [one for one, given in begun.items() if given is not None and label_of(given.intent) == first]
         return await self.runtime.resume(found)
 
-    def note(self, what: str, key: str, **told: Any) -> None:
+    def note(self, what: str, key: str, **fields: Any) -> None:
         """Write an event to the ledger."""
-        self.ledger.write(what, key, **told)
+        self.ledger.write(what, key, **fields)
 
     def pay(self, label: str, step: int, messages: Sequence[Message]) -> None:
         """Write a payment: the hints in the entity's context, and a digest of the rest."""
@@ -104,7 +104,7 @@ world = World()
 
 
 def label_of(intent: str) -> str:
-    """The label in an intent."""
+    """Return the label in an intent."""
     return intent.partition(":")[0]
 
 
@@ -134,7 +134,7 @@ def mark(what: str) -> str:
 
 @gate(idempotent=True)
 async def probe(what: str) -> str:
-    """Look at the world."""
+    """Read the world."""
     world.note("begin", f"?{what}")
     await anyio.lowlevel.checkpoint()
     return f"saw {what}"
@@ -142,14 +142,14 @@ async def probe(what: str) -> str:
 
 @gate(idempotent=True, ephemeral=True, visible_for=1)
 async def glance(what: str) -> str:
-    """Look at the world, and forget it."""
+    """Read the world; the result fades from the context."""
     world.note("begin", f"?{what}")
     return f"saw {what}"
 
 
 @gate(idempotent=True)
 async def hint(what: str) -> str:
-    """Be given a hint from outside."""
+    """Receive a hint from outside."""
     entity = await world.reach(what.partition("/")[0])
     await entity.steer(f"{HINT}{what}")
     return f"hinted {what}"
@@ -180,7 +180,9 @@ async def answer_held(context: Invocation) -> Mapping[str, Any]:
     label, word, _ = where(context.messages)
     if word != "i":
         said = answer(context)
-        for call in said.get("tool_calls", ()):  # by number they would depend on how often it had to be interrupted
+        for call in said.get(
+            "tool_calls", ()
+        ):  # numbered ids would depend on how often the entity had to be interrupted
             call["id"] = "/".join(map(str, (label, *call["args"].values())))
         return said
     await (await world.reach(label)).interrupt()
@@ -219,17 +221,17 @@ def _call(label: str, at: str, letter: str) -> dict[str, Any] | None:
 
 
 def pair(label: str, at: str) -> list[str]:
-    """The intents of two children."""
+    """Return the intents of two children."""
     return [f"{label}.{at}a: e p", f"{label}.{at}b: pe"]
 
 
 def parent(label: str, at: str) -> str:
-    """The intent of a child that has children."""
+    """Return the intent of a child that has children."""
     return f"{label}.{at}c: eb p"
 
 
 def asking_child(label: str, at: str) -> str:
-    """The intent of a child that asks a person."""
+    """Return the intent of a child that asks a person."""
     return f"{label}.{at}k: aq p"
 
 
@@ -256,11 +258,11 @@ MOVING = tuple(
     Cantrip(scripted(answer, record=False), circle=Circle(CIRCLE, [*WARDS, max_gate_calls(n)]), name="mover")
     for n in (90, 91)
 )
-"""Two versions of one cantrip, which processes offer by turns: an entity moves after each kill."""
+"""Two versions of one cantrip, which processes offer in turn: an entity moves after each kill."""
 
 
 class Root(NamedTuple):
-    """One entity that the workload asks for. With `sends` it lasts; a fork is made from its turn `fork_at` (from 1)."""
+    """One entity of the workload. With `sends` it is long-lived; a fork is made from its turn `fork_at` (from 1)."""
 
     cantrip: Cantrip
     intent: str
@@ -268,7 +270,7 @@ class Root(NamedTuple):
     fork_at: int | None = None
     fork: str = ""
     scheduled: str = ""
-    """What makes it work (`timed`): a schedule for this "entity", one for a "cantrip", or its own call of wake_me."""
+    """The trigger of its work (`timed`): a schedule for this "entity", one for a "cantrip", or its call of wake_me."""
 
     @property
     def label(self) -> str:

@@ -1,8 +1,8 @@
-"""Fuzzing: hostile bytes for every parser that reads what an entity, a provider or a stranger wrote (X-41).
+"""Fuzzing: hostile bytes for every parser that reads text of an entity, a provider or a stranger (X-41).
 
-A target is a check and a folder of seeds. The check gets seeds with random edits and raises where a promise is broken:
-only the documented errors are raised, and what is accepted is sound. The edits follow from a number, so a run with that
-number begins the same everywhere; what fails is shrunk to few edits.
+A target is a check and a folder of seeds. The check gets seeds with random edits and raises if a promise is broken:
+only the documented errors may be raised, and accepted input must be sound. The edits are derived from a number, so a
+run with that number begins the same everywhere; a failing input is shrunk to few edits.
 
 - `edits.py`: how a seed is edited
 - `campaign.py`: one target, for some seconds
@@ -10,6 +10,6 @@ number begins the same everywhere; what fails is shrunk to few edits.
 - `targets.py`: the table of them
 - `command.py`: `python -m conformance fuzz`
 
-An input that failed is written to a folder. Once its cause is mended, put it among the seeds of its target: all seeds
-run before any edit.
+A failing input is written to a folder. Once its cause is fixed, put it among the seeds of its target: all seeds run
+before any edit.
 """

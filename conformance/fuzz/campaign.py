@@ -1,4 +1,4 @@
-"""One target for some seconds: its seeds as they are, then edits of them, until an input fails."""
+"""Fuzz one target for some seconds: its seeds unchanged, then edits of them, until an input fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from conformance.fuzz.edits import Input, draw, shrink
 __all__ = ["Check", "Finding", "Outcome", "Target", "TooSlow", "fuzz"]
 
 SLOW: Final = 5.0
-"""Seconds of processor that one input may take in this process."""
+"""CPU seconds that one input may take in this process."""
 
 Check = Callable[[bytes], object]
-"""Raises where a promise is broken."""
+"""A function that raises if a promise is broken."""
 
 
 class TooSlow(AssertionError):
@@ -29,7 +29,7 @@ class TooSlow(AssertionError):
 
 @dataclass(frozen=True)
 class Target:
-    """A parser under attack: `open` returns its check, `seeds` its inputs, `words` what its format is made of."""
+    """A parser under attack: `open` returns its check, `seeds` its inputs, `words` the words of its format."""
 
     name: str
     attacks: str
@@ -40,13 +40,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that broke a promise, and how."""
+    """An input that broke a promise, and its error."""
 
     data: bytes
     error: Exception
 
     def keep(self, folder: Path) -> Path:
-        """Write the input into a folder, under a name that follows from its content; return the file."""
+        """Write the input into a folder, under a name derived from its content; return the file."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / hashlib.sha256(self.data).hexdigest()[:16]
         file.write_bytes(self.data)
@@ -55,14 +55,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many inputs were tried, and the first that failed, shrunk."""
+    """How many inputs were tried, and the first failing one, shrunk."""
 
     tried: int
     finding: Finding | None
 
 
 def fuzz(target: Target, *, seconds: float = math.inf, inputs: float = math.inf, seed: int = 0) -> Outcome:
-    """Return what came of a target, after so many seconds or inputs, or at its first failure.
+    """Fuzz a target for this many seconds or inputs, or until its first failure; return the result.
 
     The same `seed` gives the same inputs in the same order.
     """
@@ -75,18 +75,18 @@ def fuzz(target: Target, *, seconds: float = math.inf, inputs: float = math.inf,
             tried += 1
             error = failure(check, one.data)
             if error is not None:
-                return Outcome(tried, _shrunk(check, one, error))
+                return Outcome(tried, _shrink_finding(check, one, error))
     return Outcome(tried, None)
 
 
-def _shrunk(check: Check, found: Input, error: Exception) -> Finding:
-    """Return the finding with fewer edits; an input whose error is another one is another finding."""
+def _shrink_finding(check: Check, found: Input, error: Exception) -> Finding:
+    """Return the finding with fewer edits; an input with another error is another finding."""
     data = shrink(found, lambda data: type(failure(check, data)) is type(error)).data
     return Finding(data, failure(check, data) or error)
 
 
 def failure(check: Check, data: bytes) -> Exception | None:
-    """Return what a check raises, or None; TooSlow where it takes too long."""
+    """Return the error of a check, or None; TooSlow if it takes too long."""
     began = time.thread_time()
     try:
         check(data)

@@ -1,4 +1,4 @@
-"""`python -m conformance fuzz`: every target for its share of some minutes; the exit code says whether one failed."""
+"""`python -m conformance fuzz`: run every target for its share of some minutes; the exit code tells of failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.fuzz.targets import TARGETS
 __all__ = ["main"]
 
 HANGS: Final = 120
-"""Seconds past its time after which a target is taken to hang: the process ends, and prints where it stands."""
+"""Seconds past its time after which a target counts as hanging: the process ends, and prints its stack."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,5 +48,5 @@ def main(argv: list[str]) -> int:
     faulthandler.cancel_dump_traceback_later()
     print(f"{len(chosen) - failed} passed, {failed} failed")
     if failed:
-        print("Mend the cause, put the input among the seeds (conformance/fuzz/seeds) and add a test.", file=sys.stderr)
+        print("Fix the cause, put the input among the seeds (conformance/fuzz/seeds) and add a test.", file=sys.stderr)
     return int(failed > 0)

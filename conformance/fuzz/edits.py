@@ -1,4 +1,4 @@
-"""How a seed is edited: spans of it are replaced by nothing, by words of its format, by random bytes, by other spans.
+"""Edits of a seed: spans of it are replaced by nothing, by words of its format, by random bytes, by other spans.
 
 These edits are drawn from `random.Random`, not from Hypothesis: Hypothesis takes a millisecond for each input, and most
 checks take a hundredth of that.
@@ -42,7 +42,7 @@ AWKWARD_SHAPES: Final = (
 LENGTHS: Final = (0, 0, 1, 1, 2, 4, 8, 32, 256, 1 << 20)
 TIMES: Final = (1, 1, 1, 1, 1, 2, 100)
 MOST: Final = 6
-"""Edits of one input."""
+"""The most edits of one input."""
 
 
 class Edit(NamedTuple):
@@ -55,7 +55,7 @@ class Edit(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A seed and what is done to it."""
+    """A seed and its edits."""
 
     seed: bytes
     edits: tuple[Edit, ...] = ()
@@ -70,7 +70,7 @@ class Input(NamedTuple):
 
 
 def draw(chance: Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> Input:
-    """Return an input; `words` are those of the format, and spans of other seeds are used as well."""
+    """Return an input with random edits, from the `words` of the format and from spans of other seeds."""
     seed = chance.choice(seeds)
     edits = []
     for _ in range(chance.randint(1, MOST)):
@@ -94,7 +94,7 @@ def _put(chance: Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> byte
 
 
 def shrink(found: Input, fails: Callable[[bytes], bool]) -> Input:
-    """Return an input that fails with as few and as small edits as single steps lead to."""
+    """Return a failing input with as few and as small edits as single steps can reach."""
     again = True
     while again:
         again = False

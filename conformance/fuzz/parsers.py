@@ -16,11 +16,18 @@ from cantrip_actors.recipes import InvalidRecipe, load_recipe
 from cantrip_actors.records.codec import decode, encode
 from conformance.fuzz.campaign import Check
 
-__all__ = ["check_contract_markdown", "check_contract_yaml", "check_record", "framed", "open_recipes", "open_stream"]
+__all__ = [
+    "check_contract_markdown",
+    "check_contract_yaml",
+    "check_record",
+    "frame_recordings",
+    "open_recipes",
+    "open_stream",
+]
 
 
 def check_record(line: bytes) -> None:
-    """A line is a record or raises LoomError; a record is written as one line, which stays the same from then on."""
+    """Check that a line is a record or raises LoomError, and that a record is written as one stable line."""
     try:
         record = decode(line)
     except LoomError:
@@ -34,17 +41,14 @@ def check_record(line: bytes) -> None:
 # ------------------------------------------------------------------------------------------------- providers' streams
 
 
-def framed(folder: Path) -> Sequence[bytes]:
-    """Return the recordings of a folder as they came over the network."""
+def frame_recordings(folder: Path) -> Sequence[bytes]:
+    """Return a folder's recordings in the form in which they came over the network."""
     return [one.framed() for file in sorted(folder.iterdir()) for one in recordings(file, folder.name)]
 
 
 @contextmanager
 def open_stream(family: str) -> Iterator[Check]:
-    """Yield a check of a family: bytes become a valid sequence of events, however they are cut.
-
-    A stream says nothing that depends on where the network cut it.
-    """
+    """Yield a check of a family: bytes become a valid sequence of events, wherever the network cuts them."""
     recording = Recording(family, (b"{}",))
 
     def check(data: bytes) -> None:
@@ -53,14 +57,14 @@ def open_stream(family: str) -> Iterator[Check]:
         assert not problems, f"invalid events: {problems[:3]}"
         size = 1 + len(data) % 61
         parts = recording.play([data[at : at + size] for at in range(0, len(data), size)])
-        assert _said(parts) == _said(whole), (
-            f"cut into pieces of {size} bytes it says {_said(parts)}, not {_said(whole)}"
+        assert _content_of(parts) == _content_of(whole), (
+            f"cut into pieces of {size} bytes it says {_content_of(parts)}, not {_content_of(whole)}"
         )
 
     yield check
 
 
-def _said(outcome: Outcome) -> tuple[object, ...]:
+def _content_of(outcome: Outcome) -> tuple[object, ...]:
     response, error = outcome.response, outcome.error
     calls = None if response is None else [(call.gate, call.args, call.raw) for call in response.tool_calls]
     return None if response is None else response.content, calls, None if error is None else type(error)
@@ -70,13 +74,13 @@ def _said(outcome: Outcome) -> tuple[object, ...]:
 
 
 def check_contract_markdown(data: bytes) -> None:
-    """Any text is a contract, or has mistakes on lines that it has."""
+    """Check that any text is a contract, or has mistakes on existing lines."""
     text = data.decode(errors="replace")
     _check_contract(from_markdown(text), text)
 
 
 def check_contract_yaml(data: bytes) -> None:
-    """The same for YAML."""
+    """Check the same for YAML."""
     text = data.decode(errors="replace")
     _check_contract(from_yaml(text), text)
 
@@ -84,18 +88,18 @@ def check_contract_yaml(data: bytes) -> None:
 def _check_contract(found: object, text: str) -> None:
     if isinstance(found, Contract):
         again = draft(found.as_json())
-        assert isinstance(again, Contract), f"a contract that is none when it is read again: {again}"
+        assert isinstance(again, Contract), f"a contract that does not parse when it is read again: {again}"
         assert again.hash == found.hash, "a contract that has another hash when it is read again"
         return
     assert isinstance(found, tuple), "neither a contract nor mistakes"
-    assert found, "no contract, and no mistake"
+    assert found, "neither a contract nor a mistake"
     for mistake in found:
         assert mistake.line is None or 1 <= mistake.line <= len(text.splitlines()) + 1, f"no such line: {mistake}"
 
 
 @contextmanager
 def open_recipes(suffix: str) -> Iterator[Check]:
-    """Yield a check: a recipe is a cantrip or raises InvalidRecipe with all mistakes."""
+    """Yield a check that a recipe is a cantrip or raises InvalidRecipe with all mistakes."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", LethalTrifecta)
         file = Path(folder, f"recipe{suffix}")

@@ -1,4 +1,4 @@
-"""Targets inside the mediums: snapshots that are loaded, and what a program or a worker says to its host."""
+"""Targets inside the mediums: loaded snapshots, and the messages of a program or a worker to its host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unittest import mock
 
 import orjson
 
-from cantrip_actors.circle.javascript.values import arguments, ended
+from cantrip_actors.circle.javascript.values import arguments, parse_report
 from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
@@ -45,7 +45,7 @@ __all__ = [
 GATES: Final = (echo.definition,)
 LIMITS: Final = Limits(seconds=1)
 STEPS: Final = 200
-"""More than the gate calls of a turn."""
+"""A limit above the number of gate calls of any turn."""
 
 
 def has_shell() -> bool:
@@ -65,14 +65,15 @@ PROGRAMS: Final = {
     "shell": "n=41; texts=(milk eggs); f() { echo $n; }; mkdir d; echo milk > d/a; ln -s d/a link",
 }
 SUSPENDED: Final = b"SUSPENDED\n"
-"""Before an image of a suspended program."""
+"""The prefix of a snapshot of a suspended program."""
 
 PAGES: Final = b"PAGES\n"
-"""Before a snapshot of JavaScript whose pages are not compressed yet: an edit of compressed ones is always noticed."""
+"""The prefix of a snapshot of JavaScript whose pages are not compressed yet: edits of compressed ones are always
+noticed."""
 
 
 def snapshots(language: str) -> Sequence[bytes]:
-    """Return snapshots of this version of an engine: one of another version is refused by its first line."""
+    """Return snapshots of the current engine version: one of another version is refused by its first line."""
     sandbox = _medium(language).open(GATES, LIMITS)
     try:
         sandbox.begin(PROGRAMS[language])
@@ -96,7 +97,7 @@ def _medium(language: str) -> Any:
 
 @contextmanager
 def open_snapshots(language: str) -> Iterator[Check]:
-    """Yield a check: a snapshot is loaded or raises ValueError, and either way the sandbox works on."""
+    """Yield a check: a snapshot is loaded or raises ValueError, and either way the sandbox remains usable."""
     made = _medium(language)
     program = "1" if language != "shell" else "echo 1"
 
@@ -114,7 +115,7 @@ def open_snapshots(language: str) -> Iterator[Check]:
                 _expect_step(sandbox.begin(program))
                 return
             step = sandbox.begin(program)
-            assert isinstance(step, Finished), f"a sandbox that refused a snapshot is of no use any more: {step}"
+            assert isinstance(step, Finished), f"a sandbox is unusable after it refused a snapshot: {step}"
         finally:
             sandbox.close()
 
@@ -151,7 +152,7 @@ class _WorkerHere:
 
 @contextmanager
 def python_worker_here(interpreter: Path) -> Iterator[None]:
-    """Compute the steps of Python programs in this process meanwhile, with another program as the interpreter."""
+    """Compute the steps of Python programs in this process, with another program as the interpreter."""
     with (
         Steps(interpreter, BytesIO(), deadline=5) as steps,
         mock.patch.object(python_medium, "borrow", return_value=nullcontext(_WorkerHere(steps))),
@@ -161,7 +162,7 @@ def python_worker_here(interpreter: Path) -> Iterator[None]:
 
 @contextmanager
 def open_python_worker() -> Iterator[Check]:
-    """Yield a check: whatever an interpreter of Python programs answers, the step ends, and the sandbox works on."""
+    """Yield a check: whatever an interpreter of Python programs answers, the step ends, and the sandbox works."""
     with tempfile.TemporaryDirectory() as folder:
         said, script = Path(folder, "said"), Path(folder, "worker")
         script.write_text(f"#!/bin/sh\nexec cat '{said}'\n", encoding="utf-8")
@@ -182,17 +183,17 @@ def open_python_worker() -> Iterator[Check]:
 
 
 def check_javascript_texts(data: bytes) -> None:
-    """A guest's texts, the arguments of a call and the report of an end, become data or the documented errors."""
+    """Check that a guest's texts, a call's arguments and an end's report become data or the documented errors."""
     with suppress(ValueError):
         assert isinstance(arguments("echo", data), dict)
     with suppress(LimitExceeded):
-        _expect_step(ended(data, "echo('a')", ["echo"], scarce=True))
+        _expect_step(parse_report(data, "echo('a')", ["echo"], scarce=True))
 
 
 @contextmanager
 def open_shell_protocol() -> Iterator[Check]:
-    """Yield a check: whatever a program writes into the pipes of its shell, its turns end, and others can follow."""
-    sandbox = Shell().open(GATES, Limits(seconds=0.3))  # a record that was forged in half is waited for until then
+    """Yield a check: whatever a program writes into its shell's pipes, its turns end, and later ones work."""
+    sandbox = Shell().open(GATES, Limits(seconds=0.3))  # half of a forged record is waited for until then
 
     def check(data: bytes) -> None:
         escaped = "".join(f"\\{byte:03o}" for byte in data[:2000])
@@ -203,8 +204,8 @@ def open_shell_protocol() -> Iterator[Check]:
         _run(sandbox, program)
         step = _run(sandbox, "echo ok")
         if not isinstance(step, Finished) or step.output != "ok\n":
-            step = _run(sandbox, "echo ok")  # what the last program left may have cost the shell one turn
-        assert isinstance(step, Finished), f"no program ends any more: {step}"
+            step = _run(sandbox, "echo ok")  # leftovers of the last program may have cost the shell one turn
+        assert isinstance(step, Finished), f"no program ends after the input: {step}"
         assert step.output == "ok\n", f"a program prints {step.output!r} instead of ok"
 
     try:

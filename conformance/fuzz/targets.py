@@ -28,7 +28,7 @@ def _seeds(name: str) -> Callable[[], Sequence[bytes]]:
 
 
 def _stream_seeds(family: str) -> Sequence[bytes]:
-    return [*_kept(family), *parsers.framed(WIRE / family)]
+    return [*_kept(family), *parsers.frame_recordings(WIRE / family)]
 
 
 def _snapshot_seeds(language: str) -> Sequence[bytes]:

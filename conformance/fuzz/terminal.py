@@ -1,4 +1,4 @@
-"""The target that prints: nothing that an entity or a file said may move a reader's cursor or change colours."""
+"""The target that prints: no text of an entity or a file may move a reader's cursor or change colours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance.fuzz.campaign import Check
 __all__ = ["open_terminal"]
 
 ACTING: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""The categories of signs that a terminal may act upon."""
+"""The Unicode categories of characters that a terminal may act upon."""
 
 HARMLESS: Final = "\t\u200c\u200d"
 """The tab, and the joiners of scripts and of emoji."""
@@ -35,7 +35,7 @@ async def look(what: str) -> str:
 
 @contextmanager
 def open_terminal() -> Iterator[Check]:
-    """Yield a check: the text of an intent, an utterance, a call, an observation and an answer, in every view."""
+    """Yield a check with a text as intent, utterance, call, observation and answer, in every view."""
     with capture_logs(), anyio.from_thread.start_blocking_portal() as portal:
 
         def check(data: bytes) -> None:

@@ -380,7 +380,7 @@ class TestResults:
 
         observation = await call(odd)
         assert observation.is_error
-        assert observation.result.startswith("odd returned a object at result['handle'], which is no JSON value")
+        assert observation.result.startswith("odd returned a object at result['handle'], which is not a JSON value")
         assert "expected" in observation.result
 
     async def test_the_observation_is_not_changed_by_a_gate_that_keeps_its_result(self):

@@ -127,7 +127,7 @@ def test_a_value_without_a_json_form_is_reported_with_type_and_path(value, told)
 
 def test_an_unawaited_coroutine_is_refused():
     forgotten = _coroutine()
-    with pytest.raises(NotPlain, match="nobody has awaited"):
+    with pytest.raises(NotPlain, match="was never awaited"):
         plain([forgotten])
     forgotten.close()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python.gates import callables, shown, stub
+from cantrip_actors.circle.python.gates import callables, render, stub
 from cantrip_actors.circle.python.medium import PythonMedium
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -127,7 +127,7 @@ def test_objects_cross_as_their_attributes():
 def test_an_argument_that_is_not_json_raises_where_it_is_passed(argument: str):
     sandbox = opened()
     text = error(sandbox.begin(f"x = 1\nsearch({argument})"))
-    assert text.startswith("TypeError: search() argument 'query' is no JSON value")
+    assert text.startswith("TypeError: search() argument 'query' is not a JSON value")
     assert "line 2" in text
 
 
@@ -303,7 +303,7 @@ def test_a_damaged_snapshot_raises_value_error():
     assert other.begin("x") == Finished(2), "it is what it was"
     with pytest.raises(ValueError, match="damaged"):
         other.resume(step.image[:-40])
-    with pytest.raises(ValueError, match="no gate of this sandbox"):
+    with pytest.raises(ValueError, match="not a gate of this sandbox"):
         opened(tool("look")).resume(step.image)
     assert value(sandbox.answer(step, Answer(1))) == 1
 
@@ -381,9 +381,9 @@ def test_a_shadowed_gate_is_not_checked():
 
 
 def test_the_standard_gates_have_the_expected_signatures():
-    (line, *_) = shown(CALL_AGENT.definition).splitlines()
+    (line, *_) = render(CALL_AGENT.definition).splitlines()
     assert line.startswith("def call_agent(intent: str, context: Any = None, system_prompt: str | None = None, ")
-    assert shown(search.definition) == "def search(query: str, limit: int = 5) -> any\n    Search the notes."
+    assert render(search.definition) == "def search(query: str, limit: int = 5) -> any\n    Search the notes."
     for one in (fetch, read, write, CALL_AGENT_BATCH, DONE):
         ast.parse(stub(one.name, one.definition))
 
@@ -418,7 +418,7 @@ def test_every_schema_makes_a_signature_that_python_can_read(properties: Any, re
     definition = ToolDefinition("a-gate", "What it does.\n\nMore.", schema)
     for name, one in callables([definition]).items():
         ast.parse(stub(name, one))
-    ast.parse(shown(definition).splitlines()[0] + ": ...")
+    ast.parse(render(definition).splitlines()[0] + ": ...")
 
 
 def test_the_capability_text_is_short():
@@ -480,7 +480,7 @@ def test_many_threads_may_each_have_a_sandbox():
         ("async def f():\n    async with x as y: pass", "nothing here has to be awaited"),
         ("import re\nre.sub('a', lambda m: 'b', 'a')", "re.finditer"),
         ("import sys\nsys.exit(0)", "done(answer)"),
-        ("input('name?')", "nobody can be asked"),
+        ("input('name?')", "there is no input"),
         ("type Names = list[str]", "leave the annotation out"),
     ],
 )

@@ -105,7 +105,7 @@ def test_an_uncalled_gate_is_rendered_as_a_function(box):
 def test_a_value_that_exists_only_inside_is_refused_as_an_argument(box, code, said):
     box.begin("class Thing:\n    def method(self): pass")
     told = error(box, f"done({code})")
-    assert told.startswith("TypeError: done() argument 'answer' is no JSON value: ")
+    assert told.startswith("TypeError: done() argument 'answer' is not a JSON value: ")
     assert said in told
 
 

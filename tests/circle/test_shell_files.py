@@ -172,7 +172,7 @@ def test_landlock_has_no_snapshots_because_folder_names_differ_each_time() -> No
     box = confined_by("landlock").open([], LIMITS)
     printed(box, "x=1")
     assert box.dump() is None
-    with pytest.raises(ValueError, match="confined in another way"):
+    with pytest.raises(ValueError, match="confined in the same way"):
         box.load(b"0\n[]\n")
     box.close()
 

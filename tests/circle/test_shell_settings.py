@@ -14,7 +14,7 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
-from cantrip_actors.circle.shell.state import LARGE, apart
+from cantrip_actors.circle.shell.state import LARGE, split_large_variables
 from cantrip_actors.terms.gate import gate
 from tests.circle.shell_jails import JAILS, confined_by
 
@@ -189,7 +189,7 @@ def test_apart_separates_only_large_variables_from_a_state():
         b'declare -a list=([0]="$(\ndeclare -- no=\\"%b\\"\n" [1]=$\'\\\'(\' [2]="z")\ndeclare -r fixed="%b"\n'
         b'declare -- some="1"\ndeclare -x yes="%b"\ntrap -- \'x\' INT\n' % (large, large, large)
     )
-    rest, taken = apart(state)
+    rest, taken = split_large_variables(state)
     assert taken == {"yes": large}
     assert rest == state.replace(b'yes="%b"' % large, b'yes=""')
-    assert apart(b"x=1\n") == (b"x=1\n", {})
+    assert split_large_variables(b"x=1\n") == (b"x=1\n", {})

@@ -115,7 +115,7 @@ class TestSearch:
         assert cantrip("loom", "search", "nowhere to be found").code == 1
         said = cantrip("loom", "search", "--regex", "(")
         assert said.code == 1
-        assert "is no regular expression" in said.err
+        assert "is not a regular expression" in said.err
 
     def test_a_limit_says_that_there_is_more(self, cantrip, told):
         said = cantrip("loom", "search", "--limit", "1")

@@ -62,7 +62,7 @@ def plant(target: str) -> Any:  # noqa: PLR0911  # a table
                 javascript_medium, "unpack", lambda _, __, image, ___: zlib.decompress(image[image.index(b"\n") + 9 :])
             )
         case "javascript-texts":
-            return worse(sandboxes, "ended", lambda text, *_, **__: text[0])
+            return worse(sandboxes, "parse_report", lambda text, *_, **__: text[0])
         case "shell-snapshot":
             return worse(Files, "unpack", lambda _, image: [1][image.count(b'"') % 2])
         case "shell-protocol":
@@ -165,7 +165,7 @@ class TestFound:
             {"calls": 1, "printed": 0, "awaited": {"1": 3}},
         ],
     )
-    def test_a_damaged_image_of_a_python_program_is_refused(self, head: dict[str, Any]) -> None:
+    def test_a_damaged_snapshot_of_a_python_program_is_refused(self, head: dict[str, Any]) -> None:
         image = orjson.dumps({"engine": python_medium.ENGINE, "kind": "suspended", **head}) + b"\n"
-        with pytest.raises(ValueError, match="the image is damaged"):
+        with pytest.raises(ValueError, match="the snapshot is damaged"):
             medium("python").open((), Limits()).resume(image)

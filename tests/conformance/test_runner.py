@@ -326,7 +326,7 @@ def test_an_error_of_an_earlier_step_than_the_last_is_not_the_stated_one(verdict
     case["setup"]["circle"]["wards"] = []
     case["action"] = {"cast": {"intent": "x"}, "then": {"delete_turn": 0}}
     case["expect"] = {"error": "truncation ward"}
-    assert "an earlier one raised" in verdict(case).problems[0]
+    assert "an earlier step raised it" in verdict(case).problems[0]
 
 
 def test_passing_only_new_messages_to_a_stateless_crystal_is_a_failure(verdict):

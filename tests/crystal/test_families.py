@@ -4,7 +4,7 @@ import pytest
 
 from cantrip_actors.terms.server_tools import TAKEN
 from tests.published import fault
-from tools.families import SETTINGS, TOOLS, Sample, added, clouds, families, main, request, shown
+from tools.families import SETTINGS, TOOLS, Sample, additions, clouds, describe_setting, families, main, request
 
 FAMILIES = {family.name: family for family in (*families(), *clouds())}
 UNJUDGED = {("xai", "code_execution")}
@@ -24,8 +24,8 @@ def test_settings_on_a_page_fit_the_providers_schema(name, sample):
     family = FAMILIES[name]
     made = request(family, sample)
     assert fault(family.crystal.family.provider, made.path, made.body) is None
-    assert bool(made.left_out) == ("left out" in shown(family, sample))
-    assert bool(made.adjusted) == ("adjusted" in shown(family, sample))
+    assert bool(made.left_out) == ("left out" in describe_setting(family, sample))
+    assert bool(made.adjusted) == ("adjusted" in describe_setting(family, sample))
 
 
 @pytest.mark.rule("R-21", "R-30")
@@ -38,7 +38,7 @@ def test_server_tools_on_a_page_fit_the_providers_schema(name, tool):
 
 def test_only_what_a_setting_adds_is_shown():
     before = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1]}
-    assert added(before, {"a": 1, "b": {"c": 1, "d": 3}, "e": [1, 2], "f": 0}) == {"b": {"d": 3}, "e": [2], "f": 0}
+    assert additions(before, {"a": 1, "b": {"c": 1, "d": 3}, "e": [1, 2], "f": 0}) == {"b": {"d": 3}, "e": [2], "f": 0}
 
 
 def test_the_pages_of_the_families_are_up_to_date(capsys):

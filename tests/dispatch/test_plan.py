@@ -51,7 +51,7 @@ class TestSteps:
         record = then(record, StepReturned(1, "the test failed"))
         assert marks(record) == ["current", "next", "next"]
         assert record.plan.round == 2
-        assert "no earlier step" in refused(record, StepReturned(1, "again"))
+        assert "not an earlier step" in refused(record, StepReturned(1, "again"))
 
     @pytest.mark.rule("F-36")
     def test_a_step_is_returned_max_iterations_times_at_most(self):

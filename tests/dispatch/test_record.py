@@ -88,7 +88,9 @@ class TestProgress:
     @pytest.mark.rule("F-11")
     @pytest.mark.parametrize("seq", [0, 1, 2, 99])
     def test_only_progress_can_be_corrected(self, seq):
-        assert "no progress that could be corrected" in refused(active(), Progressed("milestone", "x", corrects=seq))
+        assert "not a progress entry that can be corrected" in refused(
+            active(), Progressed("milestone", "x", corrects=seq)
+        )
 
     @pytest.mark.rule("F-15")
     def test_a_corrected_verification_does_not_count_as_evidence(self):
@@ -102,7 +104,7 @@ class TestProgress:
     @pytest.mark.rule("F-38")
     @pytest.mark.parametrize("text", ["TBD", "todo", " N/A ", "...", "-", "**TBD**", "<!-- evidence -->"])
     def test_a_placeholder_does_not_count_as_evidence(self, text):
-        assert "no evidence" in refused(active(), Progressed("verification", text, item=1))
+        assert "is not evidence" in refused(active(), Progressed("verification", text, item=1))
 
     @pytest.mark.parametrize(
         "event",

@@ -114,7 +114,7 @@ def test_exported_heads_find_an_older_copy_of_a_log(tmp_path, key):
 
 
 @pytest.mark.rule("X-21")
-@pytest.mark.parametrize(("key", "why"), [(None, "give `seal_key`"), (b"another key, as long", "as it was written")])
+@pytest.mark.parametrize(("key", "why"), [(None, "give `seal_key`"), (b"another key, as long", "the key is wrong")])
 def test_a_sealed_log_cannot_be_read_without_its_key(folder, key, why):
     with pytest.raises(TamperedRecord, match=why):
         opened(folder, key).read("one")

@@ -126,7 +126,7 @@ def test_a_folder_is_refused_as_a_loom(tmp_path, read_only):
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_pipe_is_refused_without_waiting(tmp_path, read_only):
     os.mkfifo(tmp_path / "a.jsonl")
-    with pytest.raises(LoomError, match="needs a regular one"):
+    with pytest.raises(LoomError, match="a loom needs one"):
         open_store(tmp_path / "a.jsonl", read_only=read_only)
 
 

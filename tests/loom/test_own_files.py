@@ -64,7 +64,7 @@ def test_a_foreign_file_beside_a_loom_is_not_changed(tmp_path: Path, beside: str
     cast(tmp_path / "loom.jsonl")
     foreign = tmp_path / f"loom.jsonl.{beside}"
     foreign.write_bytes(b"to the post office")
-    with pytest.raises(LoomError, match="is no part of a loom, and was not changed"):
+    with pytest.raises(LoomError, match="is not part of a loom, and was not changed"):
         cast(tmp_path / "loom.jsonl")
     assert foreign.read_bytes() == b"to the post office"
 

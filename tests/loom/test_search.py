@@ -106,7 +106,7 @@ class TestExpressions:
 
     @pytest.mark.parametrize("expression", ["(", "a{99999999999999999999}", "(" * 5000])
     def test_an_invalid_pattern_is_refused(self, expression):
-        with pytest.raises(LoomError, match="is no regular expression"):
+        with pytest.raises(LoomError, match="is not a regular expression"):
             Query(regex=expression)
 
     def test_a_query_with_a_text_and_an_expression_is_refused(self):

@@ -161,7 +161,7 @@ def test_a_database_that_is_not_a_loom_is_refused(path, read_only):
     with plain(path) as other:
         other.execute("create table mine (x)")
     before = path.read_bytes()
-    with pytest.raises(LoomError, match="is an SQLite database, but no loom"):
+    with pytest.raises(LoomError, match="is an SQLite database, but not a loom"):
         open_store(path, read_only=read_only)
     assert path.read_bytes() == before
 
@@ -212,7 +212,7 @@ def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writ
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_folder_is_refused_as_a_loom(tmp_path, read_only):
-    with pytest.raises(LoomError, match="is no file: a loom needs a regular one"):
+    with pytest.raises(LoomError, match="is not a regular file: a loom needs one"):
         open_store(f"sqlite:{tmp_path}", read_only=read_only)
 
 

@@ -111,7 +111,7 @@ class Place:
     def folder(self, *, above: bool = False, make: bool = False) -> Iterator[int]:
         """Yield a handle of the folder here, or with `above` of the one that contains this place; `make` creates it.
 
-        Raises GateError where there is none.
+        Raises GateError if the folder does not exist.
         """
         parts = self.parts[:-1] if above else self.parts
         try:
@@ -145,7 +145,7 @@ class Place:
             self._refuse_own(True)
         return deeper
 
-    def _refuse_own(self, is_own: bool) -> None:  # the answer of the call that it stands around
+    def _refuse_own(self, is_own: bool) -> None:  # `is_own` is the result of the check that it wraps
         if is_own:
             raise GateError(
                 f"{_short(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
@@ -169,7 +169,7 @@ class Place:
     def open(self) -> int:
         """Return a handle of the regular file here, for reading.
 
-        Raises GateError where there is none.
+        Raises GateError if there is no such file.
         """
         if not self.parts:
             raise GateError(f"{_short(self.asked)} is a folder, expected a file")
@@ -182,7 +182,7 @@ class Place:
         kind = os.fstat(handle).st_mode
         if not stat.S_ISREG(kind):
             os.close(handle)
-            what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+            what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
             raise GateError(f"{_short(self.asked)} is {what}, expected a file")
         if self.own.has_file(handle):
             os.close(handle)

@@ -1,11 +1,11 @@
-"""The body of the `fetch` gate: get the text (or the picture) of a URL, but nothing in the network of the host.
+"""The body of the `fetch` gate: get the text or the image of a URL, but never from the host's own network.
 
-A name is resolved here, all of its addresses are checked, and the connection goes to a checked address, with the name
-in the Host header and in TLS. So there is no second resolution that could answer differently (DNS rebinding), and
-spellings such as `http://2130706433/` or `[::ffff:127.0.0.1]` are judged by the address that they denote. Each redirect
-is a new URL and judged like the first.
+The host name is resolved here, all of its addresses are checked, and the connection goes to a checked address, with the
+name in the Host header and in TLS. So there is no second resolution that could give another address (DNS rebinding),
+and spellings such as `http://2130706433/` or `[::ffff:127.0.0.1]` are judged by the address that they denote. Each
+redirect is a new URL and checked like the first.
 
-It only reads: GET, no request body, no stored cookies, no proxies of the environment (a proxy would resolve names
+It only reads: GET, no request body, no stored cookies, no proxies from the environment (a proxy would resolve names
 itself).
 """
 
@@ -40,7 +40,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 async def request(
     client: httpx.AsyncClient | None, url: str, *, allow_private: bool, max_bytes: int, images: bool, seconds: float
 ) -> str | Image:
-    """Return the text behind `url`, or its image where `images` allows one; the `fetch` gate's body.
+    """Return the text behind `url`, or its image if `images` allows one.
 
     Without a `client` it makes one that waits at most `seconds` for each network operation. Raises GateError.
     """
@@ -54,7 +54,7 @@ async def request(
 
 
 class _Most(NamedTuple):
-    """The limits of a response: bytes of a text, and whether pictures are accepted."""
+    """The limits of a response: bytes of a text, and whether images are accepted."""
 
     text: int
     images: bool
@@ -81,8 +81,8 @@ def _parse(text: str) -> httpx.URL:
         url = httpx.URL(text)
     except (httpx.InvalidURL, ValueError) as error:
         if "@" in text:
-            raise GateError("this is no URL: expected for example https://example.org/") from None
-        raise GateError(f"{_shorten(text)} is no URL: {error}") from error
+            raise GateError("this is not a URL: expected for example https://example.org/") from None
+        raise GateError(f"{_shorten(text)} is not a URL: {error}") from error
     return _check_allowed(url)
 
 
@@ -146,7 +146,7 @@ def is_public(address: str) -> bool:
     if any(ip in block for block in LOCAL_SERVICES):
         return False
     rows = [(block.prefixlen, reachable) for block, _, reachable in REGISTRY if ip in block]
-    return max(rows, default=(0, True))[1]  # the narrowest block that holds it decides
+    return max(rows, default=(0, True))[1]  # the narrowest block that contains the address decides
 
 
 # -------------------------------------------------------------------------------------------------------------- one hop
@@ -155,7 +155,7 @@ def is_public(address: str) -> bool:
 async def _get(
     client: httpx.AsyncClient, url: httpx.URL, addresses: list[str | None], most: _Most
 ) -> str | Image | httpx.URL:
-    """Make one request, to the first reachable one of `addresses`; return the text, or the target of a redirect."""
+    """Send one request to the first reachable address; return the text, the image, or the redirect's target."""
     unreached = "no address"
     for address in addresses:
         request = _request(client, url, address)
@@ -217,13 +217,13 @@ async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
 
 
 async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
-    """Return up to `most` bytes of the unpacked body, and whether that is all of it.
+    """Return up to `most` bytes of the decompressed body, and whether that is all of it.
 
-    It is unpacked here and not by httpx, because a small body can unpack to a huge one. The stream is never left early
-    by `break` or an exception of this function, because only the outermost of httpx's nested generators would be
-    closed. A cancellation passes through all of them.
+    The body is decompressed here and not by httpx, because a small body can expand to a huge one. The stream is never
+    left early by `break` or an exception of this function, because only the outermost of httpx's nested generators
+    would be closed. A cancellation passes through all of them.
     """
-    if response.is_stream_consumed:  # a given client may answer from memory
+    if response.is_stream_consumed:  # a client that the user passed may answer from memory
         return response.content[:most], len(response.content) <= most
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
@@ -233,7 +233,7 @@ async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[by
     with anyio.CancelScope() as enough:
         async for chunk in response.aiter_raw():
             room = most + 1 - len(data)
-            if room <= 0:  # to unpack "at most 0 bytes" would unpack all of them (X-07)
+            if room <= 0:  # a limit of 0 bytes would decompress everything (X-07)
                 continue
             try:
                 data += unpacking.decompress(chunk, room) if unpacking else chunk

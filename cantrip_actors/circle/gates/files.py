@@ -1,11 +1,11 @@
 """The file gates: `read`, `write`, `list` and `search` below one folder (SPEC 4.4, CIRCLE-10).
 
 The folder is a dependency, `read.with_(root="notes")`, and a circle requires it. With `read.with_(root=…, images=True)`
-pictures can be read; otherwise they are refused as binary files. `confine.py` decides where a path may lead; this file
+images can be read; otherwise they are refused as binary files. `confine.py` decides which paths are allowed; this file
 reads and writes there. All of it blocks, so it runs in worker threads.
 
 Results are bounded, because they become part of a context that is paid for on every turn; a truncated result ends with
-a line in brackets that says how to get the rest. Order is always by name, so two runs on the same folder see the same.
+a line in brackets that says how to get the rest. Results are ordered by name, so two runs on the same folder agree.
 Only a newline ends a line, so that `search` and `read` count the same lines.
 """
 
@@ -49,19 +49,19 @@ LONGEST_LINE: Final = 10_000
 """Characters of a line that are searched: longer lines are generated."""
 
 LARGEST: Final = 8_000_000
-"""Bytes of a file that is searched."""
+"""The largest file, in bytes, that is searched."""
 
 VOLUME: Final = 64_000_000
-"""Characters that one regular expression is tried on."""
+"""The most characters that one regular expression is tried on."""
 
 SECONDS: Final = 10.0
-"""Seconds for a search."""
+"""Seconds that a search may take."""
 
 DEEPEST: Final = 64
-"""The depth of nested folders in a walk: each level holds a handle open."""
+"""The depth of nested folders in a walk, because each level holds an open handle."""
 
 PASSED: Final = 64_000_000
-"""Characters of a file that `read` skips before the part that it shows."""
+"""Characters of a file that `read` can skip before the part that it shows."""
 
 _PEEK: Final = 8192
 
@@ -105,7 +105,7 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
-    """Return the requested lines, as far as they fit, and the note how to continue (empty if that was all)."""
+    """Return the requested lines, as far as they fit, and a note that says how to read on (empty at the end)."""
     passed = _Passed(file)
     for number in range(1, offset):
         if not passed.skip_line():
@@ -158,7 +158,7 @@ class _Passed:
         return seen
 
     def skip(self, characters: int) -> None:
-        """Skip characters of a line."""
+        """Skip characters of the current line."""
         while characters and (piece := self._read(min(characters, _PEEK))):
             characters -= len(piece)
 
@@ -205,7 +205,7 @@ def _mode(folder: int, where: Place) -> int | None:
     if stat.S_ISDIR(found):
         raise GateError(f'"{where.asked}" is a folder, expected the path of a file')
     if not stat.S_ISREG(found):
-        raise GateError(f'"{where.asked}" is no regular file and is not replaced')
+        raise GateError(f'"{where.asked}" is not a regular file and is not replaced')
     return stat.S_IMODE(found)
 
 
@@ -252,7 +252,7 @@ def _walk(folder: int, where: Place, depth: int) -> Iterator[tuple[tuple[str, ..
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except OSError:  # removed or closed to us meanwhile: there is nothing to list
+    except OSError:  # removed or made unreadable meanwhile: nothing to list
         return
     for name, is_folder in found:
         parts = (*where.parts, name)
@@ -289,7 +289,7 @@ def search(
 
 
 class _Hunt:
-    """One search over the texts of a place, and the notes about files that were left out."""
+    """One search over the text files of a place, and the notes about files that it left out."""
 
     def __init__(self, where: Place, ends: float) -> None:
         self.where, self.ends = where, ends
@@ -318,12 +318,12 @@ class _Hunt:
             found = grep.matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
         except grep.TooSlow as error:
             raise GateError(
-                f"the pattern {pattern!r} was not through after {SECONDS:g} s: expected one without repetitions inside "
+                f"the pattern {pattern!r} did not finish within {SECONDS:g} s: expected one without repetitions inside "
                 "repetitions; or narrow the path"
             ) from error
         except ValueError as error:
             raise GateError(
-                f"pattern {pattern!r} is no regular expression: {error}; regex=false takes it as it is"
+                f"pattern {pattern!r} is not a regular expression: {error}; regex=false takes it as it is"
             ) from error
         return [(names[index], number, line) for index, number, line in found]
 

@@ -1,10 +1,10 @@
 """Untrusted regular expressions, in a process of their own.
 
-Python's `re` can take exponential time for a line of thirty characters, and while it does, it holds the interpreter's
-lock: no thread, no timeout and no other entity gets a turn. So the pattern of an entity runs in a child process, which
-is killed when its time is over. It is started once for a search and costs about 15 ms.
+Python's `re` can take exponential time on a line of thirty characters, and meanwhile it holds the interpreter's lock:
+no thread, no timeout and no other entity can run. So an entity's pattern runs in a child process, which is killed when
+its time is over. The process is started once per search and costs about 15 ms.
 
-The child is this very file, run by its path, in isolated mode: nothing but the standard library may be imported here.
+The child runs this file by its path, in isolated mode: import only the standard library here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["TooSlow", "matching_lines"]
 
 
 class TooSlow(Exception):
-    """The time for a search was over before the search was complete."""
+    """The time for a search ran out before the search was complete."""
 
 
 def matching_lines(
@@ -44,7 +44,7 @@ def matching_lines(
     return [(index, number, line) for index, number, line in answer]
 
 
-def _found(pattern: re.Pattern[str], texts: Iterable[str]) -> Iterator[tuple[int, int, str]]:
+def _find_lines(pattern: re.Pattern[str], texts: Iterable[str]) -> Iterator[tuple[int, int, str]]:
     for index, text in enumerate(texts):
         for number, line in enumerate(text.split("\n"), 1):
             if pattern.search(line):
@@ -58,7 +58,7 @@ def _main() -> None:
     except (re.error, OverflowError, RecursionError) as error:
         json.dump(str(error), sys.stdout)
         return
-    json.dump(list(islice(_found(compiled, texts), limit)), sys.stdout)
+    json.dump(list(islice(_find_lines(compiled, texts), limit)), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -99,4 +99,4 @@ LOCAL_SERVICES: Final = tuple(
         ),
     )
 )
-"""Addresses that lead to a service of the host's own network, whatever a registry says of their block."""
+"""Addresses of services in the host's own network, whatever a registry says about their block."""

@@ -2,9 +2,9 @@
 
 The file is machine code: a process that can change it can run anything as this user. So it is read only if folder and
 file belong to this user, are not writable by others and are not links; and its digest is checked in memory before the
-engine gets it. wasmtime refuses code of another version of itself or for another processor. If any check fails, or
-there is no place to store the file, the engine is compiled: there is no error, and nothing to set up. The folder is in
-`XDG_CACHE_HOME`, else in `~/.cache`, and can be removed any time.
+engine gets it. wasmtime refuses code of another version of itself or for another processor. If a check fails, or the
+file cannot be stored, the engine is compiled; that is not an error and needs no setup. The folder is in
+`XDG_CACHE_HOME`, else in `~/.cache`, and can be removed at any time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ import wasmtime
 __all__ = ["compiled", "place"]
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Bytes that are read of a file at most."""
+"""The most bytes that are read of a file."""
 
 KEPT: Final = 4
-"""Files that are kept, of different versions, the newest ones."""
+"""The number of files that are kept, newest first; each is of another version."""
 
 _DIGEST: Final = 32
 
 
 def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Module:
-    """Return the module, from the folder if it is there, else compiled and stored there.
+    """Return the module: from the folder if it is there, else compiled and stored there.
 
-    `settings` is a text of everything else that the machine code depends on. Blocks: compiling takes about a second.
+    `settings` names everything else that the machine code depends on. Blocks: compiling takes about a second.
     """
     path = place(wasm, settings)
     if path is not None:
         code = _read(path)
         if code is not None:
-            with contextlib.suppress(wasmtime.WasmtimeError):  # of another version, or for another processor
+            with contextlib.suppress(wasmtime.WasmtimeError):  # the file is of another version or for another processor
                 return wasmtime.Module.deserialize(engine, code)
     module = wasmtime.Module(engine, wasm)
     if path is not None:
@@ -52,13 +52,13 @@ def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Mo
 
 
 def place(wasm: bytes, settings: str) -> Path | None:
-    """Return the path for the machine code of a module; None if there is no place for it."""
-    if sys.platform == "win32":  # a system without owners and modes
+    """Return the path for a module's machine code; None if it cannot be stored."""
+    if sys.platform == "win32":  # it has no owners and modes to check
         return None
     try:
         base = os.environ.get("XDG_CACHE_HOME")
         folder = (Path(base) if base else Path.home() / ".cache") / "cantrip-actors" / "engines"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home directory
         return None
     about = f"wasmtime {version('wasmtime')}\n{sys.platform}\n{settings}\n".encode()
     return folder / f"javascript-{hashlib.sha256(about + wasm).hexdigest()[:32]}"
@@ -75,7 +75,7 @@ def _read(path: Path) -> bytes | None:
     try:
         if not _is_ours(os.fstat(handle), stat.S_ISREG):
             return None
-        with open(handle, "rb", closefd=False) as file:  # it has no path any more
+        with open(handle, "rb", closefd=False) as file:  # the handle was checked; the path may name another file by now
             data = file.read(LARGEST)
     finally:
         os.close(handle)

@@ -1,8 +1,8 @@
-"""The clock of the JavaScript engine: while a program computes, it moves the engine's epoch.
+"""The clock of the JavaScript engine: it advances the engine's epoch while a program computes.
 
-Then the program checks its budget: seconds of CPU time of its thread, so that a busy machine does not cost a program
-its budget, and a part of a second in which it may wait for a CPU. There is one clock for all programs, and it stands
-still while no program computes.
+At each epoch the program checks its budget: CPU seconds of its thread, so that a busy machine does not use up a
+program's budget, and a short extra time in which it may wait for a CPU. One clock serves all programs, and it stops
+while no program computes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cantrip_actors.circle.javascript.engine import Guest
 __all__ = ["GRACE", "WAITING", "clock"]
 
 WAITING: Final = 0.7
-"""Seconds that a turn may take beyond its computing time: on a busy machine it waits for a CPU."""
+"""Seconds that a turn may take beyond its computing time, because on a busy machine it waits for a CPU."""
 
 TICK: Final = 0.01
-"""Seconds between two looks at the budget."""
+"""Seconds between two checks of the budget."""
 
 GRACE: Final = 10.0
 """Seconds after which a halted program that still runs is a bug of this library."""
 
 
 class _Clock:
-    """Moves the engine's epoch while programs compute: one thread for all of them, parked while none does."""
+    """Advance the engine's epoch while programs compute: one thread for all of them, parked while none does."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -39,12 +39,12 @@ class _Clock:
 
     @contextmanager
     def running(self, guest: Guest) -> Iterator[None]:
-        """The guest computes in this block."""
+        """Advance the epoch during this `with` block, in which the guest computes."""
         with self._changed:
             self._running.append(guest)
             if self._parked:
                 self._changed.notify()
-            elif self._thread is None or not self._thread.is_alive():  # as after a fork
+            elif self._thread is None or not self._thread.is_alive():  # the thread is gone after a fork
                 self._thread = threading.Thread(target=self._tick, name="javascript clock", daemon=True)
                 self._thread.start()
         try:
@@ -65,7 +65,7 @@ class _Clock:
             time.sleep(TICK)
 
     def end_all(self) -> None:
-        """End all running programs, which would crash the interpreter when it ends."""
+        """End all running programs at exit, because they would crash the interpreter."""
         ends = time.monotonic() + GRACE
         while self._running and time.monotonic() < ends:
             for guest in list(self._running):

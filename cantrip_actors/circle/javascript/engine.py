@@ -1,22 +1,22 @@
-"""The JavaScript engine: QuickJS compiled to WebAssembly, one instance a sandbox, driven through wasmtime.
+"""The JavaScript engine: QuickJS compiled to WebAssembly, one instance per sandbox, driven through wasmtime.
 
-The wasm is the guest of the package quickjs-rs; this file takes the place of the package's own host layer, which can
-stop no native loop, hides the text of a gate's error and crosses the border forty times a turn. A guest's whole world
-is one linear memory, so a copy of it is a snapshot, and a fresh instance under an old copy is a rollback.
+The wasm is the guest of the package quickjs-rs. This file replaces the package's own host layer, which cannot stop a
+native loop, hides the text of a gate's error, and calls between guest and host forty times a turn. A guest's state is
+one linear memory: a copy of it is a snapshot, and a fresh instance with an old copy is a rollback.
 
 The rules of this file:
 
-- A guest runs on a stack of its own, a fiber of wasmtime (its asynchronous calls). Where a program waits for the host,
-  the fiber is left and the thread that polled it is free; any thread may poll it again. So a program that waits for a
-  gate holds no thread, and `Guest.enter` is a generator.
-- The imports are all that the guest has. Those that reach Python are `wait` and `take`, by which the host hears and
-  answers (`_GLUE` does the rest of `host_call` in wasm), and the four of WASI that must write into memory; clock and
-  randomness among those are constants, so a program that runs again computes the same. The others are wasm: they need
-  no GIL, and the guest polls one in its hot loop.
-- No import raises. wasmtime-py keeps the last exception of all threads in one place; the guest keeps what goes wrong in
-  an import and is halted, and `Guest` raises it in the caller.
-- A guest is stopped by the engine's epoch. Each store asks its own `_Halt` when the epoch moves, in its own thread:
-  whether it was halted, and whether its time is over.
+- A guest runs on a stack of its own, a fiber of wasmtime (its asynchronous calls). While a program waits for the host,
+  the fiber is suspended and the thread that polled it is free; any thread may poll it again. So a program that waits
+  for a gate holds no thread, and `Guest.enter` is a generator.
+- A guest can reach nothing but its imports. The ones that call Python are `wait` and `take`, by which the host receives
+  requests and answers them (`_GLUE` does the rest of `host_call` in wasm), and four functions of WASI that must write
+  into memory. Their clock and randomness are constants, so a replayed program computes the same. The other imports are
+  wasm: they need no GIL, and the guest polls one of them in its hot loop.
+- No import raises, because wasmtime-py keeps the last exception of all threads in one place. A guest whose import fails
+  stores the failure and is halted, and `Guest` raises it in the caller.
+- The engine's epoch stops a guest. When the epoch advances, each store asks its own `_Halt`, in its own thread, whether
+  the guest was halted and whether its time is over.
 - After a stop, a trap or exhausted memory the heap is undefined. Discard the guest.
 """
 
@@ -45,19 +45,20 @@ __all__ = ["PAGE", "Guest", "Pristine", "Waiting", "complete", "identity", "pris
 
 T = TypeVar("T")
 Waiting = Generator[None, str, T]
-"""Work in a guest: it yields where the program waits for the host, is sent the answer, and returns its result."""
+"""Work in a guest: a generator that yields when the program waits for the host, is sent the answer, and returns a
+result."""
 
 STACK: Final = 2 * 1024 * 1024
 """Bytes of stack that a program may use: the most that wasmtime allows."""
 
 FIBER: Final = 2 * STACK
-"""Bytes of stack of a fiber: the program's, and room for the imports that it calls. Untouched ones take no memory."""
+"""Bytes of a fiber's stack: the program's, and room for the imports that it calls. Untouched pages take no memory."""
 
 LONGEST: Final = BYTES + 1024
-"""Bytes of a text of the program's that are read: more than may cross, with the name of a gate before it."""
+"""The most bytes that are read of a program's text: the bound on values, and room for a gate's name."""
 
 PAGE: Final = 4096
-"""Bytes of memory that are dirty together."""
+"""Bytes of a memory page: a change marks all of it as changed."""
 
 _PAGE: Final = 65536
 _CONTINUE: Final = 0
@@ -78,7 +79,7 @@ _HOST_FUNCTIONS: Final = """(module
   (func (export "host_call") (type $host_call)
     (call_indirect (type $host_call)
       (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (i32.const 0))))"""
-"""Imports of the guest that never reach Python, by the names that it knows them by."""
+"""The guest's imports that never call Python, by their import names."""
 
 _GLUE: Final = """(module
   (import "guest" "memory" (memory 1))
@@ -108,24 +109,24 @@ _GLUE: Final = """(module
     (if (i32.eqz (local.get $handle)) (then (return (call $fail))))
     (local.get $handle))
   (func $fail (result i32) (call $take (i32.const 0)) (i32.const -1)))"""
-"""`host_call`: the text that the program asks with goes to `wait`, which answers with the length of a text (-1 to fail)
-and may suspend; `take` writes that text where it is told to. `take(0)` says that there is no memory left."""
+"""`host_call` passes the program's request to `wait`, which returns the length of the answer (-1 for a failure) and may
+suspend. `take` writes the answer to the given address. `take(0)` reports that no memory is left."""
 
 _WASI: Final = "wasi_snapshot_preview1"
 _entered = threading.local()
-"""`.guest` is the one that runs in this thread: the imports are shared, and have no other way of knowing."""
+"""`.guest` is the guest that runs in this thread; the imports, which all guests share, find it here."""
 
 
 class _Halt:
-    """Whether a guest has to stop, and why; checked in its thread whenever the engine's epoch moves."""
+    """Whether a guest must stop, and why; checked in its thread whenever the engine's epoch advances."""
 
     def __init__(self) -> None:
         self.reason: Limit | None = None
         self.processor = self.clock = math.inf
-        """When its time is over, by the processor time of the thread that it runs in, and by the clock."""
-        self.callback = _DEADLINE(self._ask)
+        """When the guest's time is over: by its thread's CPU time, and by the clock."""
+        self.callback = _DEADLINE(self._check)
 
-    def _ask(self, _context: Any, _data: Any, delta: Any, kind: Any) -> int:
+    def _check(self, _context: Any, _data: Any, delta: Any, kind: Any) -> int:
         if time.thread_time() >= self.processor or time.monotonic() >= self.clock:
             self.reason = self.reason or "seconds"
         if self.reason:
@@ -154,7 +155,7 @@ class _Compiled:
     native: wasmtime.Module
     glue: wasmtime.Module
     results: Mapping[str, int]
-    """How many results each export of the module has."""
+    """The number of results of each exported function."""
 
     def instantiate(self, store: wasmtime.Store) -> Any:
         native = wasmtime.Instance(store, self.native, []).exports(store)
@@ -163,10 +164,12 @@ class _Compiled:
             for one in self.module.imports
         ]
         guest = wasmtime.Instance(store, self.module, imports).exports(store)
-        of = {"native": native, "guest": guest}
-        # the last one: a store with an asynchronous import takes none but asynchronous calls
+        sources = {"native": native, "guest": guest}
+        # instantiated last: a store with an asynchronous import accepts only asynchronous calls
         imports = [
-            of[one.module][one.name or ""] if one.module in of else self.linker.get(store, one.module, one.name or "")
+            sources[one.module][one.name or ""]
+            if one.module in sources
+            else self.linker.get(store, one.module, one.name or "")
             for one in self.glue.imports
         ]
         wasmtime.Instance(store, self.glue, imports)
@@ -174,7 +177,7 @@ class _Compiled:
 
 
 class _Store(wasmtime.Store):
-    """A store that ends the call in progress before it goes itself, also where the garbage collector takes both."""
+    """A store that ends its call in progress before it is closed, also when the garbage collector frees both."""
 
     call: Any = None
 
@@ -189,10 +192,10 @@ class _Store(wasmtime.Store):
 
 
 class Guest:
-    """One instance of the engine. Not thread-safe, except `halt`; it may move from thread to thread between polls.
+    """One instance of the engine. Not thread-safe, except `halt`; it may move between threads when it is not polled.
 
-    `host` receives the texts that the program asks with (the prelude's `host(text)`), in the guest's thread, each as
-    UTF-8 and cut at LONGEST, and returns the answer; or None: then `enter` yields, and is sent the answer.
+    `host` is called with each request of the program (the prelude's `host(text)`), in the guest's thread, as UTF-8 cut
+    at LONGEST. It returns the answer, or None: then `enter` yields and is sent the answer.
     """
 
     def __init__(self, compiled: _Compiled, memory: int, host: Callable[[bytes], str | None]) -> None:
@@ -202,17 +205,17 @@ class Guest:
         self._failure: Exception | None = None
         self._answer: bytes | None = None
         self._result = 0
-        """The address at which the result of `wait` is to stand."""
+        """The address to which the result of `wait` is written."""
         self._store = _Store(compiled.engine)
         self._store.set_limits(memory_size=memory)
         ffi.wasmtime_store_epoch_deadline_callback(self._store.ptr(), self._halt.callback, None, _KEEP)
         self._store.set_epoch_deadline(1)
         exports = compiled.instantiate(self._store)
-        # Asynchronous calls have no public interface in wasmtime-py. This uses its private one, and pyproject.toml
-        # bounds its versions.
+        # Asynchronous calls have no public interface in wasmtime-py. This uses the private one; pyproject.toml bounds
+        # the version.
         self._context = self._store._context()  # noqa: SLF001
         self._functions: dict[str, tuple[Any, int]] = {}
-        """The exports with the number of their results."""
+        """The exported functions, each with its number of results."""
         for name, export in exports.items():
             if isinstance(export, wasmtime.Func):
                 self._functions[str(name)] = export._func, compiled.results[str(name)]  # noqa: SLF001
@@ -221,29 +224,29 @@ class Guest:
         assert isinstance(pointer, wasmtime.Global)
         self._memory = linear
         self._base = int(pointer.value(self._store))
-        """Where the stack begins, which grows downwards to 0."""
+        """The upper end of the stack, which grows downwards to 0."""
 
     # ------------------------------------------------------------------------------------------------------- stopping
 
     def halt(self, reason: Limit) -> None:
-        """Stop what runs, from any thread; if nothing runs, the next call ends at once. The first reason stays."""
+        """Stop the guest, from any thread; if nothing runs, its next call stops. The first reason counts."""
         self._halt.reason = self._halt.reason or reason
         self._engine.increment_epoch()
 
     @property
     def halted(self) -> Limit | None:
-        """The reason of `halt`, if it came."""
+        """The reason that `halt` was called with, or None."""
         return self._halt.reason
 
     def limit(self, processor: float, clock: float) -> None:
-        """Halt it from now on when so many seconds of this thread's processor time or of the clock have passed.
+        """Halt the guest after this many more seconds of the thread's CPU time or of the clock.
 
-        It looks at them whenever the engine's epoch moves (`tick`).
+        They are checked whenever the engine's epoch advances (`tick`).
         """
         self._halt.processor, self._halt.clock = time.thread_time() + processor, time.monotonic() + clock
 
     def tick(self) -> None:
-        """Move the engine's epoch: every guest that runs looks whether it has to stop."""
+        """Advance the engine's epoch, at which every running guest checks whether it must stop."""
         self._engine.increment_epoch()
 
     def revive(self) -> None:
@@ -261,9 +264,9 @@ class Guest:
         return complete(self.enter(name, *args))
 
     def enter(self, name: str, *args: int) -> Waiting[int]:
-        """Call an export. To close it ends the call.
+        """Call an export. Closing the generator ends the call.
 
-        Raises LimitExceeded for a trap or a halt, and whatever `host` raised.
+        Raises LimitExceeded for a trap or a halt, and any exception of `host`.
         """
         function, count = self._functions[name]
         cells = (ffi.wasmtime_val_t * max(len(args), 1))()
@@ -285,7 +288,7 @@ class Guest:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            raise LimitExceeded(self._halt.reason or _why(problem))
+            raise LimitExceeded(self._halt.reason or _limit_of(problem))
         return int(result[0].of.i32)
 
     def _poll(self) -> bool:
@@ -297,13 +300,13 @@ class Guest:
             _entered.guest = before
 
     def run(self, function: int, *args: int) -> Waiting[int]:
-        """Call a function of the program's, given and giving handles."""
+        """Call a function of the program; arguments and result are handles."""
         argv = self._write(struct.pack(f"<{len(args)}i", *args)) if args else 0
         out = self._alloc(4)
         this = self.call("new_undefined")
         status = yield from self.enter("call_function", function, this, argv, len(args), out)
         if status:
-            raise LimitExceeded("memory")  # that is the one exception which the prelude lets out
+            raise LimitExceeded("memory")  # the prelude catches every exception but this one
         (result,) = struct.unpack("<i", self._read(out, 4))
         self.free(this)
         self.call("qjs_free", out, 4)
@@ -312,12 +315,12 @@ class Guest:
         return int(result)
 
     def apply(self, function: int, *texts: str) -> Waiting[None]:
-        """Call a function of the program's with strings, for what it does."""
+        """Call a function of the program with strings, and ignore its result."""
         handles = [self.string(text) for text in texts]
         self.free((yield from self.run(function, *handles)), *handles)
 
     def string(self, text: str) -> int:
-        """A handle of a new string."""
+        """Return a handle of a new string."""
         data = text.encode("utf-8", "replace")
         pointer = self._write(data)
         handle = self.call("new_string", pointer, len(data))
@@ -327,7 +330,7 @@ class Guest:
         return handle
 
     def text(self, handle: int) -> bytes:
-        """The string behind a handle; the beginning of one that is over the bound on what may cross."""
+        """Return the string behind a handle, cut at LONGEST bytes."""
         if self.call("get_string", handle):
             raise LimitExceeded("memory")
         length = self.call("qjs_last_len")
@@ -336,11 +339,11 @@ class Guest:
         return data
 
     def used(self) -> int:
-        """Bytes that the program's variables take, garbage included."""
+        """Return the bytes that the program's variables take, garbage included."""
         if self.call("compute_memory_usage"):
             raise LimitExceeded("crash")
         pointer = self.call("qjs_last_ptr")
-        (size,) = struct.unpack("<q", self._read(pointer, 8))  # malloc_size, the first of its counters
+        (size,) = struct.unpack("<q", self._read(pointer, 8))  # malloc_size, the first of the counters
         self.call("qjs_result_free")
         return int(size)
 
@@ -350,7 +353,7 @@ class Guest:
             self.call("free_value", handle)
 
     def evaluate(self, code: str, how: str = "eval_code") -> Waiting[int | None]:
-        """A handle of the value of a script; None if it does not compile."""
+        """Return a handle of a script's value; None if the script does not compile."""
         data = code.encode("utf-8", "replace")
         pointer, out = self._write(data), self._alloc(4)
         status = yield from self.enter(how, pointer, len(data), out)
@@ -360,12 +363,12 @@ class Guest:
         return None if status else int(handle)
 
     def function(self, name: str) -> int:
-        """A handle of a function that calls the host."""
+        """Return a handle of a function that calls the host."""
         data = name.encode()
         return self.call("new_function", self._write(data), len(data))
 
     def item(self, array: int, index: int) -> int:
-        """The handle of an element of an array."""
+        """Return a handle of an array's element."""
         out = self._alloc(4)
         if self.call("get_index", array, index, out):
             raise LimitExceeded("crash")
@@ -374,24 +377,24 @@ class Guest:
     # --------------------------------------------------------------------------------------------------------- memory
 
     def has_room(self, size: int) -> bool:
-        """Return whether so many bytes can be allocated at once: small variables take more than is counted."""
+        """Return whether this many bytes can be allocated at once: small variables take more than the count says."""
         pointer = self.call("qjs_alloc", size)
         if pointer:
             self.call("qjs_free", pointer, size)
         return bool(pointer)
 
-    def image(self) -> bytes:
-        """Return its memory between two calls, from the end of the stack on, which is empty then."""
+    def memory(self) -> bytes:
+        """Return a copy of the memory between two calls, without the stack, which is then empty."""
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
         return ctypes.string_at(base, self.size)
 
     @property
     def size(self) -> int:
-        """The bytes of its memory, an upper bound for its images and for its variables."""
+        """The bytes of the memory, which bound its copies and its variables."""
         return self._memory.data_len(self._store) - self._base
 
     def patch(self, change: Difference) -> None:
-        """Change its memory. Raises LimitExceeded where the memory limit is too small for that."""
+        """Apply a difference to the memory. Raises LimitExceeded if the memory limit is too small for it."""
         lacking = change.size - self.size
         if lacking > 0:
             try:
@@ -415,7 +418,7 @@ class Guest:
         return pointer
 
     def write(self, data: bytes, pointer: int) -> bool:
-        """Write into its memory; False where `pointer` leads out of it."""
+        """Write into the memory; return False if `pointer` is outside of it."""
         pointer &= 0xFFFFFFFF
         if pointer + len(data) > self._memory.data_len(self._store):
             return False
@@ -430,7 +433,7 @@ class Guest:
 
     # -------------------------------------------------------------------------------------------------------- imports
 
-    def hear(self, pointer: int, length: int, result: int) -> None:
+    def receive(self, pointer: int, length: int, result: int) -> None:
         """Pass the program's request to the host, which answers at once or later; the body of `wait`."""
         self._result = result
         self._answer = None
@@ -439,7 +442,7 @@ class Guest:
             self._answer = None if answer is None else answer.encode("utf-8", "replace")
         except LimitExceeded as problem:
             self._fail(problem.limit)
-        except Exception as failure:  # the program stops here, and `enter` raises it
+        except Exception as failure:  # the program stops here, and `enter` raises the failure
             self._failure = failure
             self._fail("crash")
 
@@ -448,7 +451,7 @@ class Guest:
         self._answer = b""
 
     def is_answered(self) -> bool:
-        """Whether the call of `wait` can return: then its result is in place, -1 where the guest is halted."""
+        """Return whether the call of `wait` can return. If so, writes its result, -1 for a halted guest."""
         if self._answer is None:
             return False
         answer = _i32(-1 if self._halt.reason else len(self._answer))
@@ -483,7 +486,7 @@ def complete(work: Waiting[T]) -> T:
 @ffi.wasmtime_func_async_callback_t  # type: ignore[untyped-decorator]
 def _wait(_env: Any, _caller: Any, args: Any, _count: int, results: Any, _one: int, _trap: Any, then: Any) -> None:
     guest: Guest = _entered.guest
-    guest.hear(args[0].of.i32, args[1].of.i32, ctypes.addressof(results.contents))
+    guest.receive(args[0].of.i32, args[1].of.i32, ctypes.addressof(results.contents))
     then[0].callback = _is_answered
 
 
@@ -504,7 +507,7 @@ def _fill(data: bytes, pointer: int) -> int:
 
 
 def _random(pointer: int, length: int) -> int:
-    """Fill in random bytes that are the same in every run, so that a replayed program takes the same branches."""
+    """Write bytes that are the same in every run, so that a replayed program takes the same branches."""
     return _fill(b"\x5a" * min(length & 0xFFFFFFFF, _PAGE), pointer)
 
 
@@ -517,7 +520,7 @@ def _environment(_pointers: int, _buffer: int) -> int:
 
 
 def _clock(_which: int, _precision: int, pointer: int) -> int:
-    """Return the time of a clock that stands still at 1970."""
+    """Write the time of a clock that always stands at 1970."""
     return _fill(bytes(8), pointer)
 
 
@@ -559,7 +562,7 @@ def _problem(error: Any, trap: Any) -> str:
     return str(problem)
 
 
-def _why(trap: str) -> Limit:
+def _limit_of(trap: str) -> Limit:
     """Return the limit that caused a trap: the engine checks neither its stack nor each allocation."""
     if "call stack exhausted" in trap or "out of bounds" in trap:
         return "recursion"
@@ -568,30 +571,30 @@ def _why(trap: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A guest that has run only the prelude: the state in which every new sandbox starts, made once per process.
+    """A guest that has run only the prelude: the initial state of every sandbox, made once per process.
 
-    `functions` are handles, valid in every guest that has taken on this image or a later one of it: `run`, `await_`,
-    `report`, `arm` and `assign` of the prelude.
+    `functions` are handles of the prelude's `run`, `await_`, `report`, `arm` and `assign`. They are valid in every
+    guest with this memory or a later state of it.
     """
 
     compiled: _Compiled
-    image: bytes
+    memory: bytes
     prelude: Difference
-    """The difference between a fresh instance and this one."""
+    """The difference between a fresh instance and this state."""
     functions: tuple[int, ...]
     engine: str
-    """`identity()`: the engine whose images fit."""
+    """`identity()`: the engine whose snapshots fit."""
 
     def most(self, memory: int) -> int:
-        """Bytes of linear memory in which a program has its `memory`, what is in transit has room, and no more fits."""
-        return 2**20 + len(self.image) + memory + memory // 4 + 16 * _PAGE
+        """Return the bytes of linear memory for a program that may use `memory`: with room for values in transit."""
+        return 2**20 + len(self.memory) + memory + memory // 4 + 16 * _PAGE
 
     def guest(
         self, memory: int, host: Callable[[bytes], str | None], gates: str, change: Difference | None = None
     ) -> Guest:
-        """Return a new guest, pristine or with a change, in which the program may use `memory` bytes.
+        """Return a new guest in the pristine state, or with a change, in which the program may use `memory` bytes.
 
-        `gates` is what the prelude's `arm` takes. Raises LimitExceeded where the change needs more memory.
+        `gates` is the argument of the prelude's `arm`. Raises LimitExceeded if the change needs more memory.
         """
         made = Guest(self.compiled, self.most(memory), host)
         try:
@@ -607,7 +610,7 @@ class Pristine:
 
 
 def identity() -> str:
-    """The engine's name, with a digest of all that an image depends on: wasm and prelude. Compiles nothing."""
+    """Return the engine's name, with a digest of all that a snapshot depends on: wasm and prelude. Compiles nothing."""
     return f"quickjs-{hashlib.sha256(_wasm() + _prelude().encode()).hexdigest()[:32]}"
 
 
@@ -624,7 +627,7 @@ _made: list[Pristine] = []
 
 
 def pristine() -> Pristine:
-    """The pristine guest of this process. The first call compiles the engine, unless an earlier process has."""
+    """Return this process's pristine guest. The first call compiles the engine, or loads it from the cache."""
     with _lock:
         if not _made:
             _made.append(_prepare())
@@ -634,11 +637,11 @@ def pristine() -> Pristine:
 def _prepare() -> Pristine:
     engine = _compile()
     guest = Guest(engine, 256 * _PAGE, lambda _text: "")
-    fresh = guest.image()
+    fresh = guest.memory()
     make = complete(guest.evaluate(_prelude()))
     assert make is not None, "the prelude compiles"
     parts = complete(guest.run(make, guest.function("host")))
     functions = tuple(guest.item(parts, index) for index in range(5))
-    image = guest.image()
+    memory = guest.memory()
     guest.close()
-    return Pristine(engine, image, difference(fresh, image, PAGE), functions, identity())
+    return Pristine(engine, memory, difference(fresh, memory, PAGE), functions, identity())

@@ -1,7 +1,7 @@
-"""Error texts for exceptions that left a JavaScript program: what happened, where, and what to write instead.
+"""Error texts for exceptions that leave a JavaScript program: what happened, where, and what to write instead.
 
-The engine only says `setTimeout is not defined` and `not a function`. Models are trained on Node.js and on browsers, so
-a missing name comes with an alternative, and a value that is not a function is named as in the program.
+The engine says only `setTimeout is not defined` and `not a function`. Models are trained on Node.js and browsers, so a
+missing name comes with an alternative, and a value that is not a function is quoted from the program.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ NEAR: Final = 200
 """Characters before a call that are searched for the called expression."""
 
 HEAD: Final = 20_000
-"""Characters of a program that are looked at for what it was written for."""
+"""Characters of a program that are searched for the platform it was written for."""
 
 _FRAME: Final = re.compile(
     r"at (?:(\S*) \(|(?=<input>))(?:<input>|(?<=<eval> \()eval_script):(\d+):(\d+)\)?$", re.MULTILINE
 )
-"""One of the program's. The prelude is an `eval_script`, too, and a program that awaits is one, without functions."""
+"""A stack frame of the program. The prelude is also an `eval_script`, and so is a program that awaits, without
+functions."""
 
 _OPERAND: Final = re.compile(r"(?:[\w$]+|\([^()]*\)|['\"\]])(?:\??\.[\w$]+|\[[^\[\]]*\]|\([^()]*\))*$")
 _MEMBER: Final = re.compile(r"\??\.?[\w$]+(?=\s*[(`])")
@@ -37,8 +38,8 @@ _TYPED: Final = re.compile(
 )
 
 _NO_MODULES: Final = "there are no modules: what you can use is the language and the functions that you were given"
-_NO_NODE: Final = f"this is no Node.js; {_NO_MODULES}"
-_NO_BROWSER: Final = "this is no browser: what you need of the world comes from the functions that you were given"
+_NO_NODE: Final = f"this is not Node.js; {_NO_MODULES}"
+_NO_BROWSER: Final = "this is not a browser: what you need of the world comes from the functions that you were given"
 _NO_TIMERS: Final = "there are no timers, and nothing to wait for: write what is to happen in its order"
 _NO_NETWORK: Final = "there is no network: what you need of the world comes from the functions that you were given"
 _INSTEAD: Final = {
@@ -56,13 +57,13 @@ _INSTEAD: Final = {
         "it is not in this engine: take strings apart yourself",
     ),
 }
-"""What an entity can write instead of a name that other engines have."""
+"""The advice for names that other engines have, by name."""
 
 
 def describe(name: str, message: str, stack: str, code: str, gates: Collection[str]) -> str:
-    """Return the exception with its place in `code`, the text that ran, and advice if there is any.
+    """Return the exception with its position in `code`, the text that ran, and advice if there is any.
 
-    `gates` are the names by which gates can be called. The arguments come from the program and are not trusted.
+    `gates` are the names by which gates can be called. The other arguments come from the program and are not trusted.
     """
     frames = _FRAME.findall(stack[:LONGEST])
     advice = _advice(name, message, code, gates)
@@ -70,7 +71,7 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
         called = _expression_called(code, frames[0])
         message = f"not a function: {called}" if called else message
         if re.search(r"\.(?:then|catch|finally)$", called):
-            advice = "a gate returns its result and no promise: use it as it is, or write await before it"
+            advice = "a gate returns its result, not a promise: use it as it is, or write await before it"
     if len(message) > LONGEST:
         message = f"{message[:LONGEST]}… ({len(message) - LONGEST} more characters)"
     error = f"{name}: {message}" if name else f"uncaught {message}"
@@ -80,7 +81,7 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
 
 
 def _place(frames: list[tuple[str, str, str]]) -> str:
-    """Return where it happened; in a function, also where the program called it, which may be in an earlier program."""
+    """Return the position of the error; in a function (maybe of an earlier program), also that of the call."""
     function, line, column = frames[0]
     outer = frames[-1]
     if function in ("", "<eval>", "<anonymous>") or outer[0] != "<eval>":
@@ -89,7 +90,7 @@ def _place(frames: list[tuple[str, str, str]]) -> str:
 
 
 def _expression_called(code: str, frame: tuple[str, str, str]) -> str:
-    """Return the expression that is called; "" in a function, which may be another program's."""
+    """Return the called expression; "" in a function, whose code may belong to another program."""
     function, line, column = frame
     lines = code.splitlines()
     if function != "<eval>" or int(line) > len(lines):
@@ -101,7 +102,7 @@ def _expression_called(code: str, frame: tuple[str, str, str]) -> str:
     after = _MEMBER.match(text, at)
     if before is not None and text[at : at + 1] == "(":
         return before.group()[-80:]
-    if after is None:  # or somewhere else
+    if after is None:  # the engine pointed somewhere else
         return ""
     called = (before.group() if before is not None and after.group()[0] in ".?" else "") + after.group()
     return called[-80:]
@@ -119,8 +120,8 @@ def _advice(name: str, message: str, code: str, gates: Collection[str]) -> str:
     if message == "return not in a function":
         return "write the value as the last expression; there is nothing to return to"
     if message == "unsupported keyword: export":
-        return "declare it: what stands at the top level lives on"
+        return "declare it: top-level variables and functions are kept"
     head = code[:HEAD]
     if _IMPORT.search(head):
         return _NO_MODULES
-    return "this is JavaScript and no TypeScript: leave the types out" if _TYPED.search(head) else ""
+    return "this is JavaScript and not TypeScript: leave the types out" if _TYPED.search(head) else ""

@@ -1,8 +1,8 @@
 """Gates as JavaScript functions: their names, the mapping of arguments, and the capability text for the entity.
 
-A call may give its arguments in order, as one object, or in order with an object of the rest at the end. Which of them
-is meant is decided by the gate's own schema; the code for that is in `prelude.js`, and this file gives it the facts
-that it needs. The resulting arguments are checked like those of a tool call.
+A call may give its arguments in order, as one object, or in order with an object of the rest at the end. The gate's own
+schema decides which of these a call means; `prelude.js` has the code for that, and this file gives it the necessary
+facts. The resulting arguments are checked like those of a tool call.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import orjson
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["capability", "functions"]
+__all__ = ["capability", "describe_functions"]
 
 SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, where no gate has that name itself (D-002, D-003)."""
+"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
 
 _NO_NAME: Final = re.compile(r"[^\w$]")
 _WORDS: Final = (
@@ -31,7 +31,7 @@ _RESERVED: Final = frozenset(_WORDS.split())
 _TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", "null": "null", "string": "string"}
 
 
-def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def describe_functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the descriptions of the gates for the prelude. `calls` are the names by which a program can call one."""
     taken = {gate.name for gate in gates}
     specifications = []
@@ -44,7 +44,7 @@ def functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
                 "name": gate.name,
                 "calls": [_identifier(gate.name), *further],
                 "names": list(_properties(gate)),
-                # one object is always the arguments by name if the first parameter cannot be an object itself
+                # if the first parameter cannot be an object, a single object always means arguments by name
                 "record": not (objects and objects[0]),
                 "objects": objects,
                 "signature": _signature(gate),

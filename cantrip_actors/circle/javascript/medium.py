@@ -1,19 +1,19 @@
 """The JavaScript medium: the entity writes scripts, in a sandbox of its own, and gates are plain functions.
 
-This file has a turn from its first line to its end, what a limit undoes and what stays between turns. The program runs
-in the thread that makes a step, on a stack of its own; when it calls a gate, that stack is suspended, and the
-step returns. Any thread may make the next step. Beside this file:
+This file runs a turn from start to end, undoes a turn that exceeds a limit, and keeps the state between turns. The
+program runs in the thread that makes a step, on a stack of its own; when it calls a gate, that stack is suspended and
+the step returns. Any thread may make the next step. The other files:
 
-- `engine.py`: QuickJS in WebAssembly, what it may reach, and how it is stopped
-- `prelude.js`: what every sandbox has run before the entity's first line
-- `source.py`: the change to a program's text that lets its variables live on
+- `engine.py`: QuickJS in WebAssembly, its imports, and how it is stopped
+- `prelude.js`: the code that every sandbox runs before the entity's first line
+- `source.py`: the change to a program's text that keeps its variables for later turns
 - `gates.py`: gates as functions, and the text about them for the entity
-- `values.py`: what crosses the border
+- `values.py`: the values that pass between the program and the host
 - `errors.py`: the text of an exception for the entity
-- `clock.py`: how a program is made to look at its budget
-- `memory.py`: a sandbox between two turns, as bytes
+- `clock.py`: makes a running program check its budget
+- `memory.py`: a sandbox's snapshot between two turns
 
-Clock and randomness are constants in there, so that a program which is run again takes the same ways.
+Clock and randomness are constants in a sandbox, so that a replayed program takes the same branches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
-from cantrip_actors.circle.javascript.values import arguments, encode_answer, ended, outgoing
+from cantrip_actors.circle.javascript.values import arguments, encode_answer, outgoing, parse_report
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
@@ -38,11 +38,11 @@ from cantrip_actors.terms.messages import ToolDefinition
 __all__ = ["JavaScript", "JavaScriptSandbox"]
 
 RESERVE: Final = 128 * 1024
-"""Bytes that a turn has to leave free: without them no later turn could even begin, not to mention clean up."""
+"""Bytes that a turn must leave free; without them no later turn could even start, let alone free memory."""
 
 
 class JavaScript:
-    """The medium. An `engine` is one build of the wasm with one prelude."""
+    """The JavaScript medium. Its `engine` names one build of the wasm with one prelude."""
 
     name = "javascript"
 
@@ -54,7 +54,7 @@ class JavaScript:
         return javascript_gates.capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> JavaScriptSandbox:
-        """Return a new, empty sandbox. The first one of a process compiles the engine, which takes about a second."""
+        """Return a new, empty sandbox. The process's first one compiles the engine, which takes about a second."""
         return JavaScriptSandbox(pristine(), gates, limits)
 
 
@@ -64,22 +64,23 @@ class JavaScriptSandbox(LiveSandbox):
     def __init__(self, pristine: Pristine, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         super().__init__(gates, limits)
         self._pristine = pristine
-        functions = javascript_gates.functions(gates)
+        functions = javascript_gates.describe_functions(gates)
         self._functions = orjson.dumps(functions).decode()
         self._names = frozenset(name for function in functions for name in function["calls"])
         self._work: Waiting[Stepped] | None = None
-        """The turn that is in progress."""
+        """The turn in progress."""
         self._before: Difference | None = None
-        """The memory as it was before that turn."""
+        """The memory before that turn."""
         self._clock = 0.0
-        """Seconds that the program may still take if it waits for a processor; `_left` are those of a processor."""
+        """Seconds that the program may still take in real time, which includes waiting for a CPU; `_left` is CPU time.
+        """
         self._guest = self._new()
 
     # -------------------------------------------------------------------------------------------------------- the turn
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
-        self._guest.revive()  # from an interrupt that came after the turn before
-        self._before = difference(self._pristine.image, self._guest.image(), PAGE)
+        self._guest.revive()  # an interrupt may have arrived after the previous turn
+        self._before = difference(self._pristine.memory, self._guest.memory(), PAGE)
         self._clock = self._left + WAITING
         work = self._work = self._run(code, variables)
         return self._advance(lambda: next(work))
@@ -99,7 +100,7 @@ class JavaScriptSandbox(LiveSandbox):
         began, used = time.monotonic(), time.thread_time()
         guest.limit(self._left, self._clock)
         try:
-            if guest.halted:  # while the program waited
+            if guest.halted:  # halted while the program waited
                 raise LimitExceeded(guest.halted)
             with clock.running(guest):
                 resume()
@@ -110,14 +111,14 @@ class JavaScriptSandbox(LiveSandbox):
         finally:
             self._left -= time.thread_time() - used
             self._clock -= time.monotonic() - began
-        assert self._pending is not None, "a program waits for nothing but a gate"
+        assert self._pending is not None, "a program waits only for gates"
         return self._pending
 
     def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
         """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
         run, await_, report, arm, assign = self._pristine.functions
-        yield from guest.apply(arm, "")  # a program may have used a gate's name for a variable: only until it ends
+        yield from guest.apply(arm, "")  # a program may shadow a gate's name with a variable, but only until it ends
         if variables:
             yield from guest.apply(assign, outgoing(dict(variables)))
         script = prepare(code)
@@ -126,47 +127,47 @@ class JavaScriptSandbox(LiveSandbox):
         else:
             yield from guest.apply(run, script.code, code)
         while (yield from guest.enter("execute_pending_jobs")):
-            pass  # it runs a hundred thousand at most; while there are any, the program has not ended
+            pass  # one call runs at most a hundred thousand; while jobs are pending, the program has not ended
         handle = yield from guest.run(report)
-        reported = guest.text(handle)
+        report_text = guest.text(handle)
         guest.free(handle)
         most = self.limits.memory - RESERVE
-        if guest.size > most and not self._leaves_room(most):  # counting takes long where there is much
+        if guest.size > most and not self._leaves_room(most):  # counting takes long if there is much
             guest.call("run_gc")
             if not self._leaves_room(most):
                 raise LimitExceeded("memory")
         scarce = guest.size > self.limits.memory * 3 // 4
-        step = ended(reported, script.code, self._names, scarce=scarce)
+        step = parse_report(report_text, script.code, self._names, scarce=scarce)
         return replace(step, output=self._take_output())
 
     def _leaves_room(self, most: int) -> bool:
         return self._guest.used() <= most and self._guest.has_room(RESERVE)
 
-    def _host(self, asked: bytes) -> str | None:
-        """The answer to the prelude's `host(text)`: for a line to print, and for a gate call; None where it waits."""
-        if asked[:1] == b"p":
-            return "" if self._print(asked[1:].decode("utf-8", "replace")) else "f"
-        name, _, json = asked[1:].partition(b"\n")
-        called = self._call(name.decode("utf-8", "replace"), lambda gate: arguments(gate.name, json))
-        if isinstance(called, str):
-            return f"e{called}"
-        self._pending = called
+    def _host(self, request: bytes) -> str | None:
+        """Return the answer to the prelude's `host(text)`: to printed text, or None while a gate call waits."""
+        if request[:1] == b"p":
+            return "" if self._print(request[1:].decode("utf-8", "replace")) else "f"
+        name, _, json = request[1:].partition(b"\n")
+        outcome = self._call(name.decode("utf-8", "replace"), lambda gate: arguments(gate.name, json))
+        if isinstance(outcome, str):
+            return f"e{outcome}"
+        self._pending = outcome
         return None
 
     # ------------------------------------------------------------------------------------------------- before and after
 
     def dump(self) -> bytes | None:
-        """Return the sandbox as some kilobytes; None while a program is suspended."""
+        """Return a snapshot of some kilobytes; None while a program is suspended."""
         self._check_open()
         pristine = self._pristine
-        return None if self._pending is not None else pack(pristine.engine, pristine.image, self._guest.image())
+        return None if self._pending is not None else pack(pristine.engine, pristine.memory, self._guest.memory())
 
     def load(self, image: bytes) -> None:
-        """Restore a `dump`. Raises ValueError, without any change, for another engine's snapshot."""
+        """Restore a `dump`. Raises ValueError, and changes nothing, for another engine's snapshot."""
         with self._stepping:
             self._check_open()
             pristine = self._pristine
-            change = unpack(pristine.engine, pristine.image, image, pristine.most(self.limits.memory))
+            change = unpack(pristine.engine, pristine.memory, image, pristine.most(self.limits.memory))
             try:
                 made = self._new(change)
             except LimitExceeded as problem:
@@ -175,7 +176,7 @@ class JavaScriptSandbox(LiveSandbox):
             self._guest = made
 
     def close(self) -> None:
-        """Release all resources, also in the middle of a step, which ends as if interrupted."""
+        """Release all resources; a step in progress ends as if interrupted."""
         self._guest.halt("interrupted")
         if self._stepping.acquire(timeout=GRACE):
             try:
@@ -186,7 +187,7 @@ class JavaScriptSandbox(LiveSandbox):
                 self._stepping.release()
 
     def _undo(self) -> None:
-        """Replace this instance, whose memory is undefined, by one with the memory from before the turn."""
+        """Replace the instance, whose memory is undefined, by one with the memory from before the turn."""
         self._discard()
         self._guest = self._new(self._before)
         self._before = None

@@ -1,10 +1,10 @@
-"""Memory of the JavaScript engine as a difference: what an image has that another one has not.
+"""Snapshots of the JavaScript engine's memory, as differences to the pristine memory.
 
-A sandbox dirties some tens of the pages that the engine's memory has. So a new one is made by writing few pages into a
-fresh instance, a turn that may have to be undone is remembered as few pages, and a snapshot is few kilobytes.
+A sandbox changes only some tens of the engine's pages. So a new one is made by writing a few pages into a fresh
+instance, a turn is undone from a few stored pages, and a snapshot takes a few kilobytes.
 
-A snapshot belongs to one engine and one prelude: their digest is its first line, and another one is refused. It is
-trusted otherwise; whoever stores it signs it.
+A snapshot belongs to one engine and one prelude: its first line is their digest, and a snapshot of another engine is
+refused. Beyond that it is trusted: its store signs it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Difference", "difference", "pack", "unpack"]
 _SIZE: Final = struct.Struct("<Q")
 _OFFSET: Final = struct.Struct("<I")
 _PAGE: Final = 512
-"""Bytes of a page of a snapshot. Variables lie scattered: with pages of 4096 it is three times as large."""
+"""Bytes of a snapshot's page. Variables lie scattered: with pages of 4096 bytes a snapshot is three times as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What makes one memory another: `size` bytes, with these `pages`, each as long as the others, at their offsets."""
+    """A change of memory: the new `size` in bytes, and the changed `pages` by offset, each `page` bytes long."""
 
     size: int
     page: int
@@ -32,7 +32,7 @@ class Difference:
 
 
 def difference(before: bytes, now: bytes, page: int) -> Difference:
-    """What makes `before`, with zeros after its end, to `now`."""
+    """Return the change from `before`, extended with zeros, to `now`."""
     old, new, zeros = memoryview(before), memoryview(now), bytes(page)
     pages = []
     for start in range(0, len(now), page):
@@ -42,23 +42,23 @@ def difference(before: bytes, now: bytes, page: int) -> Difference:
     return Difference(len(now), page, tuple(pages))
 
 
-def pack(engine: str, pristine: bytes, image: bytes) -> bytes:
-    """The snapshot of a guest of `engine` whose memory was `pristine` and is `image`."""
-    parts = [part for start, page in difference(pristine, image, _PAGE).pages for part in (_OFFSET.pack(start), page)]
-    return f"{engine}\n".encode() + _SIZE.pack(len(image)) + zlib.compress(b"".join(parts), 1)
+def pack(engine: str, pristine: bytes, memory: bytes) -> bytes:
+    """Return the snapshot of a guest of `engine` whose memory was `pristine` and is now `memory`."""
+    parts = [part for start, page in difference(pristine, memory, _PAGE).pages for part in (_OFFSET.pack(start), page)]
+    return f"{engine}\n".encode() + _SIZE.pack(len(memory)) + zlib.compress(b"".join(parts), 1)
 
 
 def unpack(engine: str, pristine: bytes, snapshot: bytes, most: int) -> Difference:
-    """What a pristine memory has to become, of at most `most` bytes; raises ValueError for what is no such snapshot."""
+    """Return the change from a pristine memory to a snapshot's, of at most `most` bytes. Raises ValueError."""
     head = f"{engine}\n".encode()
     if not snapshot.startswith(head):
-        raise ValueError(f"this is no snapshot of a sandbox of {engine}")
+        raise ValueError(f"expected a snapshot of a sandbox of {engine}, got other bytes")
     body = len(head) + _SIZE.size
     if len(snapshot) < body:
         raise ValueError("the snapshot is damaged")
     (size,) = _SIZE.unpack_from(snapshot, len(head))
     if not len(pristine) <= size <= most:
-        raise ValueError(f"the snapshot is of {size} bytes of memory; this sandbox may have {most}")
+        raise ValueError(f"the snapshot has {size} bytes of memory; this sandbox may have {most}")
     step = _OFFSET.size + _PAGE
     inflate = zlib.decompressobj()
     try:

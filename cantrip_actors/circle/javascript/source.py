@@ -1,12 +1,11 @@
 """The change to a program's text before it runs: top-level `let`, `const` and `class` become `var`.
 
-A turn is a script of its own, but its variables live on (CIRCLE-9). In JavaScript a second `let x` at the top level is
-an error, and a `let` that `eval` declares is gone when it ends; an entity that writes turn after turn would stumble
-over the one or lose the other. So declarations at the top level become `var`, and what `let x;` and a class declaration
-mean is kept: `x` is undefined again, and nothing on the next line becomes a part of the class. Lines stay lines, so
-that errors point to where they are.
+Each turn is a script of its own, but its variables are kept for later turns (CIRCLE-9). In JavaScript a second `let x`
+at the top level is an error, and a `let` declared inside `eval` is lost when the `eval` ends. So top-level declarations
+become `var`. The meaning of `let x;` and of a class declaration is kept: `x` is undefined again, and the next line does
+not become part of the class. Lines stay where they are, so that errors point to the right ones.
 
-If the rewritten program does not compile, or parsing takes too long, it runs as it stands (`prelude.js`).
+If the rewritten program does not compile, or parsing takes too long, the original text runs (`prelude.js`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["Script", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A program ready to run. `awaits`: it uses `await` outside of functions, and has to be run as such."""
+    """A program ready to run. `awaits` says that it uses `await` outside of functions, and must be run accordingly."""
 
     code: str
     awaits: bool = False
@@ -51,7 +50,7 @@ def prepare(code: str) -> Script:
 
 
 def _edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """What to replace, in the order of the text: from where to where, by what."""
+    """Yield the replacements in the order of the text: start, end, new text."""
     statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
     for statement in statements:
         start, end = statement.start_byte, statement.end_byte
@@ -61,22 +60,22 @@ def _edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
             for one in statement.named_children:
                 name = one.child_by_field_name("name")
                 if name is not None and name.type == "identifier" and one.child_by_field_name("value") is None:
-                    yield name.end_byte, name.end_byte, b" = void 0"  # where `var x;` would leave x as it is
+                    yield name.end_byte, name.end_byte, b" = void 0"  # `var x;` alone would leave x unchanged
         elif statement.type == "class_declaration" and (name := statement.child_by_field_name("name")) is not None:
             yield start, start, b"var " + source[name.start_byte : name.end_byte] + b" = "
             yield end, end, b";"
         elif source[start:end] == b"let" and statement is not statements[-1]:
-            yield start, end, b"var"  # the parser does not know it with its names on the next line
+            yield start, end, b"var"  # the parser does not recognise a declaration whose names are on the next line
         elif statement is statements[0] and source[start + 1 : start + 11] == b"use strict":
-            yield start + 1, start + 11, b"use_strict"  # what strict code declares in `eval` is gone when it ends
+            yield start + 1, start + 11, b"use_strict"  # strict code inside `eval` loses its declarations
 
 
 def _awaits(root: Node) -> bool:
-    """True if there is an `await` outside of functions."""
+    """Return whether the program uses `await` outside of functions."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        # the parser takes `await (…)` for the call of a function
+        # the parser reads `await (…)` as a function call
         if node.type in ("await_expression", "await") or (node.type == "identifier" and node.text == b"await"):
             return True
         if not _FUNCTION.search(node.type):

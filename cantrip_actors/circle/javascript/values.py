@@ -1,12 +1,12 @@
 """Values between a JavaScript program and the host, as JSON text; incoming values are never trusted.
 
-Incoming text is bounded in its bytes and in the number of its values, because making Python objects of a million
-brackets would block the whole process. Half an emoji, which JavaScript can have in a string and no encoding can carry,
-becomes the replacement character.
+Incoming text is bounded in its bytes and in its number of values, because making Python objects of a million brackets
+would block the whole process. A lone surrogate (half an emoji), which a JavaScript string can contain and no encoding
+can write, becomes the replacement character.
 
-A number of JavaScript has 53 bits. Integers beyond that cross as BigInt, in both directions: as text after a NUL and an
-n, and the NUL of other text that begins with one is doubled. A Number beyond 2**53 may have lost digits already, so it
-is refused where it stands for an integer: it is never rounded in silence.
+A Number of JavaScript has 53 bits. Larger integers pass as BigInt in both directions, written as a text of NUL, "n" and
+the digits; in other texts a leading NUL is doubled. A Number beyond 2**53 may have lost digits already, so it is
+refused as an integer and never rounded silently.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
 
-__all__ = ["arguments", "encode_answer", "ended", "incoming", "outgoing"]
+__all__ = ["arguments", "encode_answer", "incoming", "outgoing", "parse_report"]
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
-"""The prelude's words for an exception that raises another one when it is looked at."""
+"""The prelude's text for an exception that raises another exception when it is inspected."""
 
 OUT_OF_MEMORY: Final = frozenset(("out of memory", UNSHOWABLE))
-"""What the engine says of any kind of error where it has not enough memory left for more."""
+"""The engine's message for any error when it has no memory left for another."""
 
 EXACT: Final = 2**53 - 1
-"""The largest integer that a Number has and no other integer is rounded to."""
+"""The largest integer of a Number to which no other integer is rounded."""
 
 _WRITTEN: Final = 1e21
-"""JavaScript writes integral Numbers below this one as integers."""
+"""JavaScript writes whole Numbers below this one as integers."""
 
 _MARK: Final = b'"\\u0000'
 _LONG: Final = re.compile(rb"\d{16}")
@@ -43,15 +43,15 @@ _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
 def incoming(text: bytes) -> Any:
-    """Return the value in a program's JSON. Raises ValueError, for example TooLarge, which says why it is refused."""
+    """Return the value of a program's JSON. Raises ValueError, for example TooLarge, with the reason."""
     check_json(text)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            value = orjson.loads(_HALF.sub(_whole, text.decode("utf-8", "replace")))
+            value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
-            raise ValueError("no JSON, or nested too deeply") from None
+            raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
     check_depth(value)
     try:
         return _exact(value) if _MARK in text or _LONG.search(text) else value
@@ -60,7 +60,7 @@ def incoming(text: bytes) -> Any:
 
 
 class Inexact(ValueError):
-    """A Number that stands for an integer and may have lost digits."""
+    """A Number that is used as an integer and may have lost digits."""
 
     def __init__(self, number: float) -> None:
         super().__init__(
@@ -76,14 +76,14 @@ def _exact(value: Any) -> Any:
     if isinstance(value, list):
         return [_exact(one) for one in value]
     if isinstance(value, str) and value[:1] == "\0":
-        return plain(int(value[2:])) if value[1:2] == "n" else value[1:]  # of more than 64 bits: its digits (D-005)
+        return plain(int(value[2:])) if value[1:2] == "n" else value[1:]  # more than 64 bits: its digits (D-005)
     if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):
         raise Inexact(value)
     return value
 
 
 def _mark(value: Any) -> Any:
-    """Return the value with integers over 53 bits as BigInts."""
+    """Return the value with integers of more than 53 bits marked as BigInts."""
     if isinstance(value, dict):
         return {key: _mark(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -93,7 +93,7 @@ def _mark(value: Any) -> Any:
     return f"\0{value}" if isinstance(value, str) and value[:1] == "\0" else value
 
 
-def _whole(escape: re.Match[str]) -> str:
+def _replace_surrogate(escape: re.Match[str]) -> str:
     return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
@@ -105,33 +105,33 @@ def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
         raise ValueError(f"{gate}: arguments: {problem}") from None
     if isinstance(args, dict):
         return args
-    raise ValueError(f"{gate}: arguments are no JSON object")
+    raise ValueError(f"{gate}: arguments are not a JSON object")
 
 
 def encode_answer(answer: Answer) -> str:
-    """Return a gate's answer as the prelude takes it: a value, or the message of an exception."""
+    """Return a gate's answer in the form that the prelude reads: a value, or the message of an exception."""
     return f"e{answer.value}" if answer.is_error else outgoing(answer.value)
 
 
 def outgoing(value: Any) -> str:
-    """Return a value as the prelude reads it: as plain JSON, or with integers that a Number cannot have."""
+    """Return a value in the form that the prelude reads: plain JSON, or with BigInts."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # an integer of more than 64 bits, half an emoji
+    except TypeError:  # an integer of more than 64 bits, or a lone surrogate
         text = json.dumps(value).encode()
     return f"b{json.dumps(_mark(value))}" if _LONG.search(text) else f"v{text.decode()}"
 
 
-def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
-    """Return how a program ended, by what the prelude reports. With `scarce` its memory was almost full.
+def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Finished | Raised:
+    """Return the outcome of a program from the prelude's report. `scarce` says that its memory was almost full.
 
-    `code` is what ran, and `gates` are the names by which it could call gates.
+    `code` is the text that ran, and `gates` are the names by which it could call gates.
 
-    Raises LimitExceeded if it ran out of memory.
+    Raises LimitExceeded if the program ran out of memory.
     """
     kind, text = report[:1], report[1:]
     if kind == b"e":
-        return _error_of(text, code, gates, scarce=scarce)
+        return _parse_error(text, code, gates, scarce=scarce)
     try:
         return Finished(incoming(text) if text else None)
     except (Inexact, TooLarge) as problem:
@@ -140,11 +140,11 @@ def ended(report: bytes, code: str, gates: Collection[str], *, scarce: bool) -> 
         return Finished(f"(a value that cannot be shown: {problem})")
 
 
-def _error_of(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
+def _parse_error(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
         said = incoming(text)
         name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
-    except (ValueError, TypeError, KeyError):  # whatever a program did to the engine's own objects
+    except (ValueError, TypeError, KeyError):  # a program may have changed the engine's own objects
         name, message, stack = "Error", UNSHOWABLE, ""
     if (name, message) == ("InternalError", "out of memory"):
         raise LimitExceeded("memory")

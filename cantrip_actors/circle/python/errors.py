@@ -1,8 +1,8 @@
-"""Error texts for exceptions that left a Python program, and the exceptions that are limits.
+"""Error texts for exceptions that leave a Python program, and the exceptions that stand for limits.
 
-The interpreter ends a program that is out of time or memory with an exception that the program cannot catch, and gives
-no promise about its variables after that. So every exception of those types counts as a limit: one that the program
-raised itself is undone too, which is harmless, while a heap in an unknown state would not be.
+The interpreter ends a program that runs out of time or memory with an exception that the program cannot catch, and then
+guarantees nothing about its variables. So each exception of those types counts as a limit. A program that raises one
+itself is undone too, which is harmless; continuing with a heap in an unknown state would not be.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cantrip_actors.terms.messages import encodable
 __all__ = ["REQUESTS", "describe", "limit_of"]
 
 REQUESTS: Final = 1_000
-"""What a program may ask of the host in one step that is no gate call: unknown names, files, clocks."""
+"""Requests to the host, other than gate calls, that a program may make in one step: unknown names, files, clocks."""
 
 LONGEST: Final = 4_000
-"""Characters of a message; a program can raise megabytes."""
+"""Characters of a message that are kept; a program can raise megabytes."""
 
 FRAMES: Final = 5
-"""Lines of the program that are named: where it began and where it ended count most."""
+"""Lines of the program that an error names: the first one and the last ones matter most."""
 
 _LIMITS: Final[dict[str, Limit]] = {"TimeoutError": "seconds", "MemoryError": "memory", "RecursionError": "recursion"}
 _FULL: Final = "SyntaxError: session defines too many"
-"""Of functions, which an `eval` in a loop makes. A sandbox that is full could never define another one."""
+"""The error for too many functions, as `eval` in a loop makes them: such a sandbox could never define another one."""
 
 _REQUESTED: Final = "RuntimeError: suspension limit"
 _PARSER: Final = "The monty syntax parser does not yet support"
@@ -66,7 +66,7 @@ _INSTEAD: Final = {
     "name 'exit' is not defined": "end with done(answer), or let the program come to its end",
     "name 'quit' is not defined": "end with done(answer), or let the program come to its end",
     "has no attribute 'exit'": "end with done(answer), or let the program come to its end",
-    "name 'input' is not defined": "nobody can be asked: what you were given is in your variables",
+    "name 'input' is not defined": "there is no input: what you were given is in your variables",
     "name 'globals' is not defined": "name the variable, or keep what you look up in a dict of your own",
     "name 'dir' is not defined": "name the attribute, or try it and catch AttributeError",
     "name 'vars' is not defined": "name the attributes, or keep what you look up in a dict of your own",
@@ -77,7 +77,7 @@ _INSTEAD: Final = {
     "object has no attribute '__name__'": "functions have no attributes: keep their names beside them, in a dict",
     "has no attribute 'wraps'": "return the inner function as it is",
 }
-"""What an entity can write instead of what this Python lacks: models are trained on another one."""
+"""Advice for each feature that this Python lacks, because models are trained on the full one."""
 
 
 def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
@@ -90,9 +90,9 @@ def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | Non
 
 
 def describe(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] = ()) -> str:
-    """Return the exception's type and message, and the lines of the entity's own code that it passed through.
+    """Return the exception's type and message, and the lines of the entity's own code in its traceback.
 
-    `gates` are the names by which gates can be called, to correct a misspelt one.
+    `gates` are the names by which gates can be called, for correcting a misspelt one.
     """
     frames = error.traceback()
     here = frames[0].filename if frames else ""
@@ -121,13 +121,13 @@ def _reword(line: str) -> str:
 
 
 def _add_advice(line: str, gates: Iterable[str]) -> str:
-    kind, _, said = line.partition(": ")
-    if kind not in _LACKING:  # a text of the program's own may say what it likes
+    kind, _, message = line.partition(": ")
+    if kind not in _LACKING:  # another exception may carry the program's own text, which is left alone
         return line
-    advice = next((advice for lack, advice in _INSTEAD.items() if lack in said), None)
+    advice = next((advice for lack, advice in _INSTEAD.items() if lack in message), None)
     if advice is not None:
         return f"{line}; instead: {advice}"
-    unknown = _UNKNOWN.match(said)
+    unknown = _UNKNOWN.match(message)
     close = difflib.get_close_matches(unknown[1], gates, n=1) if unknown is not None else []
     return f"{line}; did you mean {close[0]}?" if close else line
 
@@ -137,6 +137,6 @@ def _place(frame: Frame, here: str) -> str:
         "" if frame.filename == here else " of an earlier program" if frame.filename.startswith("<py") else " of eval"
     )
     function = f", in {frame.function_name}" if frame.function_name not in (None, "<module>") else ""
-    source = (frame.source_line or "").strip().partition("\n")[0]  # of a decorator it is the whole definition
+    source = (frame.source_line or "").strip().partition("\n")[0]  # for a decorator it is the whole definition
     shown = f": {source if len(source) <= 120 else source[:119] + '…'}" if source else ""
     return encodable(f"line {frame.line}{earlier}{function}{shown}")

@@ -1,6 +1,6 @@
-"""Messages between the host and a worker of Python programs: JSON, and bytes beside it, each with its length.
+"""Messages between the host and a worker of Python programs: JSON and bytes, each preceded by its length.
 
-One process sends, then the other one, so nothing is ever read beyond the end of a message. The streams are unbuffered.
+The processes send in turn, so a reader never reads beyond the end of a message. The streams are unbuffered.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _PIECE: Final = 8 * 1024
 
 
 class Frame(NamedTuple):
-    """A message: its JSON, parsed, and the bytes that came with it."""
+    """A message: its parsed JSON, and the bytes that came with it."""
 
-    said: Any
+    data: Any
     state: bytes
 
 
-def send(stream: RawIOBase, said: Any, state: bytes = b"") -> None:
+def send(stream: RawIOBase, data: Any, state: bytes = b"") -> None:
     """Write a message. Raises BrokenPipeError if the other process has ended."""
-    text = orjson.dumps(said)
+    text = orjson.dumps(data)
     left = memoryview(b"".join((_HEAD.pack(len(text), len(state)), text, state)))
     while left:
         left = left[stream.write(left) or 0 :]

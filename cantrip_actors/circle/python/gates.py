@@ -1,11 +1,11 @@
-"""Gates as Python functions: their names, signatures, and positional arguments; and what the entity is told of them.
+"""Gates as Python functions: their names, signatures and positional arguments, and the capability text for the entity.
 
-Derived from the definition that the crystal of a tool circle would be shown (CALL-3), never written by hand. Required
-parameters come first, because Python wants them so; that is the order of the signature that the entity reads, and so
-the order in which positional arguments get their names.
+All of it is derived from the definition that the crystal of a tool circle would get (CALL-3). Required parameters come
+first, as Python demands; the entity reads the signature in that order, and positional arguments get their names in it.
 
-`shown` is for the entity, `stub` for the type checker, which is stricter about containers than a gate is: it reads
-`Sequence` where the entity reads `list`, or a list of str would not do for a list of str or int.
+`render` writes a gate for the entity, `stub` for the type checker. The checker is stricter about containers than a
+gate: a `list[str]` does not fit where a list of str or int is expected. So stubs say `Sequence` where the entity reads
+`list`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["callables", "capability", "for_calls", "for_check", "shown", "stub"]
+__all__ = ["callables", "capability", "for_calls", "for_check", "render", "stub"]
 
 _TYPES: Mapping[str, str] = {
     "string": "str",
@@ -27,30 +27,30 @@ _TYPES: Mapping[str, str] = {
     "null": "None",
 }
 _DEEP = 6
-"""Schemas within schemas that are still spelt out. References may go round in a circle."""
+"""The depth of nested schemas that are spelt out, because references may be circular."""
 
 
 def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """The gates by the names that a program can call them by, other accepted names included (D-002, D-003)."""
+    """Return the gates by the names that a program can call them by, accepted aliases included (D-002, D-003)."""
     named = {_identifier(gate.name): gate for gate in gates}
     aliases = {**ALIASES, "submit_answer": "done"}
     return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
 
 
 def for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
-    """What a worker has to know of the gates to take their calls, as JSON: their own names and their parameters."""
+    """Return, as JSON, what a worker needs to take gate calls: each gate's own name and its parameters."""
     return {name: [gate.name, [one for one, _ in _parameters(gate.parameters)]] for name, gate in named.items()}
 
 
 def for_check(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
-    """What a worker has to know of the gates to check their calls, as JSON: stubs, and how each gate is called."""
+    """Return, as JSON, what a worker needs to check gate calls: stubs for the checker, signatures for messages."""
     stubs = ["from typing import Any, Literal, Sequence", *(stub(name, gate) for name, gate in named.items())]
-    signatures = {name: shown(gate).splitlines()[0].removesuffix(" -> any") for name, gate in named.items()}
+    signatures = {name: render(gate).splitlines()[0].removesuffix(" -> any") for name, gate in named.items()}
     return {"stubs": "\n".join(stubs), "signatures": signatures}
 
 
-def shown(gate: ToolDefinition) -> str:
-    """The gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and what it does."""
+def render(gate: ToolDefinition) -> str:
+    """Return a gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and its description."""
     more = bool(gate.parameters.get("additionalProperties", not gate.parameters.get("properties")))
     lines = [f"def {_identifier(gate.name)}({_signature(gate, 'list', more=more)}) -> any"]
     lines += [f"    {line}".rstrip() for line in gate.description.splitlines()]
@@ -61,7 +61,7 @@ def shown(gate: ToolDefinition) -> str:
 
 
 def stub(name: str, gate: ToolDefinition) -> str:
-    """The gate for the type checker, under the name that it is called by."""
+    """Return a gate as the type checker reads it, under the name `name`."""
     more = gate.parameters.get("additionalProperties", True) is not False
     return f"def {name}({_signature(gate, 'Sequence', more=more)}) -> Any: ..."
 
@@ -70,7 +70,7 @@ def _signature(gate: ToolDefinition, many: str, *, more: bool) -> str:
     required = gate.parameters.get("required", ())
     written = []
     for name, shape in _parameters(gate.parameters):
-        if not _is_parameter(name):  # it can only be passed as **{"from": …}
+        if not _is_parameter(name):  # its name is no identifier, so it can only be passed as **{"from": …}
             more = True
             continue
         annotation = f"{name}: {_type(shape, gate.parameters.get('$defs', {}), many, 0)}"
@@ -89,7 +89,7 @@ def _parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> str:
-    """The annotation of a JSON Schema; Any where Python has no word for it."""
+    """Return the annotation for a JSON Schema; Any if Python has none."""
     if not isinstance(shape, Mapping) or depth > _DEEP:
         return "Any"
     if "$ref" in shape:
@@ -146,14 +146,14 @@ loop or a comprehension.
 
 
 def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
-    """What the entity is told of its Python: the language it has and has not, its gates, its limits, how to finish.
+    """Return the text for the entity: the language and its gaps, the gates, the limits, and how to finish.
 
-    Short, because it is in every query. What is missing from the language is said, because an entity that knows
-    ordinary Python would use it; what fails for another reason says so when it does.
+    It is short, because every query contains it. It names only the gaps that an entity used to ordinary Python would
+    run into; other failures explain themselves in their error message.
     """
     parts = [_LANGUAGE]
     if gates:
-        parts.append(_GATES + "\n" + "\n".join(shown(gate) for gate in gates) + "\n")
+        parts.append(_GATES + "\n" + "\n".join(render(gate) for gate in gates) + "\n")
     if any(gate.name == "done" for gate in gates):
         parts.append("Finish with done(answer) or, which is the same, submit_answer(answer). No gate works after it.\n")
     bounds = ", ".join(limits.exceeded(one) for one in ("seconds", "memory", "gate_calls"))

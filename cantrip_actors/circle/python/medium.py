@@ -1,13 +1,12 @@
-"""The Python medium: programs in the interpreter Monty, which is none of the host's Python (see docs/python-medium.md).
+"""The Python medium: an entity's programs run in the Monty interpreter, never in the host's (docs/python-medium.md).
 
-A step borrows a worker, gives it the sandbox's bytes, and gets JSON and bytes back. Between two steps the sandbox is
-those bytes and nothing else: a few kilobytes, which can be stored, answered twice, or restored by another process.
+A step borrows a worker, sends it the sandbox's bytes, and receives JSON and bytes. Between two steps a sandbox is only
+those bytes: a few kilobytes that can be stored, answered twice (a fork), or restored by another process.
 
-A worker computes the step and makes JSON of what comes out of it (`steps.py`). So nothing that a program makes is
-converted in this process, and a worker that takes too long over it is ended.
+The worker computes the step and converts its results to JSON (`steps.py`). So this process never converts a value that
+a program made, and can kill a worker that takes too long.
 
-This file knows nothing of actors, looms or wards. How values, signatures and errors cross is in the modules
-beside it.
+This file does not know actors, looms or wards. The modules next to it convert values, signatures and errors.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from cantrip_actors.terms.messages import ToolDefinition, encodable
 __all__ = ["PythonMedium", "PythonSandbox"]
 
 _ESCAPED: Final = 6
-"""Bytes that a character of the output may take in JSON."""
+"""The most bytes that one character of the output takes in JSON."""
 
 
 class PythonMedium:
-    """Python, as a language of circles. With `type_check`, calls of gates are checked before a program runs."""
+    """The Python medium. With `type_check`, gate calls are checked against their signatures before a program runs."""
 
     name = "python"
     engine = ENGINE
@@ -51,89 +50,95 @@ class PythonMedium:
         self._type_check = type_check
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """What the entity is told of its language, `gates` and `limits`."""
+        """Return the text about this language, `gates` and `limits` for the entity."""
         return capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
-        """A new, empty sandbox. Costs nothing until something runs in it."""
+        """Return a new, empty sandbox. Starts no process: the first step does."""
         return PythonSandbox(gates, limits, type_check=self._type_check)
 
 
 class PythonSandbox:
-    """One entity's Python. Not thread-safe, but for `interrupt`, which is there for another thread."""
+    """One entity's sandbox. Not thread-safe, except `interrupt`, which another thread calls."""
 
-    _lock = threading.Lock()  # of all sandboxes: it is held for moments
+    _lock = threading.Lock()  # shared by all sandboxes, because it is held only for moments
 
     def __init__(self, gates: Sequence[ToolDefinition], limits: Limits, *, type_check: bool = False) -> None:
-        self._gates, self._check = _described(gates, check=type_check)
+        self._gates, self._check = _describe_gates(gates, check=type_check)
         self.limits = limits
         self._idle = b""
-        """The sandbox as the last program left it, in the interpreter's form; empty where none has run."""
+        """The interpreter's snapshot after the last program; empty before the first one."""
         self._worker: Worker | None = None
         self._is_interrupted = False
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
-        """Run `code` with `variables` set first."""
+        """Run `code` with `variables` set first, until it calls a gate or ends."""
         return self._step("begin", self._idle, code=encodable(code), inputs=variables or {}, check=self._check)
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
-        """Continue after a gate. The same suspension may be answered again: that is a fork.
+        """Continue after a gate. Answering the same suspension again forks the program.
 
-        Raises ValueError where the suspended program has been damaged since.
+        Raises ValueError if the suspended program is damaged.
         """
         value = str(answer.value) if answer.is_error else answer.value
-        said = {"value": value, "is_error": answer.is_error, "closed": answer.closed}
-        return self._step("answer", suspended.state, answer=said)
+        result = {"value": value, "is_error": answer.is_error, "closed": answer.closed}
+        return self._step("answer", suspended.state, answer=result)
 
     def interrupt(self) -> None:
-        """End the step that runs in another thread. Without one, nothing happens."""
+        """End the step that runs in another thread; it returns Exceeded. Does nothing between steps."""
         with self._lock:
             self._is_interrupted = True
             if self._worker is not None:
                 self._worker.kill()
 
     def dump(self) -> bytes:
-        """The sandbox between two turns."""
+        """Return a snapshot of the sandbox between two turns."""
         return pack("idle", {}, self._idle)
 
     def load(self, image: bytes) -> None:
-        """Become what `dump` was made of. The narrower of its limits and this sandbox's apply from then on."""
+        """Restore a `dump`; the smaller of its limits and this sandbox's limits apply from then on.
+
+        Raises ValueError for another engine's snapshot.
+        """
         _, idle = unpack(image, "idle")
         if idle:
             self._restore("load", idle)
         self._idle = idle
 
     def resume(self, image: bytes) -> Suspended:
-        """The suspended program, ready for `answer`; `load` the turn before first."""
+        """Return the suspended program of a snapshot, ready for `answer`; `load` the turn before first.
+
+        Raises ValueError for another engine's snapshot.
+        """
         unpack(image, "suspended")
         step = self._restore("resume", image)
         assert isinstance(step, Suspended)
         return step
 
     def close(self) -> None:
-        """Forget everything. There is nothing else to give back: no worker is held."""
+        """Drop the sandbox's state. No other resource needs releasing: a sandbox holds no worker between steps."""
         self._idle = b""
 
-    def _step(self, do: str, state: bytes, **asked: Any) -> Stepped:
-        """One step in a worker. Whatever ends it, the worker goes back, and the sandbox has moved on or has not."""
-        self._is_interrupted = False  # whatever came before this step had nothing to end
+    def _step(self, do: str, state: bytes, **request_fields: Any) -> Stepped:
+        """Compute one step in a worker. A step that exceeds a limit leaves the sandbox as it was."""
+        self._is_interrupted = False  # an interrupt before this step had nothing to end
         try:
-            return self._ask(do, state, asked)
+            return self._ask(do, state, request_fields)
         except LimitExceeded as problem:
             return problem.ended(self.limits, "")
         except WorkerEnded as ended:
             return LimitExceeded(ended.limit).ended(self.limits, ended.output)
 
     def _restore(self, do: str, state: bytes) -> Stepped:
-        """Have a worker load bytes where nothing runs. Raises ValueError."""
+        """Load a snapshot in a worker, without running any program code. Raises ValueError."""
         self._is_interrupted = False
         try:
             return self._ask(do, state, {})
         except WorkerEnded as ended:
-            raise ValueError(f"the interpreter cannot load the image: {ended}") from ended
+            raise ValueError(f"the interpreter cannot load the snapshot: {ended}") from ended
 
-    def _ask(self, do: str, state: bytes, asked: dict[str, Any]) -> Stepped:
-        """Have a worker do something. Raises ValueError for damaged bytes, LimitExceeded and WorkerEnded."""
+    def _ask(self, do: str, state: bytes, request_fields: dict[str, Any]) -> Stepped:
+        """Send a request to a worker. Raises ValueError for a damaged snapshot, LimitExceeded and WorkerEnded."""
         limits = self.limits
         bounds = {
             "seconds": limits.seconds,
@@ -146,40 +151,40 @@ class PythonSandbox:
             with self._lock:
                 self._worker = worker
             try:
-                if self._is_interrupted:  # while it waited for a worker
+                if self._is_interrupted:  # while this thread waited for a worker
                     raise LimitExceeded("interrupted")
                 most = 2 * BYTES + _ESCAPED * limits.output
-                said = {"do": do, "gates": self._gates, "limits": bounds, **asked}
-                frame = worker.compute(said, state, most)
+                request = {"do": do, "gates": self._gates, "limits": bounds, **request_fields}
+                frame = worker.compute(request, state, most)
             finally:
                 with self._lock:
                     self._worker = None
-        return self._stepped(frame, state)
+        return self._read_step(frame, state)
 
-    def _stepped(self, frame: Frame, state: bytes) -> Stepped:
-        said, made = frame
-        kind = said.get("step")
+    def _read_step(self, frame: Frame, state: bytes) -> Stepped:
+        reply, made = frame
+        kind = reply.get("step")
         if kind == "suspended":
-            image = made or state
-            return Suspended(said["gate"], said["args"], image, said["output"], image)
+            snapshot = made or state
+            return Suspended(reply["gate"], reply["args"], snapshot, reply["output"], snapshot)
         if made:
             self._idle = made
         match kind:
             case "finished":
-                return Finished(said["value"], said["output"])
+                return Finished(reply["value"], reply["output"])
             case "raised":
-                return Raised(said["error"], said["output"])
+                return Raised(reply["error"], reply["output"])
             case "exceeded":
-                return Exceeded(said["limit"], said["output"])
-        raise ValueError(said["damaged"])
+                return Exceeded(reply["limit"], reply["output"])
+        raise ValueError(reply["damaged"])
 
 
 _last: tuple[Sequence[ToolDefinition], bool, tuple[orjson.Fragment, orjson.Fragment | None]] | None = None
 
 
-def _described(gates: Sequence[ToolDefinition], *, check: bool) -> tuple[orjson.Fragment, orjson.Fragment | None]:
-    """What a worker has to know of the gates, once for sandboxes that are opened one after the other for the same."""
-    global _last  # noqa: PLW0603  # put there in one step, whatever thread does it
+def _describe_gates(gates: Sequence[ToolDefinition], *, check: bool) -> tuple[orjson.Fragment, orjson.Fragment | None]:
+    """Return what a worker needs to know about the gates; cached, because many sandboxes have the same gates."""
+    global _last  # noqa: PLW0603  # one assignment, so threads need no lock
     known = _last
     if known is None or known[0] is not gates or known[1] is not check:
         named = callables(gates)

@@ -1,4 +1,4 @@
-"""Snapshots of Python sandboxes: a line of JSON with the engine and the kind, then the bytes of the interpreter."""
+"""Snapshots of Python sandboxes: a line of JSON with the engine and the kind, then the interpreter's bytes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Kind = Literal["idle", "suspended"]
 
 
 class DamagedSnapshot(ValueError):
-    """Bytes that cannot be restored: damaged ones, those of another engine, and those of the other kind."""
+    """A snapshot that cannot be restored: it is damaged, or of another engine, or of another kind."""
 
 
 def pack(kind: Kind, head: Mapping[str, Any], body: bytes) -> bytes:
-    """Return a snapshot. `head` is JSON that is kept in its first line."""
+    """Return a snapshot with the JSON of `head` in its first line."""
     return orjson.dumps({"engine": ENGINE, "kind": kind, **head}) + b"\n" + body
 
 
 def unpack(snapshot: bytes, kind: Kind) -> tuple[dict[str, Any], bytes]:
-    """Return the first line of a snapshot and the interpreter's bytes. Raises DamagedSnapshot."""
+    """Return the first line of a snapshot, parsed, and the interpreter's bytes. Raises DamagedSnapshot."""
     line, _, body = snapshot.partition(b"\n")
     try:
         head = orjson.loads(line)
     except orjson.JSONDecodeError:
         head = None
     if not isinstance(head, dict) or "engine" not in head:
-        raise DamagedSnapshot("no image of a sandbox")
+        raise DamagedSnapshot("expected a snapshot of a Python sandbox, got other bytes")
     if head["engine"] != ENGINE:
-        raise DamagedSnapshot(f"the image is of {head['engine']}, and this is {ENGINE}: replay its programs instead")
+        raise DamagedSnapshot(f"the snapshot is of {head['engine']}, and this is {ENGINE}: replay its programs instead")
     if head.get("kind") != kind:
-        raise DamagedSnapshot(f"expected an image of a sandbox that is {kind}, got one that is {head.get('kind')}")
+        raise DamagedSnapshot(f"expected a snapshot of a sandbox that is {kind}, got one that is {head.get('kind')}")
     return head, body

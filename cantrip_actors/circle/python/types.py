@@ -1,10 +1,10 @@
-"""The type check of a Python program against its gates, before any of it runs.
+"""The type check of a Python program against its gates, before any of the program runs.
 
-It finds the call of a gate whose arguments cannot be right, and nothing else: a variable of an earlier program, an
-unknown name or another type that does not fit may turn out well, or fails with a better message when it runs. So may
-what is unpacked with `*` or `**`: the checker takes one type for all that is in there.
+It reports only gate calls whose arguments cannot be right. A variable of an earlier program, an unknown name or another
+mismatched type may be fine at run time, or fails there with a better message. The same holds for arguments unpacked
+with `*` or `**`, because the checker assigns one type to all of them.
 
-What the checker says of types is put in the words of the signature that the entity was given, with the line it is
+The checker's messages are reworded with the signature that the entity was given, and quote the line that they are
 about.
 """
 
@@ -19,23 +19,23 @@ from pydantic_monty import Monty, MontyError, MontyTypingError
 __all__ = ["wrong_calls"]
 
 _NOTHING_RUNS: Final = "_not_defined_anywhere_so_that_nothing_runs"
-"""The first line of what is checked. It is an error to the checker, so the program is never begun."""
+"""The first line of the checked text. The checker rejects it, so the program never starts."""
 
 _FOUND: Final = re.compile(r"^[^:]+:(\d+):\d+: error\[[\w-]+\] (.* function `(\w+)`.*)$")
 _INCORRECT: Final = re.compile(r"Argument to function `(\w+)` is incorrect: Expected `(.+)`, found `(.+)`$")
 _UNPACKED: Final = re.compile(r"[(,]\s*\*")
 _LITERAL: Final = re.compile(r"^Literal\[([^,]+)\]$")
 
-SHOWN: Final = 120
-"""Characters of a line of the program that are shown."""
+QUOTED: Final = 120
+"""Characters of a program's line that a message quotes."""
 
 _MEMORY: Final = 512 * 1024 * 1024
 
 
 def wrong_calls(code: str, gates: Mapping[str, Any], pool: Monty) -> str | None:
-    """What is wrong with the calls of gates in `code`, a line each, or None. Blocks for some ten milliseconds.
+    """Return the errors in the gate calls of `code`, one per line, or None. Blocks for some ten milliseconds.
 
-    `gates` are as `gates.for_check` describes them.
+    `gates` is the result of `gates.for_check`.
     """
     try:
         with pool.checkout(
@@ -47,13 +47,13 @@ def wrong_calls(code: str, gates: Mapping[str, Any], pool: Monty) -> str | None:
             session.feed_start(f"{_NOTHING_RUNS}\n{code}")
     except MontyTypingError as diagnostics:
         return _describe(diagnostics.display(), code, gates["signatures"])
-    except MontyError:  # it does not even parse, or the check was ended: running it will tell
+    except MontyError:  # the program does not parse, or the check was ended: running it will report the problem
         return None
     return None
 
 
 def _describe(diagnostics: str, code: str, gates: Mapping[str, str]) -> str | None:
-    """The findings about `gates` by line, with the line, and how the gates are called that they are about."""
+    """Return the errors about `gates` by line, each with its line, and the signatures of those gates."""
     lines = code.splitlines()
     wrong: dict[int, set[str]] = {}
     signatures: dict[str, None] = {}
@@ -65,12 +65,12 @@ def _describe(diagnostics: str, code: str, gates: Mapping[str, str]) -> str | No
             signatures[gates[name]] = None
     if not wrong:
         return None
-    told = ["TypeError: nothing was run, because of the call of a gate"]
+    report = ["TypeError: nothing was run, because of the call of a gate"]
     for line, findings in sorted(wrong.items()):
         source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        told.append(f"  line {line}: {source if len(source) <= SHOWN else source[: SHOWN - 1] + '…'}")
-        told += (f"    {finding}" for finding in sorted(findings))
-    return "\n".join([*told, *(f"  {signature}" for signature in signatures)])
+        report.append(f"  line {line}: {source if len(source) <= QUOTED else source[: QUOTED - 1] + '…'}")
+        report += (f"    {finding}" for finding in sorted(findings))
+    return "\n".join([*report, *(f"  {signature}" for signature in signatures)])
 
 
 def _reword(message: str) -> str:

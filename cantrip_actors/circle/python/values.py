@@ -1,15 +1,16 @@
 """Values that come out of a Python sandbox, as JSON.
 
-The interpreter hands over its own values as Python's, and stand-ins for what only exists inside: an object of a class
-that the program defined, a builtin function, a type. None of them is ever called or looked into beyond its data.
+The interpreter returns its own values as Python's, and stand-ins for values that exist only inside: an object of a
+class that the program defined, a builtin function, a type. This file never calls a stand-in and reads only its data.
 
-An argument of a gate has to be JSON; of an object its attributes count. What a program ends with is only shown, so
-whatever is no JSON is shown as it reads. Either way the walk is bounded, and so is the sandbox's memory.
+An argument of a gate must be JSON; an object counts as its attributes. A program's final value is only displayed, so
+parts that are not JSON become their `repr`. Both walks are bounded, and so is the sandbox's memory.
 
-Some of them come out as their text and as nothing else: `range(3)`, the keys of a dict, an iterator, a function. As an
-argument such a text is refused, with what to write: that it was meant as one is far less likely than that it was not.
+Some values come out only as their text: `range(3)`, the keys of a dict, an iterator, a function. As an argument such a
+text is refused, with advice, because it is far more likely a mistake than a string of exactly that form.
 
-A value may even be none on this side: a dict whose keys have no hash here. `taken` is the boundary for that.
+Some values cannot exist in this process, such as a dict whose keys have no hash here. `read_out` is the boundary for
+their errors.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from cantrip_actors.circle.plain import Conversion
 from cantrip_actors.terms.bounds import DEEPEST, NotPlain, TooLarge
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["Arguments", "shown", "taken"]
+__all__ = ["Arguments", "read_out", "render"]
 
-_TEXT_OF: Final = re.compile(
+_TEXT_OF_INSIDE: Final = re.compile(
     r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
     r"|<(?P<one>[\w.]*iterator|itertools\.\w+|_csv\.reader) object(?: at 0x[0-9a-f]+)?>"
     r"|(?P<other><(?:function|class|module) '[^'\n]*'(?: at 0x[0-9a-f]+)?>|<function \w+>|<bound method>"
     r"|<(?:coroutine|random\.Random|re\.Match|\w+ _hashlib\.HASH) object[^\n]*>|functools\.partial\([^\n]*\)))\Z",
     re.DOTALL,
 )
-"""How what only exists inside reads. What is not `other` is a list as soon as it is made one."""
+"""The text of values that exist only inside. Those that do not match `other` can be passed as `list(…)`."""
 
 LONG: Final = 10_000
-"""Bits of an integer that is read in decimal digits."""
+"""Bits of the longest integer that is written in decimal digits."""
 
 _BEGIN: Final = frozenset("rdf<")
 
 _INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type, complex, type(...))
 
 
-class _Reading(reprlib.Repr):
-    """How a value reads, in a line or two whatever its size; stand-ins read as what they stand for."""
+class _Repr(reprlib.Repr):
+    """Write any value in a line or two, whatever its size; a stand-in is written as the value that it stands for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class _Reading(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 20
         self.maxstring = self.maxlong = self.maxother = 200
 
-    def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's way of names
+    def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's names
         if level <= 0:
             return f"{value.name}(...)"
         fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
@@ -73,11 +74,11 @@ class _Reading(reprlib.Repr):
         return f"<class {value.name}>"
 
 
-_reading = _Reading()
+_repr = _Repr()
 
 
-def taken(read: Callable[[], Any]) -> Any:
-    """What `read` takes out of a worker. Raises NotPlain where it cannot be made on this side, for whatever reason."""
+def read_out(read: Callable[[], Any]) -> Any:
+    """Return what `read` takes out of a worker. Raises NotPlain if the value cannot be made in this process."""
     try:
         return read()
     except Exception as failure:
@@ -85,9 +86,9 @@ def taken(read: Callable[[], Any]) -> Any:
 
 
 class Arguments(Conversion):
-    """The arguments of one gate call on their way out: the bounds hold for all of them together.
+    """Convert the arguments of one gate call to JSON; all of them together share the bounds.
 
-    Of an object of the program's its attributes count.
+    An object of the program counts as its attributes.
     """
 
     __slots__ = ()
@@ -99,21 +100,21 @@ class Arguments(Conversion):
         return made
 
     def visit(self, value: Any, depth: int = 0) -> Any:
-        """Return an argument as JSON. Raises NotPlain for what is none, and TooLarge for what is over a bound."""
-        if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF.match(value)):
-            raise NotPlain(f"{_reading.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+        """Return an argument as JSON. Raises NotPlain if it has no JSON form, and TooLarge if it exceeds a bound."""
+        if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF_INSIDE.match(value)):
+            raise NotPlain(f"{_repr.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
         return super().visit(value, depth)
 
     def _compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, MontyClassProxy):
             return self._mapping(value.attributes, depth)
         if isinstance(value, _INSIDE):
-            raise NotPlain(_reading.repr(value))
+            raise NotPlain(_repr.repr(value))
         return super()._compound(value, depth)
 
 
-class _Shown(Conversion):
-    """A value as JSON that shows what is no JSON as it reads."""
+class _Rendering(Conversion):
+    """Convert a value to JSON for display: parts without a JSON form become their `repr`."""
 
     __slots__ = ()
 
@@ -125,26 +126,26 @@ class _Shown(Conversion):
         except TooLarge:
             raise
         except NotPlain:
-            return self._simple(_read(value))
+            return self._simple(_render_text(value))
 
     def _compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, (MontyClassProxy, *_INSIDE)):
-            return self._simple(_read(value))
+            return self._simple(_render_text(value))
         return super()._compound(value, depth)
 
     def _key(self, key: object) -> str:
-        return _read(key)
+        return _render_text(key)
 
 
-def shown(read: Callable[[], Any]) -> Any:
-    """Return what a program ended with as JSON, in it the text of what is no JSON. Raises TooLarge."""
+def render(read: Callable[[], Any]) -> Any:
+    """Return a program's final value as JSON; parts without a JSON form become their `repr`. Raises TooLarge."""
     try:
-        return _Shown().visit(taken(read))
+        return _Rendering().visit(read_out(read))
     except TooLarge:
         raise
-    except NotPlain as problem:  # it does not exist on this side
+    except NotPlain as problem:  # the value cannot exist in this process
         return f"[{problem}]"
 
 
-def _read(value: object) -> str:
-    return encodable(_reading.repr(value))
+def _render_text(value: object) -> str:
+    return encodable(_repr.repr(value))

@@ -1,9 +1,9 @@
-"""A worker of Python programs: the process in which steps are computed, so that the host is not the one that it is.
+"""The worker process: it computes the steps of Python programs outside of the host's process.
 
-It runs as a program of its own (`python -I -S worker.py`) and reads steps from its standard input until that ends, as
-it does with the host. Its environment is empty. Each step has a time in which this process may compute, by its
-processor's clock, and one in which it has to answer at all: the kernel ends the process when one of them is over, even
-where the interpreter's client is in the middle of something that takes for ever and lets no other thread run.
+It runs as a program of its own (`python -I -S worker.py`) and reads steps from its standard input until that closes,
+which also happens when the host ends. Its environment is empty. Each step has a limit on this process's CPU time and a
+limit on its duration. The kernel ends the process at either limit, even while the interpreter's client blocks every
+thread of Python.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Final
 __all__ = ["ENDED_BY_TIME", "main"]
 
 STALLED: Final = 10.0
-"""Seconds past its limit after which a step is given up in which nobody computes."""
+"""Seconds past its limit after which a step is ended although no process computes."""
 
 _ADDRESSES: Final = 4 * 2**30
-"""Bytes of address space, of this process and of the interpreter: the last resort behind the accounting of memory."""
+"""Bytes of address space of this process and of the interpreter: a last bound in case memory accounting fails."""
 
 _PACKAGE: Final = "cantrip_actors"
 
 ENDED_BY_TIME: Final = () if sys.platform == "win32" else (-signal.SIGPROF, -signal.SIGALRM)
-"""The exit codes of a worker whose time was over, as `subprocess` has them."""
+"""The exit codes of a worker that exceeded a time limit, as `subprocess` reports them."""
 
 
 def main(binary: str, *folders: str) -> None:
-    """Compute steps until the host has ended. `folders` are where packages are found that are not Python's own."""
+    """Compute steps until the host has ended. `folders` contain the third-party packages."""
     requests, answers, printed = FileIO(os.dup(0), "r"), FileIO(os.dup(1), "w"), FileIO(os.dup(2), "w")
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     sys.excepthook = _fail
     null = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):  # which the interpreter inherits
+    for number in range(3):  # the interpreter inherits these
         os.dup2(null, number)
     os.close(null)
     sys.path += folders
@@ -49,10 +49,10 @@ def main(binary: str, *folders: str) -> None:
 
     _confine()
     clock = _Clock()
-    gc.freeze()  # what has been imported stays
+    gc.freeze()  # modules live as long as the process
     with Steps(binary, printed, clock) as steps:
         while (frame := receive(requests)) is not None:
-            made = steps.compute(frame.said, frame.state)
+            made = steps.compute(frame.data, frame.state)
             clock.stop()
             try:
                 send(answers, *made)
@@ -61,26 +61,26 @@ def main(binary: str, *folders: str) -> None:
 
 
 def _register(name: str) -> None:
-    """Make a package known as a folder of modules, without what importing it would load besides."""
+    """Register a package as a folder of modules, without running its `__init__`."""
     package = ModuleType(name)
     package.__path__ = [str(Path(__file__).parents[2].joinpath(*name.split(".")[1:]))]
     sys.modules[name] = package
 
 
 def _fail(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """Write a traceback for the host to read, and end before a stream is closed: so the exit code says what it was."""
+    """Write a traceback for the host to read, and exit with code 1 before any stream closes."""
     sys.__excepthook__(kind, error, at)
     sys.stderr.flush()
     os._exit(1)
 
 
 def _confine() -> None:
-    """Set what the kernel can limit, here and in the interpreter, which inherits it."""
+    """Set the kernel's limits for this process and for the interpreter, which inherits them."""
     if sys.platform == "win32":
         return
     import resource
 
-    os.nice(5)  # a program that spins is not to slow down the loop that waits for it
+    os.nice(5)  # a spinning program must not slow down the host's event loop
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _ADDRESSES if hard == resource.RLIM_INFINITY else min(hard, _ADDRESSES)
@@ -91,23 +91,23 @@ def _confine() -> None:
 
 
 class _Clock:
-    """The kernel's timers, which end this process: one for its own computing, one for the time that a step takes."""
+    """The kernel's timers that end this process: one for its own CPU time, one for the duration of a step."""
 
     def start(self, seconds: float) -> None:
-        """Begin a step that may compute here for so many seconds, and has to be over some seconds later."""
+        """Start a step that may use this many seconds of CPU time, and some more of real time."""
         if sys.platform != "win32":
             signal.setitimer(signal.ITIMER_PROF, seconds)
             signal.setitimer(signal.ITIMER_REAL, seconds + STALLED)
 
     def shorten(self, seconds: float) -> None:
-        """Allow no more than so many seconds of computing from here on."""
+        """Reduce the remaining CPU time to at most this many seconds."""
         if sys.platform != "win32":
             left, _ = signal.getitimer(signal.ITIMER_PROF)
             if seconds < left:
                 signal.setitimer(signal.ITIMER_PROF, seconds)
 
     def stop(self) -> None:
-        """End a step: nobody waits for this process any more."""
+        """End a step: the host no longer waits."""
         if sys.platform != "win32":
             signal.setitimer(signal.ITIMER_REAL, 0)
 

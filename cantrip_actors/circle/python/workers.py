@@ -1,13 +1,13 @@
-"""The worker processes in which Python programs compute: one pool a process, shared by all of its sandboxes.
+"""The worker processes that compute Python programs: one pool per process, shared by all of its sandboxes.
 
-A worker belongs to a sandbox for the length of one step, and to nobody while a gate runs. So the pool needs no more
-workers than there are cores, and entities that wait for their children cannot exhaust it, however deep they nest.
+A worker serves a sandbox for one step and is free while a gate runs. So the pool needs no more workers than there are
+cores, and entities that wait for their children cannot exhaust it, however deep they nest.
 
-A worker is two processes: `worker.py`, which makes JSON of what a program hands out, and below it the interpreter. The
-interpreter has no way to reach the host, and neither process has one either, in case it had: their environment is
-empty, their errors go nowhere, and where bubblewrap is installed the interpreter runs in namespaces of its own, without
-a network, a capability, or any file but the system's libraries. They are one process group, so that one signal ends
-both. Both end with the host: `worker.py` with its standard input, the interpreter with `worker.py`.
+A worker is two processes: `worker.py`, which converts a program's results to JSON, and below it the interpreter. The
+interpreter has no access to the host. In case it gained some, both processes have an empty environment and discard
+their errors, and where bubblewrap is installed the interpreter runs in namespaces of its own, without a network, a
+capability, or any file but the system's libraries. Both are one process group, so one signal ends them. Both end with
+the host: `worker.py` with its standard input, the interpreter with `worker.py`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = ["Worker", "WorkerEnded", "borrow", "close"]
 _LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _INTERPRETER: Final = "program"
 _NEEDED: Final = ("orjson", "msgspec", "pydantic", "pydantic_core", "pydantic_monty")
-"""What a worker imports besides Python's own packages and this one."""
+"""Packages that a worker imports besides the standard library and this project."""
 
 ENDING: Final = 2.0
-"""Seconds that an idle worker may take to end by itself."""
+"""Seconds in which an idle worker ends by itself before it is killed."""
 
-_SHOWN: Final = 300
-"""Characters of a traceback's last line that are shown."""
+_QUOTED: Final = 300
+"""Characters of a traceback's last line that an error message quotes."""
 
 
 class WorkerEnded(Exception):
-    """A worker ended before it had answered: why, and what the program had printed until then."""
+    """A worker ended before it had answered: the reason, and what the program had printed until then."""
 
     def __init__(self, limit: Limit, output: str) -> None:
         super().__init__(limit)
@@ -57,16 +57,16 @@ class WorkerEnded(Exception):
 
 
 class Worker:
-    """Both processes. They compute one step at a time, and can be killed from another thread meanwhile."""
+    """A worker: both processes. It computes one step at a time; another thread may kill it meanwhile."""
 
     def __init__(self, command: list[str]) -> None:
         self.is_fit = True
-        """True if it can compute another step."""
+        """True if the worker can compute another step."""
         self._is_killed = False
         options: dict[str, Any] = {} if sys.platform == "win32" else {"process_group": 0, "umask": 0o077}
         self._reaping = threading.Lock()
         self._printed = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # `forget` closes it
-        """What the present program has printed: for the host to read if the worker cannot answer any more."""
+        """The output of the current program, for the host to read if the worker dies before it answers."""
         self.process = subprocess.Popen(  # noqa: S603  # our own program
             command,
             bufsize=0,
@@ -74,43 +74,45 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._printed,
             cwd="/",
-            env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},  # Windows cannot do without
+            env={
+                name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ
+            },  # Windows needs this variable
             **options,
         )
 
-    def compute(self, asked: Mapping[str, Any], state: bytes, most: int) -> Frame:
-        """Return the answer to a step: at most `most` bytes of JSON are read. Raises WorkerEnded. Blocks."""
+    def compute(self, request: Mapping[str, Any], state: bytes, most: int) -> Frame:
+        """Return the answer to a step; its JSON has at most `most` bytes. Blocks. Raises WorkerEnded."""
         self.is_fit = False
         try:
-            send(cast("RawIOBase", self.process.stdin), asked, state)
+            send(cast("RawIOBase", self.process.stdin), request, state)
             frame = receive(cast("RawIOBase", self.process.stdout), most)
-        except (BrokenPipeError, ValueError):  # it has ended, or does not say what it should
+        except (BrokenPipeError, ValueError):  # the worker has ended, or its answer is not a valid message
             frame = None
         if frame is None:
-            raise self._ended()
+            raise self._explain_end()
         self.is_fit = not self._is_killed
         return frame
 
     def kill(self) -> None:
-        """End it at once. Nothing happens if it has ended."""
+        """Kill both processes at once. Does nothing if they have ended."""
         self.is_fit, self._is_killed = False, True
         with self._reaping:
-            if self.process.returncode is not None:  # its number may be another's by now
+            if self.process.returncode is not None:  # the process id may belong to another process by now
                 return
             if sys.platform == "win32":
                 self.process.kill()
                 return
-            with suppress(ProcessLookupError, PermissionError):  # of a group in which nothing runs any more
+            with suppress(ProcessLookupError, PermissionError):  # no process is left in the group
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        """Let it end as soon as it has nothing to do. `end` waits for that."""
+        """Close the worker's input, so that it ends once it is idle. `end` waits for that."""
         self.is_fit = False
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """End it, and give everything back."""
+        """End the worker, by force if it does not end in time, and release its resources."""
         try:
             self.process.wait(0 if self._is_killed else ENDING)
         except subprocess.TimeoutExpired:
@@ -119,29 +121,29 @@ class Worker:
         self.forget()
 
     def forget(self) -> None:
-        """Close what this process holds of it."""
+        """Close this process's handles of the worker."""
         for stream in (self.process.stdin, self.process.stdout, self._printed):
             if stream is not None:
                 stream.close()
 
-    def _ended(self) -> WorkerEnded:
-        """Return why there is no answer. Raises RuntimeError where the fault is not the program's."""
+    def _explain_end(self) -> WorkerEnded:
+        """Return why the worker did not answer. Raises RuntimeError if the program is not the cause."""
         is_killed = self._is_killed
-        self.kill()  # the interpreter below it
+        self.kill()  # the interpreter below it may still run
         with self._reaping:
             code = self.process.wait()
         self._printed.seek(0)
         output = self._printed.read().decode(errors="replace")
         if code > 0:
             raise RuntimeError(
-                f"a worker of the Python medium failed: {output.rstrip().rpartition(chr(10))[2][:_SHOWN]}"
+                f"a worker of the Python medium failed: {output.rstrip().rpartition(chr(10))[2][:_QUOTED]}"
             )
         limit: Limit = "interrupted" if is_killed else "seconds" if code in worker.ENDED_BY_TIME else "crash"
         return WorkerEnded(limit, output)
 
 
 class _Pool:
-    """The workers of this process, and the script around their interpreters."""
+    """The workers of this process, and the script that starts their interpreters in a jail."""
 
     def __init__(self) -> None:
         self.script: Path | None = None
@@ -171,7 +173,7 @@ class _Pool:
                     lent.end()
 
     def close(self) -> None:
-        """End all workers, in the middle of a step, too."""
+        """End all workers, including those that compute a step."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -186,16 +188,16 @@ class _Pool:
             shutil.rmtree(script.parent, ignore_errors=True)
 
     def forget(self) -> None:
-        """Close what a process that was forked has of these workers: they are not its own."""
+        """Close a forked process's handles of these workers, which belong to its parent."""
         for one in (*self._idle, *self._busy):
             one.process.returncode = 0
             one.forget()
 
     def _take(self) -> Worker:
         with self._lock:
-            lent = self._take_idle() or Worker(self._started_by())
+            lent = self._take_idle() or Worker(self._start_command())
             if self.script is not None and not os.access(self.script, os.F_OK):
-                # a program that tidies up temporary files has removed it
+                # a program that cleans up temporary files has removed it
                 _write(self.script, self._text, find_monty_binary())
             self._busy.add(lent)
             return lent
@@ -208,12 +210,12 @@ class _Pool:
             one.end()
         return None
 
-    def _started_by(self) -> list[str]:
+    def _start_command(self) -> list[str]:
         """Return the command that starts a worker."""
         if self._command is None:
             if not sys.executable or hasattr(sys, "frozen"):
                 raise RuntimeError(
-                    "the Python medium starts processes with the interpreter of Python, and there is none"
+                    "the Python medium starts processes with Python: expected its path in sys.executable, got none"
                 )
             binary = find_monty_binary()
             self.script, self._text = _script_around(binary)
@@ -227,9 +229,9 @@ def _cores() -> int:
 
 
 def _folders() -> list[str]:
-    """Return the folders in which a worker finds packages, whatever this process's own path is.
+    """Return the folders from which a worker imports packages, independent of this process's `sys.path`.
 
-    Not the folder of the program that runs here: an entity may have write access to that, and a worker starts late.
+    The folder of the running program is left out: an entity may be able to write there, and a worker starts late.
     """
     needed = [str(Path(file).parents[1]) for name in _NEEDED if (file := sys.modules[name].__file__) is not None]
     installed = [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
@@ -237,11 +239,11 @@ def _folders() -> list[str]:
 
 
 def _script_around(binary: str) -> tuple[Path | None, str]:
-    """Return the script that puts an interpreter into a jail, and its text; None where the bare binary has to do."""
+    """Return the path and the text of the script that starts an interpreter in a jail; None where no jail works."""
     shell, bubblewrap = shutil.which("sh"), shutil.which("bwrap")
     if sys.platform != "linux" or shell is None or bubblewrap is None:
         return None, ""
-    from cantrip_actors.circle import scratch  # which is for such systems only
+    from cantrip_actors.circle import scratch  # works on POSIX systems only
 
     path = scratch.folder("python") / "worker"
     scratch.watch()
@@ -254,7 +256,7 @@ def _script_around(binary: str) -> tuple[Path | None, str]:
 
 
 def _write(path: Path, text: str, binary: str) -> None:
-    """Write the script, and a link to the interpreter beside it: so bubblewrap's command line names this folder."""
+    """Write the script, and a link to the interpreter next to it: so bubblewrap's command line names this folder."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.with_name(_INTERPRETER).unlink(missing_ok=True)
     path.with_name(_INTERPRETER).symlink_to(os.path.realpath(binary))
@@ -282,19 +284,19 @@ _pool = _Pool()
 
 
 def borrow() -> AbstractContextManager[Worker]:
-    """Lend a worker for the length of a `with`, as soon as one is free."""
+    """Lend a worker for the length of a `with` block, as soon as one is free."""
     return _pool.borrow()
 
 
 def close() -> None:
-    """End all workers of this process. The next use makes new ones."""
+    """End all workers of this process. The next step starts new ones."""
     global _pool
     closed, _pool = _pool, _Pool()
     closed.close()
 
 
-def _begin_anew() -> None:
-    """After a fork: make the pool of the new process."""
+def _replace_pool() -> None:
+    """Give a forked process a pool of its own."""
     global _pool
     inherited, _pool = _pool, _Pool()
     inherited.forget()
@@ -302,4 +304,4 @@ def _begin_anew() -> None:
 
 atexit.register(close)
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_replace_pool)

@@ -1,7 +1,7 @@
 """The bounds of a jail on disk and shared memory, checked often and at little cost.
 
-A full check walks through all files and processes. It is due four times a second, and at once if the machine's free
-disk or shared memory shrinks quickly: checking that costs a microsecond, and no process can hide from it.
+A full check walks through all files and processes. It runs four times a second, and at once if the machine's free disk
+or shared memory shrinks quickly: checking that costs a microsecond, and no process can hide from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUICK: Final = 32 * 1024 * 1024
 
 
 class Bounds:
-    """The bounds of one shell. `processes` yields those of its jail, `shares` allows shared memory without a file."""
+    """The bounds of one shell: `processes` yields those of its jail; `shares` allows shared memory without a file."""
 
     def __init__(self, files: Files, processes: Callable[[], Iterator[int]], *, shares: bool) -> None:
         self._files = files
@@ -39,11 +39,11 @@ class Bounds:
         self._taken = 0
 
     def begin(self) -> None:
-        """Count from now on: a program begins."""
+        """Reset the count at the start of a program."""
         self._looked, self._taken = time.monotonic(), self._on_machine()
 
     def exceeded(self) -> Limit | None:
-        """Return the limit that is exceeded, as soon as that can be known; None in most looks."""
+        """Return the exceeded limit as soon as it can be known; otherwise, and in most checks, None."""
         taken = self._on_machine()
         if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
             return None
@@ -54,15 +54,15 @@ class Bounds:
         return exceeded
 
     def hidden(self) -> int | Limit:
-        """Return the bytes of files without a name, or the limit that is exceeded."""
+        """Return the bytes of files without a name, or the exceeded limit."""
         try:
             found = tree.measure_hidden(self._processes(), FILE)
-        except OSError:  # a process whose files cannot be inspected
+        except OSError:  # the files of a process cannot be inspected
             return "disk"
         return "memory" if found.shares and not self._shares else found.size
 
     def _on_machine(self) -> int:
-        """Return the bytes that are taken where the files are, and of shared memory; only differences mean anything."""
+        """Return the bytes in use on the files' disk and of shared memory; only differences are meaningful."""
         disk = os.statvfs(self._files.folder)
         words = Path("/proc/meminfo").read_bytes().partition(b"\nShmem:")[2].split(maxsplit=1)
         return int(words[0]) * 1024 - disk.f_bfree * disk.f_frsize

@@ -3,8 +3,8 @@
 Both get the same filter of system calls. `jail()` finds out once per process which of them works here, by running it,
 and raises InvalidCantrip with the reasons if neither does: an unconfined shell is never started.
 
-One thread of the process starts all shells: bubblewrap dies with its parent, which for the kernel is the thread that
-started it, not the process.
+One thread of the process starts all shells, because bubblewrap dies with its parent, and for the kernel the parent is
+the thread that started it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TELLING: Final = 5.0
 
 _BASH: Final = ("bash", "--noprofile", "--norc")
 _WAITING: Final = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
-"""Starts the rest of its arguments once it has read a line: until then it can be put into a control group."""
+"""Runs its remaining arguments once it has read a line; until then it can be put into a control group."""
 
 _TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "confined $BASH_VERSION"\n'
 
@@ -52,9 +52,9 @@ class Started:
 
     process: subprocess.Popen[bytes]
     first: int | None
-    """The first process of the namespace under bubblewrap: when it ends, all end."""
+    """The first process of bubblewrap's namespace; when it ends, all processes in the namespace end."""
     control: int | None
-    """Landlock: the pipe that makes the killer end all processes when it is closed."""
+    """Landlock only: a pipe; when it is closed, the killer ends all processes."""
     group: Group | None
 
 
@@ -70,12 +70,12 @@ class Jail:
 
     @property
     def same_paths(self) -> bool:
-        """Whether every shell sees its files under the same names."""
+        """Whether every shell sees its files under the same paths."""
         return self.name == "bubblewrap"
 
     @property
     def is_host(self) -> bool:
-        """Whether a shell runs as its host's user, so that only Landlock separates them."""
+        """Whether a shell runs as the host's user, so that only Landlock separates them."""
         return self.name == "landlock" and os.getuid() != 0
 
     def user(self) -> int | None:
@@ -85,23 +85,23 @@ class Jail:
         return next_user() if self.own_users else 65534
 
     def others(self) -> int:
-        """Return how many other processes the kernel counts towards the shell's limit: those of a shared user."""
+        """Return the number of other processes of a shared user, which the kernel counts towards the shell's limit."""
         if self.name == "bubblewrap":
             return 0
         if os.getuid() == 0 and self.own_users:
-            return 1  # the killer
+            return 1  # the killer is the only other process
         uid = 65534 if os.getuid() == 0 else os.getuid()
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if process.stat().st_uid == uid:
-                    count += (process / "task").stat().st_nlink - 2  # the kernel counts threads
+                    count += (process / "task").stat().st_nlink - 2  # threads count as processes
         return count
 
     def start(self, files: Files, limits: Mapping[str, str] | None = None, **pipes: Any) -> Started:
-        """Start a confined bash among its `files`, with `pipes` as `subprocess.Popen` takes them.
+        """Start a confined bash among its `files`, with `pipes` as arguments of `subprocess.Popen`.
 
-        `limits` are those of its control group, if the machine has delegated one.
+        `limits` are the limits of its control group, if the machine has delegated one.
         """
         return _starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
 
@@ -159,7 +159,7 @@ class Jail:
 
 
 def _first(told: int) -> int | None:
-    """Return the first process of bubblewrap's namespace, as bubblewrap reports it; None if it did not get that far."""
+    """Return the first process of bubblewrap's namespace, as bubblewrap reports it; None if bubblewrap failed."""
     text = b""
     poll = select.poll()
     poll.register(told, select.POLLIN)
@@ -182,7 +182,7 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        # it reads as zeros, too, but cannot be mapped as shared memory, which no limit of a process counts
+        # it reads as zeros too, but cannot be mapped as shared memory, which no process limit counts
         *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
         *("--bind", str(files.shared), "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
         *("--bind", str(files.tmp), "/tmp"),  # noqa: S108
@@ -194,21 +194,19 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
 
 @cache
 def _starter(_process: int) -> ThreadPoolExecutor:
-    """Return the thread that starts shells, which a forked process does not inherit."""
+    """Return the thread that starts shells; a forked process, which does not inherit threads, gets its own."""
     return ThreadPoolExecutor(1, "shells")
 
 
 def jail(name: JailName | None = None) -> Jail:
-    """Return the jail of that name, or the stronger one that works. Raises InvalidCantrip with the reasons if none
-    does.
-    """
+    """Return the jail of that name, or the strongest one that works. Raises InvalidCantrip with the reasons."""
     reasons = []
     for one in (name,) if name is not None else ("bubblewrap", "landlock"):
         found = _look(one)
         if isinstance(found, Jail):
             return found
         reasons.append(f"{one}: {found}")
-    raise InvalidCantrip(f'medium "shell" finds nothing here to confine a shell with; {"; ".join(reasons)}')
+    raise InvalidCantrip(f'medium "shell" found no mechanism here that confines a shell; {"; ".join(reasons)}')
 
 
 @cache
@@ -216,7 +214,7 @@ def _look(name: JailName) -> Jail | str:
     """Return the jail after a trial run, or a text that says what is missing."""
     program = shutil.which("bwrap") if name == "bubblewrap" else sys.executable
     if program is None:
-        return "there is no program bwrap; install the system's package bubblewrap"
+        return "the program bwrap is missing: install the system's package bubblewrap"
     if name == "landlock" and (version := shell_landlock.version()) < shell_landlock.ABI:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
@@ -229,7 +227,7 @@ def _look(name: JailName) -> Jail | str:
 
 
 def _try(found: Jail) -> Jail | str:
-    """Return the jail with its bash version, or why it does not work; runs a shell that checks its confinement."""
+    """Return the jail with its bash version, or why it does not work. Runs a shell that checks its confinement."""
     files = Files(found.user())
     try:
         pipe = subprocess.PIPE

@@ -1,6 +1,6 @@
 """The files of one shell: their size, their state after the last program, and how to restore that state.
 
-A shell has three folders: its own, `tmp` and `shared`, which are its /tmp and /dev/shm if it sees such. After each
+A shell has three folders: its own, `tmp` and `shared`, which it sees as /tmp and /dev/shm if it has those. After each
 program `keep` walks all of them and copies changed files; when the next program exceeds a limit, `undo` builds new
 folders from those copies and the unchanged files.
 
@@ -34,14 +34,14 @@ ENTRIES: Final = 20_000
 """Files and folders that it may have."""
 
 DEEPEST: Final = 100
-"""Folders in folders that it may have."""
+"""The depth of its nested folders."""
 
 IMAGE: Final = 8 * 1024 * 1024
-"""Bytes of files up to which an image contains them."""
+"""The most bytes of files that a snapshot contains."""
 
 FOLDERS: Final = ("home", "tmp", "shared")
 FRESH: Final = 20_000_000
-"""Nanoseconds in which two changes of a file look like one, because the kernel's clock has ticks."""
+"""Nanoseconds in which two changes of a file can have the same time, because the kernel's clock has ticks."""
 
 CHUNK: Final = 1024 * 1024
 NAME_MAX: Final = 255
@@ -57,7 +57,7 @@ class TooMuch(Exception):
 
 
 class _Found(NamedTuple):
-    """Something in there: its path from above the folders, a handle of the folder that it is in, and what it is."""
+    """An entry of the walk: its path below the shell's top folder, a handle of its folder, and its status."""
 
     path: str
     folder: int
@@ -70,13 +70,13 @@ class _Kept(NamedTuple):
     mode: int
     time: int
     looks: tuple[int, ...]
-    """The facts that change with it: inode, size, times. Empty if it may change without showing it."""
+    """The facts that change with the file: inode, size, times. Empty if it may change without changing them."""
     copy: int = 0
     target: str = ""
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):
-    """How an image names one of the files. Its bytes follow those of the files before it."""
+    """One file's entry in a snapshot. Its bytes follow those of the files before it."""
 
     path: str
     mode: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
@@ -88,11 +88,11 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
         """Raise ValueError for values that `pack` never writes."""
         parts = self.path.split("/")
         if parts[0] not in FOLDERS or not all(map(_is_name, parts)):
-            raise ValueError("the image names a file that is in none of its folders")
+            raise ValueError("the snapshot names a file that is in none of its folders")
         if stat.S_IFMT(self.mode) not in _KINDS or stat.S_ISLNK(self.mode) != bool(self.target):
-            raise ValueError("the image names something that is no file, folder, link or pipe")
+            raise ValueError("the snapshot names something that is not a file, folder, link or pipe")
         if "\0" in self.target or len(self.target) >= PATH_MAX:
-            raise ValueError("the image has a link that can lead nowhere")
+            raise ValueError("the snapshot has a link without a target")
 
 
 class Files:
@@ -124,7 +124,7 @@ class Files:
             os.chown(path, self.user, self.user, follow_symlinks=False)
 
     def let_in(self) -> None:
-        """Restore the rights of its user to the folders, which a program may have removed."""
+        """Restore the user's rights to the folders, which a program may have removed."""
         for folder in (self.home, self.tmp, self.shared):
             mode = stat.S_IMODE(folder.stat().st_mode)
             if mode & 0o700 != 0o700:
@@ -142,7 +142,7 @@ class Files:
         return False
 
     def _walk(self, top: Path, hidden: int = 0) -> Iterator[_Found]:
-        """Yield all entries, a folder before its own entries. Raises TooMuch; `hidden` bytes count, too."""
+        """Yield all entries, a folder before its own entries. Raises TooMuch; `hidden` bytes count too."""
         size, entries = hidden, 0
         if size > FILES:
             raise TooMuch
@@ -170,7 +170,7 @@ class Files:
                 try:
                     found = _Found(f"{path}/{one.name}", folder, one.stat(follow_symlinks=False))
                 except FileNotFoundError:
-                    continue  # an entry that was removed meanwhile takes no space
+                    continue  # the entry was removed meanwhile and takes no space
                 yield found
                 if stat.S_ISDIR(found.status.st_mode):
                     try:
@@ -189,7 +189,7 @@ class Files:
                         os.close(handle)
 
     def _open(self, folder: int, name: str, flags: int) -> int:
-        """Return a handle of an entry in a folder, also if its owner, who may be this user, has no right to it."""
+        """Return a handle of an entry in a folder, even if its owner, who may be this user, has no right to it."""
         try:
             return os.open(name, flags, dir_fd=folder)
         except PermissionError:
@@ -210,9 +210,9 @@ class Files:
     # ------------------------------------------------------------------------------------------- what was there before
 
     def keep(self, hidden: int = 0) -> bool:
-        """Save the current state for `undo`. Return False, and save nothing, if there is too much.
+        """Save the current state for `undo`. If there is too much, save nothing and return False.
 
-        Files without a name of `hidden` bytes count, but nothing brings them back.
+        Files without a name count with `hidden` bytes, but cannot be restored.
         """
         kept: dict[str, _Kept] = {}
         copies: list[int] = []
@@ -278,7 +278,7 @@ class Files:
         self._make()
         top = self._top
         folders = dict.fromkeys(FOLDERS)
-        for path, one in self._kept.items():  # a folder before its entries
+        for path, one in self._kept.items():  # a folder comes before its entries
             if path not in folders and stat.S_ISDIR(one.mode) and path.rpartition("/")[0] in folders:
                 (top / path).mkdir(mode=0o700)
                 folders[path] = None
@@ -288,7 +288,7 @@ class Files:
             if path not in folders:
                 if path not in moved:
                     self._restore_file(top / path, one)
-                # none is fresh: the shell that comes now takes longer to start than the clock takes to tick
+                # none is fresh: starting the next shell takes longer than a tick of the clock
                 there[path] = one._replace(looks=_looks((top / path).lstat()))
         for path in reversed(folders):
             if path in there:
@@ -334,7 +334,7 @@ class Files:
     # --------------------------------------------------------------------------------------------------------- as bytes
 
     def pack(self) -> bytes | None:
-        """Return the state that `keep` saved last as bytes; None if it is too large for an image."""
+        """Return the state that `keep` saved last as a snapshot; None if it is too large for one."""
         rows, parts, size = [], [], 0
         for path, one in self._kept.items():
             length = 0
@@ -349,7 +349,7 @@ class Files:
         return msgspec.json.encode(rows) + b"\n" + b"".join(parts)
 
     def unpack(self, image: bytes) -> None:
-        """Restore the state from `pack`. No process may run in the folders. Raises ValueError for anything else."""
+        """Restore the state of a `pack`. No process may run in the folders. Raises ValueError for other bytes."""
         head, _, rest = image.partition(b"\n")
         kept: dict[str, _Kept] = {}
         at = 0
@@ -362,7 +362,7 @@ class Files:
                 at += one.length
             kept[_path(one.path)] = _Kept(one.mode, one.time, (), copy, target=_path(one.target))
         if at != len(rest):
-            raise ValueError("the snapshot's files are not as long as it says")
+            raise ValueError("the snapshot is damaged: its files are not as long as it says")
         self._forget({one.copy for one in self._kept.values()})
         self._kept = kept
         scratch.remove(self._top)
@@ -382,7 +382,7 @@ def _is_name(part: str) -> bool:
 
 
 def _text(path: str) -> str:
-    """Return a name, which may be any bytes, as text."""
+    """Return a name, which may have any bytes, as text."""
     return os.fsencode(path).decode("latin-1")
 
 
@@ -391,7 +391,7 @@ def _path(text: str) -> str:
 
 
 def _copy(source: int, target: int) -> None:
-    """Copy a file with its holes, and without its bytes where the file system can share them."""
+    """Copy a file with its holes, and share its bytes where the file system can."""
     size, at = os.fstat(source).st_size, 0
     while at < size:
         try:

@@ -2,8 +2,8 @@
 
     read a.txt            read a.txt --limit 5            read '{"path": "a.txt", "limit": 5}'
 
-Words are given to parameters in their order, options by name, and a single JSON object with the parameters' names is
-all of them. Where a parameter is no text, the word is read as JSON, and taken as text where it is none. An option that
+Words are assigned to parameters in order, options by name, and a single JSON object with the parameters' names gives
+all of them. For a parameter that is not a text, the word is read as JSON, or as text if it is not JSON. An option that
 no parameter has is refused: as the next argument it would only fail later, or not at all.
 """
 
@@ -23,7 +23,7 @@ from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["arguments", "capability", "commands", "definitions", "hint", "shown"]
+__all__ = ["arguments", "capability", "commands", "definitions", "hint", "render_result"]
 
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
@@ -32,10 +32,10 @@ _BUILTINS: Final = (
     " source suspend test then time times trap true type typeset ulimit umask unalias unset until wait while"
 )
 SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, where no gate has that name itself (D-002, D-003)."""
+"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
 
 _OWN: Final = frozenset(_BUILTINS.split())
-"""Commands that the shell needs: a gate with such a name gets another one, `read` is `gate_read`."""
+"""Commands that the shell needs. A gate with such a name gets another command: `read` becomes `gate_read`."""
 
 _OPTION: Final = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.ASCII | re.DOTALL)
 _NOT_FOUND: Final = re.compile(r"line \d+: ([\w.+-]+): command not found$", re.MULTILINE)
@@ -45,7 +45,7 @@ _NO_PROGRAM: Final = re.compile(
     re.MULTILINE,
 )
 TOLD: Final = 20
-"""Unknown commands of one program that are checked."""
+"""The most unknown commands of one program that get advice."""
 
 _LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 
@@ -114,12 +114,12 @@ def _unknown(gate: ToolDefinition, name: str, word: str) -> str:
 
 
 def usage(gate: ToolDefinition) -> str:
-    """Return the text of `--help`: the usage and the description of a command."""
+    """Return the text of `--help`: a command's usage and description."""
     return "\n".join([f"usage: {signature(gate)}", *filter(None, [gate.description])])
 
 
 def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
-    """Return advice about a failure in the shell's own words, if it concerns `gates`; else an empty text."""
+    """Return advice for the shell's own error messages, if they concern `gates`; else an empty text."""
     named = commands(gates)
     for other in _NO_PROGRAM.findall(output):
         if other in named:
@@ -151,7 +151,7 @@ _NONE: Final = object()
 
 def _json(word: str) -> Any:
     try:
-        # a whole number of more than 64 bits is its digits, as everywhere (D-005), not the nearest that is shorter
+        # an integer of more than 64 bits is kept as its digits (D-005), not rounded to a float
         return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
     except (ValueError, RecursionError):
         return _NONE
@@ -168,7 +168,7 @@ def _is_text(shape: Any) -> bool:
     return shape.get("type") == "string" or ("enum" in shape and all(isinstance(one, str) for one in shape["enum"]))
 
 
-def shown(value: Any) -> str:
+def render_result(value: Any) -> str:
     """Return a gate's result as a command prints it: text unchanged, anything else as JSON."""
     if value is None:
         return ""

@@ -1,9 +1,9 @@
 """Control groups (cgroup v2) for jails, where the machine has delegated a part of its tree to this process.
 
-A group bounds what all processes of a jail take together, and ends them in one step that no process can escape. A part
-counts as delegated if systemd says so (the attribute `delegate`, as for a user's slice or `Delegate=yes`), or if this
-process is at the root of the tree that it sees, as in a container, and no systemd manages that tree; and if the
-process may write there.
+A group bounds the total of all processes of a jail, and ends them in one step that no process can escape. A part counts
+as delegated if this process may write there and either systemd says so (the attribute `delegate`, as for a user's slice
+or `Delegate=yes`), or this process is at the root of the tree that it sees, as in a container, and no systemd manages
+that tree.
 
 The kernel gives limits to the children of a group only if the group itself has no processes. Where this process is the
 only one in it, it moves into a child of its own; otherwise groups end jails and bound nothing.
@@ -39,16 +39,16 @@ class Group:
     path: Path
 
     def add(self, process: int) -> None:
-        """Put a process in here; what it starts from then on is in here, too. Raises OSError."""
+        """Put a process into this group; processes that it starts later are in it too. Raises OSError."""
         (self.path / "cgroup.procs").write_text(f"{process}\n", encoding="ascii")
 
     def kill(self) -> None:
-        """End all processes in here at once."""
-        with contextlib.suppress(OSError):  # before Linux 5.14 there is no such file
+        """End all processes of this group at once."""
+        with contextlib.suppress(OSError):  # before Linux 5.14 this file does not exist
             (self.path / "cgroup.kill").write_text("1\n", encoding="ascii")
 
     def has_killed_for_memory(self) -> bool:
-        """True if the kernel has ended a process in here because there was no memory left."""
+        """Return whether the kernel ended a process of this group because no memory was left."""
         try:
             events = (self.path / "memory.events").read_text(encoding="ascii")
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class Group:
         return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in events.splitlines())
 
     def remove(self) -> None:
-        """End what runs in here and remove the group. One that does not empty is left to a later process."""
+        """End the group's processes and remove it. A group that does not empty is left to a later process."""
         self.kill()
         ends = time.monotonic() + ENDING
         while True:
@@ -74,24 +74,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """A folder of the tree in which this process may make groups, and what it can limit in them."""
+    """A part of the tree in which this process may make groups, and the limits that it can set there."""
 
     path: Path
     controllers: frozenset[str]
 
     @property
     def bounds_memory(self) -> bool:
-        """True if the memory of a whole jail has a bound, shared memory and unwritten files included."""
+        """Whether a whole jail's memory is bounded, shared memory and unwritten files included."""
         return "memory" in self.controllers
 
     def make(self, limits: Mapping[str, str]) -> Group:
-        """Return a new, empty group under these limits, by the name of their files. Raises OSError."""
+        """Return a new, empty group with these limits, by the names of their files. Raises OSError."""
         group = Group(self.path / f"{PREFIX}{os.getpid()}-{next(_numbers)}")
         group.path.mkdir()
         try:
             for name, limit in limits.items():
                 if name.partition(".")[0] in self.controllers:
-                    with contextlib.suppress(FileNotFoundError):  # as of swap, where the machine has none
+                    with contextlib.suppress(FileNotFoundError):  # for example swap, if the machine has none
                         (group.path / name).write_text(f"{limit}\n", encoding="ascii")
         except OSError:
             group.remove()
@@ -115,9 +115,9 @@ def delegated() -> Delegated | None:
 
 
 def find(path: Path, *, is_root: bool) -> Delegated | None:
-    """Return what may be used of the group at `path`, in which this process is; None if it was not delegated.
+    """Return what this process may use of the group at `path`, which contains it; None if it was not delegated.
 
-    `is_root` says that nothing above it and nobody else manages it.
+    `is_root` says that the group is the root of the tree and nothing else manages it.
     """
     if not (is_root or _is_marked(path)) or not os.access(path, os.W_OK):
         return None
@@ -141,7 +141,7 @@ def _enable(path: Path, controllers: set[str]) -> None:
     control = path / "cgroup.subtree_control"
     try:
         control.write_text(words, encoding="ascii")
-    except OSError:  # the group has processes of its own
+    except OSError:  # the group contains other processes
         if (path / "cgroup.procs").read_text(encoding="ascii").split() != [str(os.getpid())]:
             raise
         own = path / f"{PREFIX}host-{os.getpid()}"

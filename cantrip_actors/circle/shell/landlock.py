@@ -1,15 +1,15 @@
-"""Confines itself by Landlock and a seccomp filter, and becomes bash: the way where user namespaces are forbidden.
+"""Confine this process by Landlock and a seccomp filter, then become bash: for systems that forbid user namespaces.
 
-It runs as a program of its own (`python -I -S landlock.py UID WORKSPACE FILTER-FD HOST-PID CONTROL-FD`), because what
-it does cannot be taken back and may not be done between fork and exec of a process with threads. It imports the
+It runs as a program of its own (`python -I -S landlock.py UID WORKSPACE FILTER-FD HOST-PID CONTROL-FD`), because
+confinement cannot be undone and must not be set up between fork and exec of a process with threads. It imports the
 standard library only, and all of it before it confines itself.
 
-It leaves a second process beside bash, the killer, which waits for the end of a pipe (CONTROL-FD) and then kills all
-that it can: Landlock lets a signal reach what is confined by the same rules or by more, and nothing else. The killer is
-confined once and the shell twice, so the killer reaches everything in the shell at once, whatever user it runs as, and
-nothing in the shell reaches the killer.
+It leaves a second process beside bash, the killer, which waits for the end of a pipe (CONTROL-FD) and then kills every
+process that it can. Landlock lets a signal reach only processes that are confined by the same rules or by more. The
+killer is confined once and the shell twice, so the killer reaches everything in the shell at once, whatever user it
+runs as, and nothing in the shell reaches the killer.
 
-It allows reading and running what lies in the system's own folders, anything in the workspace, signals and abstract
+It allows reading and running files in the system's own folders, anything in the workspace, and signals and abstract
 sockets among its own processes. The filter forbids the rest: sockets, new sessions (so that the host finds every
 process by its session), other namespaces, tracing.
 """
@@ -29,7 +29,7 @@ SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternativ
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 
 ABI = 6
-"""The first version of Landlock that keeps signals inside (Linux 6.12): without it, `kill` would reach the host."""
+"""The first version of Landlock that keeps signals inside (Linux 6.12); before it, `kill` would reach the host."""
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 38, 22, 36
@@ -81,7 +81,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def leave_killer(control: int) -> None:
-    """Start the killer, as confined as this process is by now, and close its end of the pipe here."""
+    """Start the killer, confined as this process is now, and close this process's end of the pipe."""
     if os.fork() == 0:
         os.dup2(control, 0)
         nothing = os.open("/dev/null", os.O_WRONLY)
@@ -101,8 +101,8 @@ def main(uid: int, workspace: str, source: int, host: int, control: int) -> None
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # after setuid, which takes it back
-    if os.getppid() != host:  # it died before that
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # after setuid, which resets it
+    if os.getppid() != host:  # the host died before that
         sys.exit(1)
     # bash can never trap a signal that is ignored when it starts: SIGPIPE, by this Python, or SIGINT, under nohup
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

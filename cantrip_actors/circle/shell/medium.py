@@ -5,9 +5,9 @@ The shell is a process in a jail (`confine.py`) that lives from turn to turn; a 
 `prelude.sh` before each program.
 
 A process cannot be copied. But after each program, the shell's state is saved as text (variables, functions, options,
-directory) together with its files (`files.py`), so that after a program that exceeds a limit or leaves by `exit` a new
-shell continues in the same state. Text and files are also the image of a sandbox, if every shell sees its files under
-the same name (bubblewrap) and there are few files. There is no image of a program that waits for a gate: the runtime
+directory) together with its files (`files.py`). So after a program that exceeds a limit or leaves by `exit`, a new
+shell continues in the same state. Text and files are also the sandbox's snapshot, if every shell sees its files under
+the same name (bubblewrap) and there are few files. There is no snapshot of a program that waits for a gate: the runtime
 runs it again.
 """
 
@@ -35,7 +35,7 @@ from cantrip_actors.circle.shell.groups import delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
 from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
-from cantrip_actors.circle.shell.state import apart
+from cantrip_actors.circle.shell.state import split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
@@ -43,14 +43,14 @@ from cantrip_actors.terms.messages import ToolDefinition
 __all__ = ["Shell", "ShellSandbox"]
 
 ASKS: Final = 1_000
-"""Calls that a program may make in all, refused ones included."""
+"""Gate calls that a program may make in all, refused ones included."""
 
 PROCESSES: Final = 64
 WHOLE: Final = 4
-"""How many times the memory of one process a whole jail may take, if a control group bounds it."""
+"""The memory limit of a whole jail, as a multiple of one process's, if a control group bounds it."""
 
 PROCESSOR: Final = 120
-"""Seconds of processor that one process may have, the shell itself over all of its turns; it is then made anew."""
+"""CPU seconds that one process may use, the shell itself over all of its turns; it is then replaced."""
 
 _OPEN: Final = b"# files are open\n"
 """The beginning of a state whose shell holds files open."""
@@ -61,27 +61,27 @@ _CALM: Final = (
     r"__flow+=${__shows:+$'\n'builtin set -$__shows}; "
     r"\builtin trap - DEBUG ERR RETURN CHLD CONT; \builtin set +xv; } &>/dev/null"
 )
-"""What a program has asked to be done or shown at each of its commands is kept for the next one: it is not meant for
-what is run between two programs."""
+"""Saves what a program has set to run or print at each of its commands for the next program: it is not meant for the
+commands that run between two programs."""
 
 _ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
-"""What is read from here on knows the program's aliases."""
+"""Makes the shell know the program's aliases in the text that follows."""
 
 _FLOWS: Final = re.compile(r"\b(?:trap|set|source|eval)\b|(?:^|[\s;&|])\.\s")
-"""What may ask for that: a shell whose programs have none of these words is spared the process that it takes."""
+"""Words that may have set that. For a shell whose programs contain none of them, a process is saved."""
 
 _NO_ROOM: Final = "alloc: cannot allocate "
 """The messages of a shell that ends because it has no memory left."""
 
 _UNENDED: Final = ": unexpected EOF while looking for matching "
-"""What a shell says of a program whose text ends too soon. It has then written where it must not (bash 5.2), and may
-break down in the midst of the next one."""
+"""The shell's message for a program that ends too soon. Such a shell (bash 5.2) has corrupted its own memory, and may
+crash during a later program."""
 
 HELD: Final = 3_000
 """Bytes of a program that every pipe can hold."""
 
 _OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
-"""The name of the program in the shell's messages."""
+"""The program's name in the shell's messages."""
 
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -89,7 +89,7 @@ _PRELUDE: Final = files(__package__).joinpath("prelude.sh").read_text(encoding="
 
 
 class Shell:
-    """The shell medium. Raises InvalidCantrip if no shell can be confined; `confined` requires one kind of jail."""
+    """The shell medium. `confined` requires one kind of jail. Raises InvalidCantrip if no shell can be confined."""
 
     name = "shell"
 
@@ -98,13 +98,13 @@ class Shell:
         self.engine = f"bash {self._jail.bash} in {self._jail.name}"
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """What the entity is told."""
+        """Return the text about this medium for the entity."""
         return shell_gates.capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
         """Return a new, empty workspace. The first program starts its shell.
 
-        Raises InvalidCantrip where files of the runtime lie in a folder of the system, which every shell can read.
+        Raises InvalidCantrip if files of the runtime lie in a system folder, which every shell can read.
         """
         for path in Own.now().paths:
             if any(path.is_relative_to(folder) for folder in SYSTEM):
@@ -136,8 +136,8 @@ class ShellSandbox(LiveSandbox):
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
         self._interrupted, self._asks, self._decoder = False, 0, _DECODER("replace")
-        state, large = apart(b"" if self._process else self._state)
-        given = large | _given(variables)
+        state, large = split_large_variables(b"" if self._process else self._state)
+        given = large | _encode_variables(variables)
         if self._process is None:
             self._files.let_in()
             self._process = Process(self._jail, self._files, self._greeting, self._limits_of_all())
@@ -147,12 +147,12 @@ class ShellSandbox(LiveSandbox):
 
     def _continue(self, answer: Answer) -> Stepped:
         assert self._process is not None
-        text = f"{answer.value}\n" if answer.is_error else shell_gates.shown(answer.value)
+        text = f"{answer.value}\n" if answer.is_error else shell_gates.render_result(answer.value)
         self._process.answer(text, failed=answer.is_error)
         return self._advance(self._process)
 
     def interrupt(self) -> None:
-        """End the program, from any thread; it comes back as Exceeded. Does nothing between turns."""
+        """End the program, from any thread; the step returns Exceeded. Does nothing between turns."""
         process = self._process
         if process is not None and (self._pending is not None or self._stepping.locked()):
             self._interrupted = True
@@ -162,17 +162,17 @@ class ShellSandbox(LiveSandbox):
         began = time.monotonic()
         try:
             while True:
-                event = process.wait(self._left - (time.monotonic() - began), self._hear, self._bounds.exceeded)
+                event = process.wait(self._left - (time.monotonic() - began), self._receive, self._bounds.exceeded)
                 if self._interrupted:  # a killed shell may still have printed something
                     raise LimitExceeded("interrupted")
-                if event is None:  # it is unknown whether a shell's processes compute or wait
+                if event is None:  # the host cannot tell whether a shell's processes compute or wait
                     raise LimitExceeded("seconds", f"{self.limits.seconds:g} s of running, waiting included")
                 if isinstance(event, LimitExceeded):
                     raise event
                 if isinstance(event, Ended):
-                    return self._ended(event)
+                    return self._handle_end(event)
                 if isinstance(event, Gone):
-                    return self._gone(event)
+                    return self._handle_exit(event)
                 self._asks += 1
                 if self._asks > ASKS:
                     raise LimitExceeded("gate_calls")
@@ -183,9 +183,9 @@ class ShellSandbox(LiveSandbox):
         finally:
             self._left -= time.monotonic() - began
 
-    def _ended(self, event: Ended) -> Stepped:
+    def _handle_end(self, event: Ended) -> Stepped:
         self._state = event.state
-        unended = event.status and self._has_said(_UNENDED) and not event.state.startswith(_OPEN)
+        unended = event.status and self._has_printed(_UNENDED) and not event.state.startswith(_OPEN)
         process = self._process
         if process is not None and not event.leaves and not unended and process.stop():
             hidden = self._bounds.hidden()
@@ -201,13 +201,13 @@ class ShellSandbox(LiveSandbox):
         if not self._files.keep(hidden):
             raise LimitExceeded("disk")
 
-    def _gone(self, event: Gone) -> Stepped:
+    def _handle_exit(self, event: Gone) -> Stepped:
         """Handle a shell that ended without a report: it was killed, or replaced by `exec`."""
         if self._process is not None and self._process.ran_out_of_memory():
             raise LimitExceeded("memory")
         if event.status not in range(126):
             raise LimitExceeded("crash")
-        if event.telling or self._has_said(_NO_ROOM):
+        if event.telling or self._has_printed(_NO_ROOM):
             raise LimitExceeded("memory")
         self._discard()
         self._keep()
@@ -231,12 +231,12 @@ class ShellSandbox(LiveSandbox):
         return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
 
     def _limits_of_all(self) -> dict[str, str]:
-        """Return the limits of the control group that the jail is in, where the machine has delegated one."""
+        """Return the limits of the jail's control group, for a machine that has delegated one."""
         cores = max((os.cpu_count() or 1) // 2, 1)
         return {
             "memory.max": str(WHOLE * self.limits.memory),
             "memory.swap.max": "0",
-            "pids.max": str(2 * PROCESSES),  # threads count, and the host's own processes
+            "pids.max": str(2 * PROCESSES),  # threads count, and so do the host's own processes
             "cpu.max": f"{cores}00000 100000",
         }
 
@@ -244,10 +244,10 @@ class ShellSandbox(LiveSandbox):
         return iter(()) if self._process is None else self._process.processes()
 
     def _program(self, code: str) -> bytes:
-        """Return the text for the shell: the part that every program has, then the program."""
-        # `source` and not `eval`: it counts the program's lines from 1; what follows it on the same line has been read
-        # before the program could ask for what is read to be shown (`set -v`). A short text comes from a pipe that
-        # holds it, for a shell that can start no process any more has to continue, too.
+        """Return the text that runs a program: the common part, then the program."""
+        # `source` and not `eval`: it counts the program's lines from 1. The shell has read the rest of the line before
+        # the program can turn on `set -v`. A short text comes from a pipe that holds all of it, so that a shell that
+        # can start no more processes still continues.
         self._flows = self._flows or _FLOWS.search(code) is not None
         text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quote(code)}'
         held = len(code.encode("utf-8", "replace")) <= HELD
@@ -260,16 +260,16 @@ class ShellSandbox(LiveSandbox):
         return "\n".join(lines).encode("utf-8", "replace")
 
     def _last(self, how: str) -> str:
-        """Return the text to run after a program: its exit trap, and the report of its end, also under `set -e`."""
-        # read while the program's aliases are, which the backslashes keep away
+        """Return the text that runs after a program: its exit trap, and the report of its end, also under `set -e`."""
+        # read with the program's aliases active; the backslashes bypass them
         bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'
         calm = _CALM if self._flows else "__left=$?"
         return f'{calm}; {bye}; \\__end end "$__left" {how} "$@" || \\builtin :'
 
-    def _hear(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         self._print(self._decoder.decode(data))
 
-    def _has_said(self, words: str) -> bool:
+    def _has_printed(self, words: str) -> bool:
         return words in "".join(self._output)
 
     def _take_output(self) -> str:
@@ -278,10 +278,10 @@ class ShellSandbox(LiveSandbox):
     # ------------------------------------------------------------------------------------------------- before and after
 
     def dump(self) -> bytes | None:
-        """The shell's state as text, and its files; None while a program is suspended, and where there is no image.
+        """Return the shell's state and files as a snapshot; None while a program is suspended or if none can be made.
 
-        That is under Landlock, where its files have another name in each sandbox; where they are many; and where the
-        shell holds files open, which no text can say.
+        None can be made under Landlock, where the files' paths differ between sandboxes, for too many files, or while
+        the shell holds files open, which text cannot express.
         """
         self._check_open()
         if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
@@ -290,19 +290,19 @@ class ShellSandbox(LiveSandbox):
         return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
 
     def load(self, image: bytes) -> None:
-        """Restore a `dump`. Raises ValueError for another engine's image."""
+        """Restore a `dump`. Raises ValueError for another engine's snapshot."""
         with self._stepping:
             self._check_open()
             length, _, rest = image.partition(b"\n")
             if not self._jail.same_paths or not length.isdigit():
-                raise ValueError("this is no image of a shell, or of a shell that is confined in another way")
+                raise ValueError("expected a snapshot of a shell that is confined in the same way, got other bytes")
             self._discard()
             self._files.unpack(rest[int(length) :])
             self._state = rest[: int(length)]
             self._flows = b"__flow=" in self._state
 
     def close(self) -> None:
-        """Kill all processes of the sandbox and remove the workspace, also in the middle of a step."""
+        """Kill all processes of the sandbox, also in the middle of a step, and remove the workspace."""
         self._closed = True
         self._interrupted = True
         process = self._process
@@ -318,18 +318,18 @@ class ShellSandbox(LiveSandbox):
         self._files.undo()
 
     def _discard(self) -> None:
-        """End the shell. The next program gets a new one with the state from before the turn."""
+        """End the shell. The next program gets a new shell with the state from before the turn."""
         process, self._process, self._pending = self._process, None, None
         if process is not None:
             process.close()
 
 
-def _given(variables: Mapping[str, Any]) -> dict[str, bytes]:
+def _encode_variables(variables: Mapping[str, Any]) -> dict[str, bytes]:
     """Return variables as text. Raises ValueError for an invalid name."""
     given = {}
     for name, value in variables.items():
         if not _NAME.match(name):
-            raise ValueError(f"{name!r} is no name of a variable")
+            raise ValueError(f"{name!r} is not a variable's name")
         text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else orjson.dumps(value)
         given[name] = text
     return given

@@ -29,21 +29,21 @@ from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
 
-__all__ = ["Asked", "Ended", "Gone", "Process"]
+__all__ = ["CalledGate", "Ended", "Gone", "Process"]
 
 CHUNK: Final = 65536
 
 LARGEST: Final = 16 * 1024 * 1024
-"""Bytes that a shell may ask with at once, or leave as its state."""
+"""The most bytes of one request of a shell, or of its state."""
 
 WORDS: Final = 1000
-"""Words of one gate call."""
+"""The most words of one gate call."""
 
 DYING: Final = 2.0
 """Seconds that killed processes may take to end."""
 
 QUIET: Final = 0.05
-"""Seconds in which a shell that was stopped stands still, and in which what it has killed itself is dead."""
+"""Seconds until a stopped shell stands still, and until the processes that it has killed itself are dead."""
 
 START: Final = 20.0
 """Seconds that a shell may take to start."""
@@ -52,7 +52,7 @@ ENDS: Final = 1000
 """Ends that a program may claim before it ends."""
 
 ABOVE: Final = 300
-"""The first number of the pipes that a shell is given; it may use 256 numbers of its own."""
+"""The lowest file descriptor of the pipes that a shell gets; it may use 256 descriptors of its own."""
 
 LOOK: Final = 0.02
 """Seconds between two checks of the shell's resources."""
@@ -65,19 +65,19 @@ _OWN_WORDS: Final = (
     b"__o=${BASHOPTS##*expand_aliases*}; __o=${__o:+u}; POSIXLY_CORRECT=; \\unset -f builtin unset exec; "
     b"\\unset POSIXLY_CORRECT; \\builtin shopt -u expand_aliases\n"
 )
-"""What gives a shell back the words that are used between two programs, whatever a program has made of them. No word
-is needed to set that variable, and while it is set, no function stands in the way of `unset`. Whether aliases are
-expanded is kept in `__o` for the program."""
+"""Restores the meaning of the words that are used between two programs, whatever a program has redefined. Setting that
+variable needs no word, and while it is set, no function replaces `unset`. `__o` keeps for the program whether aliases
+are expanded."""
 
 
 _ANSWER: Final = (
     b"POSIXLY_CORRECT=; \\unset -f builtin unset; \\unset POSIXLY_CORRECT; \\builtin printf '%%s\\0' idle %b >&103\n"
 )
-"""The line that a shell reads and answers after it has reported the end of its program."""
+"""A line that a shell reads and answers after it has reported the end of its program."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CalledGate:
     """The program calls a gate: its name, and the words after it."""
 
     gate: str
@@ -91,7 +91,7 @@ class Ended:
     status: int
     state: bytes
     leaves: bool
-    """Whether the shell ends with it, as after `exit`."""
+    """True if the shell ends with the program, as after `exit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class Gone:
 
     status: int
     telling: bool = False
-    """Whether it ended while it reported its state."""
+    """True if the shell ended while it reported its state."""
 
 
 @dataclass(slots=True)
 class _Claimed:
-    """A claimed end of a program, which counts when its shell reads the next line, with this word, or has ended."""
+    """A claimed end of a program. It counts once the shell reads the next line, with this word, or has ended."""
 
     end: Ended
     word: bytes
@@ -120,7 +120,7 @@ class Process:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
         token_out, token_in = os.pipe()
-        theirs = _out_of_the_way(ask_in, answer_out, token_out, token_in)
+        theirs = _move_descriptors(ask_in, answer_out, token_out, token_in)
         try:
             started = jail.start(
                 files,
@@ -146,14 +146,14 @@ class Process:
         self._first_pid = started.first
         self._first = _handle(started.first)
         self._shell_pid, self._shell, self._fixed = 0, -1, frozenset[int]()
-        """The shell itself, and the other processes that the jail has without a program."""
+        """The shell itself, and the jail's other processes that are there without a program."""
         self._claimed: _Claimed | None = None
         self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
             os.set_blocking(descriptor, False)
         self._buffer = bytearray()
         self._ended: set[int] = set()
-        """Pipes that the shell has closed."""
+        """The pipes that the shell has closed."""
         self._to_shell = bytearray(greeting(theirs).encode())
         self._to_gate = bytearray()
         self._closed = False
@@ -161,7 +161,7 @@ class Process:
         self._await_start()
 
     def _await_start(self) -> None:
-        """Wait until the shell has started, when a program's time begins. Raises OSError if it does not start."""
+        """Wait until the shell has started; then a program's time begins. Raises OSError if it does not start."""
         said = bytearray()
         event = self.wait(START, said.extend, lambda: None)
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ class Process:
         raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
 
     def _find_shell(self) -> bool:
-        """Learn which process is the shell. No program has run yet, so nothing else is there that could be it."""
+        """Find the shell's process. No program has run yet, so no other process can be it."""
         if self._first_pid is None:
             self._shell_pid, self._fixed = self._process.pid, frozenset(tree.children(self._process.pid))
         else:
@@ -183,22 +183,22 @@ class Process:
         return True
 
     def processes(self) -> Iterator[int]:
-        """Yield the processes of the jail, without those that the host has put there."""
+        """Yield the jail's processes, without those of the host."""
         top = self._first_pid or self._shell_pid
         return (one for one in tree.descendants(top) if one != self._first_pid and one not in self._fixed)
 
     def stop(self) -> bool:
         """Stop the shell, and return True if nothing else in the jail lives; `begin` continues it.
 
-        The shell alone can start processes then, and it is stopped: so nothing runs. False where it does not stand
-        still, something lives beside it, or nobody can tell: kill it then.
+        Only the shell can then start processes, and it is stopped, so nothing runs. Returns False if it does not stop,
+        if something else lives, or if that is unknown: kill the shell then.
         """
         ends = time.monotonic() + QUIET
         try:
             signal.pidfd_send_signal(self._shell, signal.SIGSTOP)
             before = None
             while time.monotonic() < ends:
-                # below the shell first: what moves away meanwhile moves to the first process, which is looked at next
+                # below the shell first: orphans move meanwhile to the first process, which is checked next
                 found = None
                 if tree.is_stopped(self._shell_pid):
                     found = self._below(self._shell_pid) | self._below(self._first_pid)
@@ -212,13 +212,13 @@ class Process:
         return False
 
     def _below(self, process: int | None) -> frozenset[int]:
-        """Return the children of a process, without those that belong there."""
+        """Return a process's children, without the ones that belong to the jail itself."""
         return frozenset() if process is None else frozenset(tree.children(process)) - self._fixed - {self._shell_pid}
 
     def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
         """Queue the shell's state, its variables and a program, which it reads when `wait` is called.
 
-        Earlier unrequested input is dropped, and so is the last output of dying processes of the last program.
+        Drops earlier input that was not requested, and the last output of dying processes of the previous program.
         """
         self._claimed, self._claims = None, 0
         with contextlib.suppress(ProcessLookupError):
@@ -236,9 +236,9 @@ class Process:
         self._to_shell += _reading(b"__program", text) + b'; builtin eval "$__program"\n' + text
 
     def _forget_answer(self) -> None:
-        """Drop an unread answer, such as that to a background call, so that it does not answer another call."""
+        """Drop an unread answer, such as one to a background call, so that it does not answer another call."""
         if self._unread():
-            # a description of its own, since the shell's own has to block
+            # a separate file description, because the shell's own must block
             ours = os.open(f"/proc/self/fd/{self._answer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with contextlib.suppress(BlockingIOError):
                 while os.read(ours, CHUNK):
@@ -247,13 +247,13 @@ class Process:
         self._renew_token()
 
     def _unread(self) -> int:
-        """Return the bytes of an answer that are not read yet."""
+        """Return the number of unread bytes of an answer."""
         count = bytearray(4)
         fcntl.ioctl(self._answer, termios.FIONREAD, count)
         return int.from_bytes(count, sys.byteorder)
 
     def _renew_token(self) -> None:
-        """Put exactly one token into the pipe, whatever happened to the last one. The shell blocks on it."""
+        """Put exactly one token into the pipe, whatever happened to the previous one. The shell blocks on it."""
         poll = select.poll()
         poll.register(self._token[0], select.POLLIN)
         if poll.poll(0):
@@ -267,11 +267,11 @@ class Process:
 
     def wait(
         self, seconds: float, prints: Callable[[bytes], None], check: Callable[[], Limit | None]
-    ) -> Asked | Ended | Gone | LimitExceeded | None:
-        """Continue until something happens; None if nothing does for so many seconds.
+    ) -> CalledGate | Ended | Gone | LimitExceeded | None:
+        """Continue until something happens; return None if nothing does for this many seconds.
 
-        `prints` gets what the shell prints; `check` is asked often, and returns the name of a limit that is exceeded.
-        Such a limit is only returned: nothing has been done about it.
+        `prints` receives the shell's output; `check` is called often, and returns the name of an exceeded limit. Such a
+        limit is only returned; the caller must act on it.
         """
         ends = time.monotonic() + seconds
         looks = time.monotonic() + LOOK
@@ -296,7 +296,7 @@ class Process:
             if len(self._buffer) > LARGEST:
                 return LimitExceeded("memory")
             if (event := self._take()) is not None:
-                self._drain(self._stdout, prints)  # it was printed before
+                self._drain(self._stdout, prints)  # this output was printed before the end
                 return event
             if self._claims > ENDS:
                 return LimitExceeded("gate_calls")
@@ -306,9 +306,9 @@ class Process:
         return None
 
     def _end_of_shell(self) -> Ended | Gone:
-        """Return what the end of the shell means: it counts for the program's if that one has told of it."""
+        """Return what the shell's end means: the program's end, if the shell had claimed one."""
         status = self._status()
-        if self._claimed is not None:  # a trap for the end does not know the signal that ends the shell
+        if self._claimed is not None:  # an exit trap does not know the signal that ends the shell
             end = self._claimed.end
             code = status if status >= 0 else 128 - status
             return Ended(code if end.leaves else end.status, end.state, leaves=True)
@@ -324,7 +324,7 @@ class Process:
         return {descriptor for descriptor, _ in poll.poll(max(seconds, 0) * 1000)}
 
     def _drain(self, descriptor: int, take: Callable[[bytes], None]) -> None:
-        """Read what is available, up to a bound, because the jail may write faster than this reads."""
+        """Read the available bytes, up to a bound, because the jail may write faster than this reads."""
         for _ in range(16):
             try:
                 part = os.read(descriptor, CHUNK)
@@ -347,11 +347,11 @@ class Process:
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
                     del waiting[: os.write(descriptor, waiting[:CHUNK])]
 
-    def _take(self) -> Asked | Ended | None:
+    def _take(self) -> CalledGate | Ended | None:
         """Return the first event in the complete records from the shell; None if there is none yet.
 
-        Any process in the jail may write a record, so a record of an end is only a claim. It counts if the shell then
-        does what it does between programs and at no other time: it reads the line that comes next.
+        Any process in the jail may write a record, so a record of an end is only a claim. It counts once the shell
+        reads the next line, which it does only between programs.
         """
         while (end := self._buffer.find(0)) >= 0:
             head = bytes(self._buffer[:end])
@@ -371,7 +371,7 @@ class Process:
                 if fields is None:
                     return None
                 gate, *words = (field.decode(errors="replace") for field in fields)
-                return Asked(gate, words)
+                return CalledGate(gate, words)
             else:
                 self._buffer.clear()  # an unknown process has written this
         return None
@@ -381,7 +381,7 @@ class Process:
             self._claims += 1
             word = secrets.token_hex(8).encode()
             self._claimed = _Claimed(Ended(int(status) & 255, restoring(*left), leaves=how == b"exit"), word)
-            if how != b"exit":  # after that one it reads nothing: it ends
+            if how != b"exit":  # after `exit` it reads nothing more: it ends
                 self._to_shell += _ANSWER % word
 
     def _fields(self, start: int, count: int) -> list[bytes] | None:
@@ -431,7 +431,7 @@ class Process:
             self._process.wait()
             if self._first is not None:
                 poll = select.poll()
-                poll.register(self._first, select.POLLIN)  # it ends when all in its namespace have
+                poll.register(self._first, select.POLLIN)  # the first process ends after all others in its namespace
                 poll.poll(DYING * 1000)
                 os.close(self._first)
             if self._group is not None:
@@ -444,7 +444,7 @@ class Process:
                 os.close(descriptor)
 
     def ran_out_of_memory(self) -> bool:
-        """True if the kernel ended a process because the jail had no memory left."""
+        """Return whether the kernel ended a process because the jail had no memory left."""
         return self._group is not None and self._group.has_killed_for_memory()
 
 
@@ -458,12 +458,12 @@ def _handle(process: int | None) -> int | None:
 def _reading(name: bytes, text: bytes) -> bytes:
     """Return the command that reads `text`, which follows its line, into a variable.
 
-    A shell reads its program letter by letter, but what it is told the length of at once, and in far less memory than
-    it takes to parse. A locale that there is not is complained of when it comes back.
+    A shell reads its program byte by byte, but a text of known length at once, and in far less memory than parsing
+    takes. Resetting a locale that is not installed prints a complaint.
     """
     return b"%b=; { LC_ALL=C builtin read -r -N %d %b; } 2>/dev/null" % (name, len(text), name)
 
 
-def _out_of_the_way(*descriptors: int) -> list[int]:
-    """Return duplicates of descriptors under numbers that no shell uses, since a shell starts with these numbers."""
+def _move_descriptors(*descriptors: int) -> list[int]:
+    """Return duplicates of descriptors under numbers that no shell uses, because a shell starts with these numbers."""
     return [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE) for descriptor in descriptors]

@@ -1,12 +1,12 @@
-"""The change to a program's text before it runs: `done "answer"` becomes a command, and `trap … EXIT` one of ours.
+"""The change to a program's text before it runs: `done "answer"` and `trap … EXIT` become commands of this medium.
 
-For a shell `done` is the word that ends a loop, and nothing else can have that name. But only operators and
-redirections follow the `done` of a loop on its line, so one with a word behind it is meant for the gate. The parser
-decides whether it stands where a command can: not in quotes, comments or here-documents. To the parser it has another
-name of the same length, since `done ANSWER` is no shell.
+In bash `done` ends a loop and cannot name a command. But only operators and redirections follow the `done` of a loop on
+its line, so a `done` with a word behind it is meant for the gate. The parser decides whether it is in the position of a
+command: not in quotes, comments or here-documents. The parser sees another name of the same length, because `done
+ANSWER` is not valid bash.
 
-The trap for the end of the shell is how the host hears of a program that leaves by `exit`. A program that sets its own
-would replace it, so `trap … EXIT` gets another name, under which it stands beside it (`prelude.sh`).
+The host learns from the shell's exit trap that a program left by `exit`. A program that sets its own trap would replace
+it, so `trap … EXIT` gets another name, and both traps run (`prelude.sh`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _stand_in(match: re.Match[bytes]) -> bytes:
 
 
 def _commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
-    """The words that name commands, with the arguments. Where the parser understands nothing, any word may be one."""
+    """Yield the words that name commands, with their arguments. In text that does not parse, any word may be one."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -66,7 +66,7 @@ def _commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
 
 
 def _trap(arguments: list[Node]) -> str | None:
-    """Our name for `trap`, if these arguments set what happens at the end of the shell."""
+    """Return our name for `trap`, if these arguments set an exit trap."""
     words = [one.text or b"" for one in arguments]
     words = words[1:] if words[:1] == [b"--"] else words
     is_option = bool(words) and words[0] != b"-" and words[0].startswith(b"-")

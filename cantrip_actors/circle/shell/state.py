@@ -1,22 +1,22 @@
-"""The text that makes another shell what one was, from what that one printed about itself after a program."""
+"""The text that gives another shell this shell's state, made from what the shell printed about itself."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-__all__ = ["apart", "restoring"]
+__all__ = ["restoring", "split_large_variables"]
 
 _ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
 _EXPANDED: Final = b"shopt -s expand_aliases\n"
 
 
 def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) -> bytes:
-    """Return the text that makes another shell what one was.
+    """Return the text that gives another shell the same state.
 
-    `first` uses no word that a program may have redefined: it is read while there are no functions yet, with the
-    options that change how functions are read (`extglob`). What can be read only after the functions goes round them
-    with `builtin`. Aliases are not expanded in this text: those of a function were, when it was defined.
+    `first` uses no word that a program may have redefined: it is read before any function is defined, with the options
+    that change how functions are read (`extglob`). The parts that must follow the functions bypass them with `builtin`.
+    Aliases are not expanded in this text, because a function's aliases were expanded when it was defined.
     """
     expands = _EXPANDED in first
     return b"".join(
@@ -31,7 +31,7 @@ def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) ->
 
 
 LARGE: Final = 256 * 1024
-"""Bytes from which on a variable is handed over apart: to parse it would take ten times as much memory."""
+"""The size in bytes from which a variable is passed separately, because parsing it would take ten times the memory."""
 
 _DECLARED: Final = re.compile(
     rb"^declare -(?P<how>[-\w]+) (?P<name>\w+)="
@@ -45,8 +45,8 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 _LETTERS: Final = dict(zip(b"abeEfnrtv", b"\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 
 
-def apart(state: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Split a state into one whose large text variables are declared but empty, and the values of those variables."""
+def split_large_variables(state: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Split a state: return it with its large text variables declared but empty, and those variables' values."""
     large: dict[str, bytes] = {}
     if len(state) < LARGE:
         return state, large

@@ -1,4 +1,4 @@
-"""The filter of system calls that every shell gets. What it forbids fails as if one were not allowed to."""
+"""The filter of system calls for every shell. A forbidden call fails as if permission were denied."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ _FORBIDDEN: Final = """
     shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
 """Calls that reach other processes, the network or the kernel, that report what others do to files, or that take memory
-which no limit of a process counts.
-"""
+that no process limit counts."""
 
 _NO_NAMESPACES: Final = "setsid migrate_pages move_pages process_madvise process_mrelease"
-"""Forbidden too where nothing has a namespace: a session is how a later host finds all processes of a shell, and
-nothing else of the host may be within reach of a shell that runs as the host's own user, which Landlock does not see
-to."""
+"""Calls that are forbidden too where a shell has no namespaces. A later host finds all processes of a shell by their
+session, and a shell that runs as the host's own user must not reach the host's other processes, which Landlock does not
+prevent."""
 
 _OTHERS: Final = (
     ("prlimit64", 0, 0),
@@ -46,14 +45,14 @@ _OTHERS: Final = (
     ("sched_setparam", 0, 0),
     ("sched_setattr", 0, 0),
 )
-"""There, too: calls for other processes, by which argument has to be what for the process itself."""
+"""Also forbidden there: calls for other processes; by the argument that must have this value for the process itself."""
 
 _NO_NAMES: Final = """
     chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat
     setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
 """
-"""Forbidden where a shell runs as its host's user under Landlock, which lets the rights and times of any file of that
-user be changed by its name. What has been opened can be changed still."""
+"""Forbidden where a shell runs as its host's user under Landlock, which allows changing the rights and times of any
+file of that user by its name. Open files can still be changed."""
 
 _CLONE_PARENT: Final = 0x8000
 """A flag for a child of the caller's parent, which is outside the shell's process tree."""
@@ -68,14 +67,14 @@ _SOCKET_TYPE: Final = 0xF
 def compiled(*, namespaces: bool, names: bool, shared: bool) -> bytes:
     """Return the filter, compiled for this machine.
 
-    `namespaces` says whether the shell has some of its own, `names` whether it may change files by their names,
+    `namespaces` says whether the shell has its own namespaces, `names` whether it may change files by their names,
     `shared` whether something bounds the memory that processes share.
     """
     made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
 
     def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
-        with contextlib.suppress(RuntimeError, OSError, ValueError):  # a call that this machine does not have
+        with contextlib.suppress(RuntimeError, OSError, ValueError):  # this machine does not have the call
             made.add_rule(refuse, name, *arguments)
 
     for name in _FORBIDDEN.split():
@@ -91,7 +90,7 @@ def compiled(*, namespaces: bool, names: bool, shared: bool) -> bytes:
     if not names:
         for name in _NO_NAMES.split():
             forbid(name)
-        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it is for what has been opened
+        forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it changes an open file
     made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
     for flag in (*_NAMESPACES, _CLONE_PARENT):
         forbid("clone", _bits(0, flag))
@@ -104,13 +103,13 @@ def compiled(*, namespaces: bool, names: bool, shared: bool) -> bytes:
 
 
 def _forbid_addresses(forbid: Callable[..., None]) -> None:
-    """Forbid all that can reach a socket by an address."""
-    # a pair of streams leads nowhere but into itself, and runtimes need one to start programs; what could be sent to a
-    # name, a datagram, is refused
+    """Forbid every call that can reach a socket by an address."""
+    # a pair of streams connects only to itself, and runtimes need one to start programs; a datagram socket, which could
+    # be sent to a name, is refused
     forbid("socketpair", pyseccomp.Arg(0, pyseccomp.NE, int(socket.AF_UNIX)))
     for kind in {*range(_SOCKET_TYPE + 1)} - {int(socket.SOCK_STREAM)}:
         forbid("socketpair", _bits(1, kind, _SOCKET_TYPE))
-    forbid("sendto", pyseccomp.Arg(4, pyseccomp.NE, 0))  # without an address it is what `send` is
+    forbid("sendto", pyseccomp.Arg(4, pyseccomp.NE, 0))  # without an address it equals `send`
 
 
 def _bits(argument: int, value: int, mask: int | None = None) -> pyseccomp.Arg:

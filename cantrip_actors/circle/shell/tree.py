@@ -1,10 +1,11 @@
-"""The processes of one jail as the kernel lists them: who lives, and which files they hold that have no name.
+"""The processes of one jail as the kernel lists them: the living ones, and the unnamed files that they hold.
 
-The kernel keeps for every process the list of its children. A jail is one tree of processes: below the first process
-of its namespace (bubblewrap), or below its shell, to which orphans return (Landlock). What lives in it always has a
-living parent in it, so a list of children shows it, however fast processes start others and end.
+The kernel keeps for every process the list of its children. A jail is one tree of processes: below the first process of
+its namespace (bubblewrap), or below its shell, to which orphans return (Landlock). A process that lives in it always
+has a living parent in it, so a list of children shows it, however fast processes start others and end.
 
-Nothing here trusts what a process says about itself. What cannot be read raises OSError: the caller ends the jail.
+Nothing here trusts what a process says about itself. A list that cannot be read raises OSError: the caller ends the
+jail.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _DELETED: Final = re.compile(rb"^(\S+) \S+ \S+ (\S+) (\d+) +(/.*) \(deleted\)$",
 """A mapping of a file without a name in `maps`: addresses, device, inode, and the name that it had."""
 
 _ZERO: Final = b"/dev/zero"
-"""How the kernel calls shared memory that has no file: also what a shared mapping of /dev/zero becomes."""
+"""The kernel's name for shared memory without a file, including a shared mapping of /dev/zero."""
 
 
 _EXITING: Final = 0x4
-"""PF_EXITING of the kernel: a thread with this flag runs no code of its program any more."""
+"""The kernel's PF_EXITING: a thread with this flag no longer runs code of its program."""
 
 
 class Hidden(NamedTuple):
-    """What processes hold that no folder lists."""
+    """Resources that processes hold and no folder lists."""
 
     size: int
-    """Bytes of files that have no name any more."""
+    """Bytes of files that no longer have a name."""
     shares: bool
     """True if a process has shared memory without a file."""
 
@@ -58,17 +59,17 @@ def descendants(process: int) -> Iterator[int]:
 
 
 def is_stopped(process: int) -> bool:
-    """True if no thread of a process can continue by itself: each is stopped, or dead."""
+    """Return whether no thread of a process can continue by itself: each is stopped, or dead."""
     return all(state in "TtZX" for state in map(_state, _threads(process)))
 
 
 def is_dead(process: int) -> bool:
-    """True if all threads of a process have ended; its number may still be taken."""
+    """Return whether all threads of a process have ended; its id may still be taken."""
     return all(state in "ZX" for state in map(_state, _threads(process)))
 
 
 def _threads(process: int) -> tuple[str, ...]:
-    """Return where the kernel tells of each thread of a process. The first may be dead while others run."""
+    """Return the kernel's folder of each thread of a process. The first may be dead while others run."""
     try:
         with os.scandir(f"/proc/{process}/task") as listed:
             return tuple(one.path for one in listed)
@@ -77,7 +78,7 @@ def _threads(process: int) -> tuple[str, ...]:
 
 
 def _state(thread: str) -> str:
-    """Return the letter by which the kernel names a thread's state: X also for one that is about to end."""
+    """Return the letter for a thread's state: X also for one that is about to end."""
     try:
         text = Path(f"{thread}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -87,9 +88,9 @@ def _state(thread: str) -> str:
 
 
 def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
-    """Return what these processes hold that no folder lists. Raises PermissionError where a living one hides it.
+    """Return the resources of these processes that no folder lists. Raises PermissionError if a living one hides them.
 
-    A file that is only mapped, and that only root may look at, counts `largest` bytes.
+    A file that is only mapped, and that only root may inspect, counts `largest` bytes.
     """
     sizes: dict[tuple[int, int], int] = {}
     shares = False
@@ -106,7 +107,7 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
                 key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
                 if key not in sizes:
                     sizes[key] = _mapped_size(thread, addresses.decode(), largest)
-        except PermissionError:  # also what is said of a thread that ends: it belongs to root once it has no memory
+        except PermissionError:  # also raised for a thread that is ending: without memory it belongs to root
             if _state(thread) not in "ZX":
                 raise
         except (FileNotFoundError, ProcessLookupError):

@@ -1,8 +1,8 @@
-"""A user for each shell of a host that is root, which no shell of another host has.
+"""A user for each shell of a host that runs as root; no shell of another host has the same one.
 
-The kernel counts processes by user. So a host takes a block of user ids at random, looks that no process has one of
-them, and holds a lock on the block as long as it lives: an abstract socket, which the kernel gives back however the
-host ends, and which needs no file.
+The kernel counts processes by user. So a host takes a random block of user ids, checks that no process uses one of
+them, and holds a lock on the block as long as it lives: an abstract socket, which needs no file and which the kernel
+releases however the host ends.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cantrip_actors.terms.errors import InvalidCantrip
 __all__ = ["next_user"]
 
 FIRST: Final = 2_000_000_000
-"""The first user id that a shell may have. No distribution assigns ids from here on."""
+"""The first user id that a shell may have. Distributions assign no ids from here on."""
 
 BLOCK: Final = 16_384
-"""User ids of a block."""
+"""The number of user ids of a block."""
 
 BLOCKS: Final = 8_900
-"""Blocks, all below 2**31: some programs take larger ids for negative numbers."""
+"""The number of blocks; all ids are below 2**31, because some programs take larger ones for negative numbers."""
 
 TRIES: Final = 100
 
 
 def next_user() -> int:
-    """Return a user id that no shell of this machine has had from this process, or has from another one.
+    """Return a user id that no shell of this process has had before, and that no other process's shell has.
 
     Raises InvalidCantrip if no block of ids is free.
     """
@@ -42,7 +42,7 @@ def next_user() -> int:
 
 @cache
 def _users(_process: int) -> Iterator[int]:
-    """Return the ids of one process: a forked one claims its own."""
+    """Yield this process's ids; a forked process claims its own."""
     return _claim_user()
 
 
@@ -71,7 +71,7 @@ def _claim() -> tuple[socket.socket, int]:
 
 
 def _present() -> Iterator[int]:
-    """Yield the users of all processes, those of other containers included that this one can see."""
+    """Yield the users of all visible processes, including those of other containers."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             yield process.stat().st_uid

@@ -1,16 +1,17 @@
 """Entities as trajectories in the Agent Trajectory Interchange Format, ATIF v1.8.
 
-An entity is a trajectory, an utterance with the results of its calls a step; where a child ran there is no seam
-(LOOM-8). Children are embedded below their parents, and the result of the call that made them refers to them. What a
-fork begins with is there as steps marked `is_copied_context`, which trainers leave out: it is in the original already.
+An entity is a trajectory, and an utterance with the results of its calls is a step; a spawned child does not split a
+step (LOOM-8). Children are embedded below their parents, and the result of the call that made them refers to them. The
+context that a fork begins with becomes steps marked `is_copied_context`, which trainers leave out, because the original
+has them already.
 
-A fold destroys nothing (LOOM-5): `trajectory` has all steps, with a system step where one happened. A move to another
-cantrip is a system step with the new system prompt and tools. `segments` cuts at folds and moves instead: a trajectory
-for each stretch in which the crystal saw what it saw, beginning with what was left in sight, marked as copied.
+A fold destroys nothing (LOOM-5): `trajectory` has all steps, with a system step for each fold. A move to another
+cantrip is a system step with the new system prompt and tools. `segments` cuts at folds and moves instead: it returns a
+trajectory for each stretch with one context, which begins with the context that remained, marked as copied.
 
-The agent's name is the entity's or "cantrip", its version the cantrip's id, which is a hash of what it is made of. How
-turns of the loom were rewarded and ended stands in `extra`. Images are parts of what was said or came back, with their
-bytes in the address that the format asks for. The bytes depend on the records alone.
+The agent's name is the entity's or "cantrip", and its version is the cantrip's id, a hash of its parts. Rewards and
+endings of turns are in `extra`. Images are parts of messages and results, with their bytes in a data URL, as the format
+requires. The bytes depend on the records alone.
 """
 
 from __future__ import annotations
@@ -37,32 +38,36 @@ VERSION = "ATIF-v1.8"
 
 
 def atif_json(document: dict[str, Any]) -> bytes:
-    """A trajectory as one line of JSON, newline included."""
+    """Return a trajectory as one line of JSON, newline included."""
     return dumps(document, mark=False) + b"\n"
 
 
 def trajectory(loom: Loom, entity_id: str) -> dict[str, Any]:
-    """An entity and everything below it, with all of its steps. Raises LoomError."""
-    told = conversation_of(loom, entity_id)
-    return _document(loom, told, entity_id, list(_steps(told, told.items, told.inherited)), loom.below(entity_id))
+    """Return the trajectory of an entity and everything below it, with all of its steps. Raises LoomError."""
+    conversation = conversation_of(loom, entity_id)
+    return _document(
+        loom,
+        conversation,
+        entity_id,
+        list(_steps(conversation, conversation.items, conversation.inherited)),
+        loom.below(entity_id),
+    )
 
 
 def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
-    """The same, cut where folds and moves to another cantrip happened.
+    """Return the trajectory of an entity, cut where folds and moves to another cantrip happened.
 
-    Each says by `continued_trajectory_ref` which one follows it.
-
-    A child is embedded in the segment in which it was asked for.
+    Each segment names its successor in `continued_trajectory_ref`. A child is embedded in the segment that called it.
     """
-    told = conversation_of(loom, entity_id)
-    parts = list(_cut(told))
+    conversation = conversation_of(loom, entity_id)
+    parts = list(_cut(conversation))
     left = list(loom.below(entity_id))
     documents = []
-    for number, (told, copied, items) in enumerate(parts, 1):
+    for number, (conversation, copied, items) in enumerate(parts, 1):
         here = [child for child in _children(items) if child in left] if number < len(parts) else list(left)
         left = [child for child in left if child not in here]
-        steps = list(_steps(told, (*copied, *items), len(copied)))
-        document = _document(loom, told, _segment_id(entity_id, number), steps, here)
+        steps = list(_steps(conversation, (*copied, *items), len(copied)))
+        document = _document(loom, conversation, _segment_id(entity_id, number), steps, here)
         if number < len(parts):
             document["continued_trajectory_ref"] = _segment_id(entity_id, number + 1)
         documents.append(document)
@@ -74,11 +79,11 @@ def _segment_id(entity_id: str, number: int) -> str:
 
 
 def _document(
-    loom: Loom, told: Conversation, name: str, steps: list[dict[str, Any]], children: Sequence[str]
+    loom: Loom, conversation: Conversation, name: str, steps: list[dict[str, Any]], children: Sequence[str]
 ) -> dict[str, Any]:
-    header = told.header
-    if told.system_prompt is not None:
-        first = {"timestamp": header.at, "source": "system", "message": told.system_prompt}
+    header = conversation.header
+    if conversation.system_prompt is not None:
+        first = {"timestamp": header.at, "source": "system", "message": conversation.system_prompt}
         steps = [first | ({"is_copied_context": True} if steps and "is_copied_context" in steps[0] else {}), *steps]
     steps = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
     agent: dict[str, Any] = {
@@ -94,7 +99,7 @@ def _document(
         "agent": agent,
         "steps": steps,
         "final_metrics": _totals(steps),
-        "extra": _kin(loom, told),
+        "extra": _kin(loom, conversation),
     }
     if children:
         document["subagent_trajectories"] = [trajectory(loom, child) for child in children]
@@ -107,37 +112,37 @@ def _root(loom: Loom, entity_id: str) -> str:
     return entity_id
 
 
-def _kin(loom: Loom, told: Conversation) -> dict[str, Any]:
-    header = told.header
+def _kin(loom: Loom, conversation: Conversation) -> dict[str, Any]:
+    header = conversation.header
     kin: dict[str, Any] = {"entity": header.entity_id, "state": loom.state(header.entity_id), "depth": header.depth}
     if header.parent_turn is not None:
         kin["forked_from" if header.forked else "spawned_by"] = header.parent_turn
-    if told.ended is not None and told.ended.detail is not None:
-        kin["detail"] = told.ended.detail
+    if conversation.ended is not None and conversation.ended.detail is not None:
+        kin["detail"] = conversation.ended.detail
     return kin
 
 
 # -------------------------------------------------------------------------------------------------------------- steps
 
 
-def _steps(told: Conversation, items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
-    """A step for each item; the first `copied` are marked so, and refer to no children: these are not embedded here.
+def _steps(conversation: Conversation, items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
+    """Yield a step for each item; the first `copied` are marked as copied and refer to no children.
 
-    After a move to another crystal, the steps of the agent name it.
+    After a move to another crystal, the agent's steps name the crystal.
     """
-    crystal = told.header.crystal
+    crystal = conversation.header.crystal
     for number, item in enumerate(items):
         step = _step(item, refer=number >= copied)
         if isinstance(item, Moved) and number >= copied:
             crystal = item.header.crystal
-        elif isinstance(item, Said) and crystal != told.header.crystal:
+        elif isinstance(item, Said) and crystal != conversation.header.crystal:
             step["model_name"] = crystal
         yield step | ({"is_copied_context": True} if number < copied else {})
 
 
 def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
-        return _said(item, refer=refer)
+        return _utterance_step(item, refer=refer)
     if isinstance(item, Moved):
         now = item.header
         moved = {"kind": "adopted", "cantrip": now.cantrip_id, "tool_definitions": tools_of(now)}
@@ -151,7 +156,7 @@ def _step(item: Item, *, refer: bool) -> dict[str, Any]:
     return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
 
 
-def _said(item: Said, *, refer: bool) -> dict[str, Any]:
+def _utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
     utterance, last = item.utterance, item.turns[-1]
     step: dict[str, Any] = {
         "timestamp": item.turns[0].at,
@@ -217,7 +222,7 @@ def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
 
 
 def _content(text: str, images: Sequence[File]) -> str | list[dict[str, Any]]:
-    """A text; with images, the parts of both."""
+    """Return a text, or the parts of a text with images."""
     return [_part(part) for part in parts_of(text, images)] if images else text
 
 
@@ -243,27 +248,27 @@ def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
-def _cut(told: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
-    """Each segment: the conversation with its header in force, the items that are copied into it, and its own."""
-    copied: list[Item] = [item for item in told.items[: told.inherited] if not isinstance(item, Moved)]
+def _cut(conversation: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
+    """Yield each segment: the conversation with its header in force, the items that are copied into it, and its own."""
+    copied: list[Item] = [item for item in conversation.items[: conversation.inherited] if not isinstance(item, Moved)]
     own: list[Item] = []
-    now = told
+    now = conversation
     fold: Folded | None = None
-    for at, item in enumerate(told.items[told.inherited :], told.inherited):
+    for at, item in enumerate(conversation.items[conversation.inherited :], conversation.inherited):
         if isinstance(item, Heard | Said):
             own.append(item)
             continue
         yield now, copied, own
         if isinstance(item, Moved):
-            now = replace(told, header=item.header)
+            now = replace(conversation, header=item.header)
         else:
             fold = item
-        copied, own = list(_in_sight(told.items[:at], fold)), []
+        copied, own = list(_select_visible(conversation.items[:at], fold)), []
     yield now, copied, own
 
 
-def _in_sight(items: Sequence[Item], fold: Folded | None) -> Iterator[Item]:
-    """What the crystal still sees after a fold: the first intent, the marker, the newest intent, unfolded turns."""
+def _select_visible(items: Sequence[Item], fold: Folded | None) -> Iterator[Item]:
+    """Yield what the crystal sees after a fold: the first intent, the marker, the newest intent, unfolded turns."""
     if fold is None:
         yield from (item for item in items if isinstance(item, Heard | Said))
         return

@@ -1,12 +1,12 @@
-"""Threads as chat JSONL with tools, as OpenAI's interfaces and most trainers take it: one conversation a line.
+"""Threads as chat JSONL with tools, in the form of OpenAI's interfaces and most trainers: one conversation per line.
 
-A line has `messages` and, where the entity had gates, `tools`. Every tool call has its tool message, in order; where a
-child ran there is still one assistant message (LOOM-8), and nothing is folded away (LOOM-5). An entity that moved to
+A line has `messages` and, if the entity had gates, `tools`. Every tool call has its tool message, in order; a spawned
+child does not split an assistant message (LOOM-8), and folded turns are included (LOOM-5). An entity that moved to
 another cantrip has a line for each call under which it spoke: its system prompt and tools, and the messages up to the
-next move, as the crystal saw them. An ephemeral result is
-whole unless it is asked to be hidden as the crystal saw it later (D-010). Images are parts of a user's message, as
-addresses with their bytes in them; those of results and of assistants, which can hold none, follow in a user's message
-that says whose they are. Of other files the line says what they are. The bytes depend on the records alone.
+next move, as the crystal saw them. An ephemeral result is complete, unless the caller asks for the later form that the
+crystal saw (D-010). Images are parts of a user's message, as data URLs; results and assistant messages cannot hold any,
+so their images follow in a user's message that says where they came from. Other files are described in text. The bytes
+depend on the records alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["chat_jsonl", "chat_messages", "parts_of", "tools_of"]
 
 
 def chat_jsonl(
-    told: Iterable[Conversation], *, hide_ephemeral: bool = False, metadata: bool = False
+    conversation: Iterable[Conversation], *, hide_ephemeral: bool = False, metadata: bool = False
 ) -> Iterator[bytes]:
-    """A line for each conversation in which the entity said anything, newline included; one for each call in force.
+    """Yield a line for each conversation in which the entity spoke, newline included; one for each call in force.
 
-    With `metadata` each line says which entity and turn it is of, how that ended, and its rewards. It is left out
-    otherwise: some services refuse lines with fields that they do not know.
+    With `metadata` each line names its entity and turn, its ending, and its rewards. It is optional, because some
+    services refuse lines with unknown fields.
     """
-    for one in (part for whole in told for part in whole.by_call()):
+    for one in (part for whole in conversation for part in whole.by_call()):
         messages = as_messages(one, hide_ephemeral=hide_ephemeral)
         if not any(message.role == "assistant" for message in messages):
             continue
@@ -46,23 +46,23 @@ def chat_jsonl(
 
 
 def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Messages in the shape of a chat interface."""
+    """Return messages in the form of a chat interface."""
     made: list[dict[str, Any]] = []
-    shown: list[dict[str, Any]] = []  # of results, until the last one of their run is there
+    images_of_results: list[dict[str, Any]] = []  # images of results, held until the last result of a run of results
     for message in messages:
-        if message.role != "tool" and shown:
-            made.append({"role": "user", "content": shown})
-            shown = []
+        if message.role != "tool" and images_of_results:
+            made.append({"role": "user", "content": images_of_results})
+            images_of_results = []
         made.append(_message(message))
         if message.images and message.role in ("assistant", "tool"):
             whose = f"[from the result of {message.gate}, call {message.tool_call_id}]"
             whose = whose if message.role == "tool" else "[made by the assistant]"
-            shown += [{"type": "text", "text": whose}, *map(_image, message.images)]
-    return [*made, {"role": "user", "content": shown}] if shown else made
+            images_of_results += [{"type": "text", "text": whose}, *map(_image, message.images)]
+    return [*made, {"role": "user", "content": images_of_results}] if images_of_results else made
 
 
 def parts_of(text: str, images: Iterable[File]) -> Iterator[str | File]:
-    """A text and its images, in order."""
+    """Yield a text and its images, in order."""
     done = 0
     for image in images:
         at = len(text) if image.after is None else image.after
@@ -86,8 +86,8 @@ def _message(message: Message) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content or ""}
     if message.images and message.role == "user":
         parts = parts_of(message.content or "", message.images)
-        told = [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
-        return {"role": message.role, "content": told}
+        conversation = [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+        return {"role": message.role, "content": conversation}
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         said["tool_calls"] = [
@@ -98,10 +98,10 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def tools_of(header: Header) -> list[dict[str, Any]]:
-    """The gates that an entity had, as function definitions."""
+    """Return the gates that an entity had, as function definitions."""
     tools = []
     for gate in header.circle.get("gates", ()):
-        # the suite's own looms, and ones written by hand, may name a gate and no more
+        # the conformance suite's looms, and handwritten ones, may name a gate and nothing else
         known = gate if isinstance(gate, dict) else {"name": gate}
         function = {"name": known["name"]}
         if known.get("description"):
@@ -111,15 +111,17 @@ def tools_of(header: Header) -> list[dict[str, Any]]:
     return tools
 
 
-def _about(told: Conversation) -> dict[str, Any]:
-    turns = [turn for item in told.said for turn in item.turns]
+def _about(conversation: Conversation) -> dict[str, Any]:
+    turns = [turn for item in conversation.said for turn in item.turns]
     rewards = {
-        turn.turn_id: reward for item in told.said for turn, reward in zip(item.turns, item.rewards, strict=True)
+        turn.turn_id: reward
+        for item in conversation.said
+        for turn, reward in zip(item.turns, item.rewards, strict=True)
     }
     return {
-        "entity": told.header.entity_id,
+        "entity": conversation.header.entity_id,
         "turn": turns[-1].turn_id,
-        "crystal": told.header.crystal,
+        "crystal": conversation.header.crystal,
         "terminated": turns[-1].terminated,
         "truncated": turns[-1].truncated,
         "rewards": {turn: reward for turn, reward in rewards.items() if reward is not None},

@@ -1,4 +1,4 @@
-"""Conversations of a loom's entities, and their messages: what exports are made from."""
+"""Conversations of a loom's entities, and their messages: the source of all exports."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 
 
 def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Conversation:
-    """The conversation that an entity had: a fork's from its original's beginning, a child's from its own.
+    """Return the conversation of an entity; a fork's begins with its original's, a child's with its own.
 
-    With `until` only up to that turn of its own, or of the originals that it was forked from. Raises LoomError.
+    `until` ends it at that turn of the entity, or of the originals that it was forked from. Raises LoomError.
     """
     if until is None:
         header = loom.header(entity_id)
@@ -38,17 +38,17 @@ def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Con
     return conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
 
 
-def as_messages(told: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
-    """The conversation as messages: system prompt, users, assistant with calls, a tool message for every call."""
-    prompt = told.system_prompt
+def as_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
+    """Return the conversation as messages: system prompt, users, assistant with calls, a message for every result."""
+    prompt = conversation.system_prompt
     messages = [Message("system", prompt)] if prompt else []
-    for item in told.items:
+    for item in conversation.items:
         messages.extend(messages_of(item, hide_ephemeral=hide_ephemeral))
     return messages
 
 
 def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
-    """One item's messages; a fold has none."""
+    """Yield the messages of one item; a fold has none."""
     match item:
         case Heard():
             yield Message("user", item.text, images=item.images)
@@ -61,7 +61,7 @@ def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message
                 else:
                     hidden = hide_ephemeral and seen.ephemeral and not seen.is_error
                     yield render_result(seen, hidden=hidden)
-            for one in item.others:  # what gates said to a program, the program said to the crystal, or did not
+            for one in item.others:  # results for a program, which may not have shown them to the crystal
                 if one.observation is not None and one.observation.tool_call_id is None:
                     ended, images = one.observation.result, one.observation.images
                     yield Message("user", result_text(ended) if isinstance(ended, dict) else one.text, images=images)

@@ -1,13 +1,13 @@
 """A loom as one HTML page that a person can read, click through, search and print.
 
-The page is complete in itself: no framework, nothing is loaded, it works from a file. What entities did stands in it as
-JSON, one `<script>` of data for each entity, so that it can be written while the loom is read, entity by entity, and so
-that a browser makes only what is looked at; ten thousand turns stay usable.
+The page is self-contained: no framework, no requests, and it works from a file. Each entity's history is JSON in a
+`<script>` element of its own. So the page can be written while the loom is read, entity by entity, and a browser
+renders only the parts that a reader opens; ten thousand turns stay usable.
 
 Nothing that an entity said can be anything but text. In the data every `<`, `>` and `&` is an escape of JSON, so no
 `</script>` ends it; the page's program puts it into text nodes only; and the page's own policy allows exactly its own
-program and style, known by their hashes, images that stand in it, and no request to anywhere: of an image that is only
-an address it shows the address. `page/` holds those three files.
+program and style, known by their hashes, embedded images, and no request to anywhere: an image that is only an address
+is shown as that address. `page/` holds those three files.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["family", "html_page"]
 
 
 def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str = "Loom") -> Iterator[bytes]:
-    """The page in pieces: of the whole loom, or of these entities (see `family`). Raises LoomError.
+    """Yield the page in pieces: of the whole loom, or of these entities (see `family`). Raises LoomError.
 
-    Links to what is not in it say so.
+    A link to an entity that is not in the page says so.
     """
     style, program = _asset("page.css"), _asset("page.js")
     policy = (
@@ -70,7 +70,7 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
 
 
 def family(loom: Loom, entity_id: str) -> list[str]:
-    """An entity, everything that it spawned, and every fork of any of their turns, in order of finding."""
+    """Return an entity, everything that it spawned, and every fork of any of their turns, in order of discovery."""
     found: dict[str, None] = {}
     todo = [entity_id]
     while todo:
@@ -87,7 +87,7 @@ def family(loom: Loom, entity_id: str) -> list[str]:
 
 
 def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally) -> dict[str, Any]:
-    """What lists and links need of an entity."""
+    """Return the facts about an entity that lists and links show."""
     first = first_intent(records)
     usage = sums.usage
     return {
@@ -111,7 +111,7 @@ def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[
 
 
 def _entity(header: Header, entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> dict[str, Any]:
-    """Everything that happened to an entity, in order."""
+    """Return everything that happened to an entity, in order."""
     gates = [gate["name"] if isinstance(gate, dict) else str(gate) for gate in header.circle.get("gates", ())]
     circle = {"medium": header.circle.get("medium"), "wards": header.circle.get("wards")}
     call = {name: value for name, value in header.call.items() if name != "system_prompt"}
@@ -143,7 +143,7 @@ def _items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator
 
 def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:
     meta = turn.metadata
-    said = not turn.continues  # what was said is shown with the first turn of an utterance (LOOM-8)
+    said = not turn.continues  # an utterance is shown with its first turn (LOOM-8)
     calls = {call.id for call in turn.tool_calls} if said else set()
     ends = "terminated" if turn.terminated else f"truncated: {turn.ward}" if turn.ward else "truncated"
     return {
@@ -158,11 +158,14 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
         "think": (turn.thinking or "") if said else "",
         "code": (turn.code or "") if said else "",
         "calls": [
-            *({"id": one.id, "gate": _served_by(one), "args": as_text(one.args)} for one in turn.server_calls),
+            *(
+                {"id": one.id, "gate": _describe_server_tool(one), "args": as_text(one.args)}
+                for one in turn.server_calls
+            ),
             *({"id": call.id, "gate": call.gate, "args": call.arguments} for call in (turn.tool_calls if said else ())),
         ],
         "seen": [
-            *map(_served, turn.server_calls),
+            *map(_server_result, turn.server_calls),
             *(
                 {
                     "id": seen.tool_call_id,
@@ -186,21 +189,27 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
     }
 
 
-def _served_by(call: ServerCall) -> str:
+def _describe_server_tool(call: ServerCall) -> str:
     return f"{call.name or call.tool} (run by the provider)"
 
 
-def _served(call: ServerCall) -> dict[str, Any]:
-    """The result of a tool that the provider ran itself, as a result of a gate is shown."""
+def _server_result(call: ServerCall) -> dict[str, Any]:
+    """Return the result of a tool that the provider ran, in the form of a gate's result."""
     text = "" if call.result is None else as_text(call.result)
-    return {"id": call.id, "gate": _served_by(call), "args": None, "text": text, "err": call.is_error} | _UNTIMED
+    return {
+        "id": call.id,
+        "gate": _describe_server_tool(call),
+        "args": None,
+        "text": text,
+        "err": call.is_error,
+    } | _UNTIMED
 
 
 _UNTIMED: Final = {"eph": False, "ms": None}
 
 
 def _images(images: tuple[File, ...]) -> dict[str, Any]:
-    """Images as the page shows them: those with bytes, and of the others what they are."""
+    """Return images as the page shows them: with their bytes, or a description without bytes."""
     if not images:
         return {}
     shown = [(image, None if image.url is not None else address_of(image)) for image in images]
@@ -223,7 +232,7 @@ _ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 
 
 def _data(id: str, value: dict[str, Any]) -> bytes:
-    """JSON in a script element that no browser runs. Outside of its strings JSON has none of the escaped signs."""
+    """Return JSON in a script element that no browser runs. JSON uses the escaped characters in its strings only."""
     said = dumps(value, mark=False)
     for sign, escape in _ESCAPED:
         said = said.replace(sign, escape)
@@ -231,7 +240,7 @@ def _data(id: str, value: dict[str, Any]) -> bytes:
 
 
 def _number(value: float | None) -> float | None:
-    """A number that JSON has a word for."""
+    """Return a number that JSON can write."""
     return value if value is not None and math.isfinite(value) else None
 
 

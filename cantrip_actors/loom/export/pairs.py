@@ -1,15 +1,15 @@
-"""Preference pairs from sibling forks with rewards: the same context, two ways on, one better than the other.
+"""Preference pairs from sibling forks with rewards: the same context, two continuations, one better than the other.
 
-Siblings are the ways on from one turn: the forks from it and, where it had the same words put to it, what the original
-itself did next. Only ways on from *exactly* the same context make a pair: the same system prompt, tools and messages
-up to the first new utterance. A fork with another intent is no sibling in this sense.
+The siblings at a turn are its forks and, if it got the same intent, the original's own continuation. Only continuations
+of *exactly* the same context make a pair: the same system prompt, tools and messages up to the first new utterance. A
+fork with another intent is no sibling in this sense.
 
-What a way on is worth is the latest reward of the last of its turns that has one, up to the entity's next intent. A way
-on without any reward says nothing and makes no pair; of two that are worth the same neither is better, and they make no
-pair either. Every other two of one context make one, so that three ways on make up to three pairs.
+A continuation's worth is the latest reward of the last of its turns that has one, up to the entity's next intent. A
+continuation without any reward makes no pair, and neither do two of equal worth. Every other two of one context make
+one, so three continuations make up to three pairs.
 
-A line has `prompt`, `chosen` and `rejected` as messages, `tools`, and in `metadata` which turns these are. The order is
-that of the turns from which the forks were made, then by the chosen's worth, the rejected's, and by creation.
+A line has `prompt`, `chosen` and `rejected` as messages, `tools`, and in `metadata` the turns. Lines are ordered by the
+forked turns, then by the chosen's worth, the rejected's worth, and by creation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["pairs_jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way on from a context, and what it is worth."""
+    """A continuation of a context, and its worth."""
 
-    told: Conversation
+    conversation: Conversation
     prompt: dict[str, Any]
     items: Sequence[Item]
     turn_id: str
@@ -40,7 +40,7 @@ class _Way:
 
 
 def pairs_jsonl(loom: Loom, *, margin: float = 0.0) -> Iterator[bytes]:
-    """A line for each pair of which the chosen is worth more than the rejected by more than `margin`."""
+    """Yield a line for each pair whose chosen continuation is worth over `margin` more than the rejected one."""
     done: set[str] = set()
     for header in loom.headers():
         if header.forked and header.parent_turn is not None and header.parent_turn not in done:
@@ -52,8 +52,8 @@ def _pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
     siblings = [conversation_of(loom, fork) for fork in loom.forks(turn_id)]
     shared = siblings[0].inherited
     ways: dict[bytes, list[_Way]] = {}
-    for told in [conversation_of(loom, loom.owner(turn_id)), *siblings]:
-        way = _way(told, shared)
+    for conversation in [conversation_of(loom, loom.owner(turn_id)), *siblings]:
+        way = _way(conversation, shared)
         if way is not None:
             ways.setdefault(dumps(way.prompt, mark=False), []).append(way)
     for same in ways.values():
@@ -62,9 +62,9 @@ def _pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
                 yield dumps(_line(turn_id, better, worse), mark=False) + b"\n"
 
 
-def _way(told: Conversation, shared: int) -> _Way | None:
-    """What `told` says after its first `shared` items, where it says anything that was rewarded."""
-    items = told.items[shared:]
+def _way(conversation: Conversation, shared: int) -> _Way | None:
+    """Return the continuation after the first `shared` items; None if it has no rewarded utterance."""
+    items = conversation.items[shared:]
     first = next((n for n, item in enumerate(items) if isinstance(item, Said)), None)
     if first is None:
         return None
@@ -73,13 +73,13 @@ def _way(told: Conversation, shared: int) -> _Way | None:
     turn_id, reward = _worth(said)
     if reward is None:
         return None
-    header = told.header_at(shared + first)
-    prompt_text = replace(told, header=header).system_prompt
+    header = conversation.header_at(shared + first)
+    prompt_text = replace(conversation, header=header).system_prompt
     before = [] if prompt_text is None else [Message("system", prompt_text)]
-    for item in told.items[: shared + first]:
+    for item in conversation.items[: shared + first]:
         before.extend(messages_of(item))
     prompt = {"prompt": chat_messages(before), "tools": tools_of(header)}
-    return _Way(told, prompt, said, turn_id, reward)
+    return _Way(conversation, prompt, said, turn_id, reward)
 
 
 def _worth(items: Sequence[Item]) -> tuple[str, float | None]:
@@ -106,4 +106,4 @@ def _completion(way: _Way) -> list[dict[str, Any]]:
 
 
 def _about(way: _Way) -> dict[str, Any]:
-    return {"entity": way.told.header.entity_id, "turn": way.turn_id, "reward": way.reward}
+    return {"entity": way.conversation.header.entity_id, "turn": way.turn_id, "reward": way.reward}

@@ -1,11 +1,11 @@
-"""A thread as bytes for others to read: one whole turn a line, with the field names of SPEC 6.1.
+"""A thread as JSON Lines: one whole turn per line, with the field names of SPEC 6.1.
 
-The loom's own file holds records, of which several make a turn; this is the form for whoever wants turns. The bytes
-depend on the turns alone, not on the store that held them.
+The loom's own file holds records, several of which make a turn; this is the form for readers of turns. The bytes depend
+on the turns alone, not on the store that held them.
 
 The other forms are `export_chat` (for chat models), `export_pairs` (for preference training), `export_atif` (for tools
-that read trajectories) and `html` (for people). None of them knows of secrets: what may be seen is settled by the loom
-that they read from (`redaction`).
+that read trajectories) and `html` (for people). None of them redacts secrets: that is done by the loom that they read
+from (`redaction`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["as_decision", "thread_jsonl", "turn_fields"]
 
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
-    """`turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
+    """Return `turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
     return b"".join(dumps(turn_fields(turn), mark=False) + b"\n" for turn in turns)
 
 
@@ -60,19 +60,19 @@ def turn_fields(turn: Turn) -> dict[str, Any]:
 
 
 def _served(turn: Turn) -> dict[str, Any]:
-    """What the provider did with tools of its own, and the sources it named; fields of such turns only."""
+    """Return what the provider did with tools of its own, and the sources it named; {} for other turns."""
     made = {"server_calls": list(map(asdict, turn.server_calls)), "citations": list(map(asdict, turn.citations))}
     return {name: told for name, told in made.items() if told}
 
 
 def _gate_call(o: Observation) -> dict[str, Any]:
-    """D-005's shape; with `images`, where the gate gave any."""
+    """Return a gate call in the form of D-005, with `images` if the gate returned any."""
     told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
     return told | {"images": [_image(image) for image in o.images]} if o.images else told
 
 
 def as_decision(one: Decided) -> dict[str, Any]:
-    """Who decided about which call, and how that is known. A turn without decisions has no such field."""
+    """Return a decision: who decided about which call, and how that is known."""
     return {
         "tool_call_id": one.tool_call_id,
         "decision": one.decision,
@@ -87,7 +87,7 @@ _NAMED: Final = ("filename", "provider", "file_id")
 
 
 def _image(image: File) -> dict[str, Any]:
-    """An image with its bytes, as an address; null where they are not to be had. Of another file what it is."""
+    """Return an image as a data URL, null without bytes; another file as a description."""
     named = {name: value for name in _NAMED if (value := getattr(image, name)) is not None}
     return {
         **named,

@@ -137,7 +137,7 @@ def test_a_file_that_is_not_regular_is_refused(root):
     assert "is a folder" in refused(root, ".")
     assert "is a file" in refused(root, "in.txt/x")
     os.mkfifo(root / "pipe")
-    assert "no regular file" in refused(root, "pipe")
+    assert "not a regular file" in refused(root, "pipe")
 
 
 def test_a_missing_file_error_names_similar_files(root):

@@ -225,7 +225,7 @@ class TestPrivateAddresses:
     @pytest.mark.parametrize("url", PRIVATE)
     async def test_a_private_address_is_refused_in_every_spelling(self, url):
         told = await refusal(url)
-        assert "is refused" in told or "cannot be resolved" in told or "is no URL" in told
+        assert "is refused" in told or "cannot be resolved" in told or "is not a URL" in told
 
     async def test_a_refused_server_receives_no_request(self, site, server):
         assert "is refused" in await refusal(f"{site}/text")
@@ -361,8 +361,8 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str, only: str = "")
         ("", "got no scheme"),
         ("http://", "expected a host"),
         ("http:///path", "expected a host"),
-        ("http://a\0b/", "is no URL"),
-        ("http://example.org:port/", "is no URL"),
+        ("http://a\0b/", "is not a URL"),
+        ("http://example.org:port/", "is not a URL"),
         ("http://example.org:99999/", "expected a port"),
         ("http://user:pass@example.org/", "user name or password is refused"),
         ("http://does-not-exist.invalid/", "cannot be resolved"),

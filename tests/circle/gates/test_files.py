@@ -185,7 +185,7 @@ class TestWrite:
 
     def test_a_write_does_not_replace_a_folder_or_device(self, root):
         os.mkfifo(root / "pipe")
-        assert "no regular file" in refusal(write, root=root, path="pipe", content="x")
+        assert "not a regular file" in refusal(write, root=root, path="pipe", content="x")
 
     def test_a_failed_write_leaves_the_old_file_and_no_draft(self, root, monkeypatch):
         def full(*args, **kwargs):
@@ -290,7 +290,7 @@ class TestSearch:
 
     def test_an_invalid_expression_is_refused(self, root):
         text = refusal(search, root=root, pattern="(", regex=True)
-        assert "is no regular expression" in text
+        assert "is not a regular expression" in text
         assert "missing )" in text
 
     @pytest.mark.real_time
@@ -304,7 +304,7 @@ class TestSearch:
         began = time.monotonic()
         observation = await run_gate(gate, call, bound.args)
         assert observation.is_error
-        assert "was not through after 0.5 s" in observation.result
+        assert "did not finish within 0.5 s" in observation.result
         assert time.monotonic() - began < 5
 
     def test_the_time_for_reading_in_a_search_is_bounded(self, root, monkeypatch):

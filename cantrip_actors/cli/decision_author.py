@@ -1,4 +1,4 @@
-"""Who decides at a command line: the user of this machine that the process runs as, who may name another (X-23)."""
+"""The person who decides at a command line: this process's user, who may give another name (X-23)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["author", "door", "login"]
 
 
 def author(by: str | None) -> str:
-    """Return who decides: the given name, or the login name."""
+    """Return the name of the person who decides: the given one, or the login name."""
     return by or login()
 
 
@@ -23,7 +23,7 @@ def login() -> str:
         import pwd
 
         return pwd.getpwuid(os.geteuid()).pw_name
-    except (ImportError, KeyError):  # there is no such list of users, or the user is not in it
+    except (ImportError, KeyError):  # there is no list of users, or the user is not in it
         import getpass
 
         return getpass.getuser()
