@@ -57,8 +57,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
             print_json({"prompts": [one._asdict() for one in found]})
             return
         for one in found:
-            words = [name if name in one.required else f"[{name}]" for name in one.arguments]
-            typer.echo(printable(" ".join([one.name, *words])))
+            typer.echo(printable(f"{one.name} {one.usage}".strip()))
             if one.description:
                 typer.echo(f"    {printable(one.description.strip().partition(chr(10))[0])}")
             for name, told in one.arguments.items():

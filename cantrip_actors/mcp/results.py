@@ -12,6 +12,7 @@ from mcp_types import (
     BlobResourceContents,
     CallToolResult,
     EmbeddedResource,
+    GetPromptResult,
     ImageContent,
     ReadResourceResult,
     ResourceLink,
@@ -25,9 +26,10 @@ from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.json_schema import misfits
-from cantrip_actors.terms.tool_server import Answered, Prompt, Tool
+from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
+from cantrip_actors.terms.tool_server import Answered, Tool
 
-__all__ = ["answered", "prompt_of", "read", "tool_of"]
+__all__ = ["answered", "messages_of", "prompt_of", "read", "tool_of"]
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -52,6 +54,18 @@ def prompt_of(listed: McpPrompt) -> Prompt:
         {one.name: one.description or one.title or "" for one in given},
         tuple(one.name for one in given if one.required),
     )
+
+
+def messages_of(result: GetPromptResult) -> list[PromptMessage]:
+    """Return the messages of a prompt."""
+    return [PromptMessage(one.role, content) for one in result.messages for content in _content(one.content)]
+
+
+def _content(block: Any) -> Iterator[str | File | EmbeddedText]:
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        yield EmbeddedText(block.resource.uri, block.resource.text)
+    else:
+        yield from _part(block)
 
 
 def answered(result: CallToolResult, tool: Tool) -> Answered:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from cantrip_actors.mcp.oauth import Login
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
-from cantrip_actors.terms.tool_server import Connection, Elicit, ToolServer
+from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
 
 __all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
 
@@ -31,6 +31,10 @@ class McpServer(ToolServer):
         """Return the part of the connection that `identity` leaves out."""
         return (self.elicit,)
 
+    def _host(self, host: Host) -> Host:
+        """Return the host, with this server's own `elicit` if it has one."""
+        return host if self.elicit is None else host._replace(elicit=self.elicit)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StdioServer(McpServer):
@@ -42,11 +46,12 @@ class StdioServer(McpServer):
     cwd: str | None = None
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "pipe"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Start the program, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import hold, program
 
-        await hold(self.name, program(self.command, self.args, dict(self.env), self.cwd), self.elicit or elicit, ready)
+        target = program(self.command, self.args, dict(self.env), self.cwd)
+        await hold(self.name, target, self._host(host), ready)
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
@@ -70,13 +75,13 @@ class HttpServer(McpServer):
     auth: Any = field(default=None, repr=False)
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import CONNECT, endpoint, hold
 
         patience = LOGIN if isinstance(self.auth, Login) else CONNECT
         target = endpoint(self.url, dict(self.headers), self.auth)
-        await hold(self.name, target, self.elicit or elicit, ready, patience=patience)
+        await hold(self.name, target, self._host(host), ready, patience=patience)
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -94,11 +99,11 @@ class InprocServer(McpServer):
     server: Any = field(repr=False)
     era: Literal["modern", "handshake"] = "modern"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import hold, inside
 
-        await hold(self.name, inside(self.server), self.elicit or elicit, ready, handshake=self.era == "handshake")
+        await hold(self.name, inside(self.server), self._host(host), ready, handshake=self.era == "handshake")
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the server object."""

@@ -24,6 +24,7 @@ from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate, gate, the_call
 from cantrip_actors.terms.json_schema import fault_of_schema, validator
 from cantrip_actors.terms.risk import Risk, read_risks
+from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -31,12 +32,13 @@ __all__ = [
     "CALL",
     "Answered",
     "Calls",
+    "Changed",
     "Connection",
     "Elicit",
     "Elicited",
+    "Host",
     "Listed",
     "LostServer",
-    "Prompt",
     "Report",
     "Tool",
     "ToolServer",
@@ -91,15 +93,6 @@ class Answered(NamedTuple):
     is_error: bool = False
 
 
-class Prompt(NamedTuple):
-    """A prompt as its server describes it: `arguments` has a description for each argument, `required` the needed."""
-
-    name: str
-    description: str
-    arguments: Mapping[str, str]
-    required: tuple[str, ...] = ()
-
-
 Report = Callable[[str], object]
 """Receives a line of progress from a running tool."""
 
@@ -123,6 +116,21 @@ Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]
 """Answers a server's question: returns the fields of the form, {} for an opened URL, or None to decline."""
 
 
+Changed = Literal["tools", "prompts", "resources"]
+"""What a server says to have changed: which of its lists."""
+
+
+class Host(NamedTuple):
+    """What a connection needs from the runtime.
+
+    `elicit` passes the server's questions to people. `changed` is called when the server says that one of its lists has
+    changed, a few times a second at most.
+    """
+
+    elicit: Elicit
+    changed: Callable[[Changed], object] = lambda _: None
+
+
 class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once."""
 
@@ -134,7 +142,10 @@ class Connection(Protocol):
         """Return all tools that the server has now, with those for its resources if it has any."""
 
     async def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts that the server has now."""
+        """Return the prompts that the server has now. Raises ToolServerError, LostServer."""
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
+        """Return the messages of a prompt. Raises ToolServerError, LostServer."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
@@ -191,10 +202,10 @@ class ToolServer:
         more = tuple(wraps)
         return replace(self, wrapped=(*self.wrapped, *more)) if more else self
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError.
 
-        The connection begins and ends in the task that runs this. `elicit` passes the server's questions to people.
+        The connection begins and ends in the task that runs this.
         """
         raise NotImplementedError
 
