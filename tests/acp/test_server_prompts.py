@@ -6,12 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.server.mcpserver import MCPServer
 
 from cantrip_actors import Cantrip, Circle, scripted
 from cantrip_actors.acp.jsonrpc import RequestError
 from cantrip_actors.acp.server_prompts import read_arguments
-from cantrip_actors.mcp import inproc
+from cantrip_actors.mcp import inproc, stdio
 from cantrip_actors.terms.server_prompt import Prompt
 from cantrip_actors.wards import max_turns
 from tests.acp.editors import Refused, edited
@@ -34,7 +33,7 @@ def hearer(*servers: Any, seen: list[Any] | None = None, **more: Any) -> Cantrip
         if str(said.content).startswith("learn "):
             if context[-1].role == "tool":
                 return {"content": str(context[-1].content)}
-            return {"tool_calls": [{"gate": "p__learn", "args": {"name": str(said.content).split()[1], **more}}]}
+            return {"tool_calls": [{"gate": "p__learn", "args": {"word": str(said.content).split()[1], **more}}]}
         return {"content": f"heard: {said.content}"}
 
     return Cantrip(scripted(answer), circle=Circle(["done", *servers], [max_turns(9)]), name="hearer")
@@ -225,20 +224,6 @@ async def test_a_loaded_session_has_its_servers_prompts() -> None:
             await editor.until(lambda: "p__standup" in commands(editor, session))
 
 
-async def test_a_server_that_lists_its_prompts_wrongly_has_none() -> None:
-    server = MCPServer("liar")
-
-    async def lie() -> Any:
-        raise RuntimeError("no list today")
-
-    server.list_prompts = lie  # type: ignore[method-assign]
-    async with edited(hearer(inproc("p", server), inproc("q", prompting()))) as editor:
-        session = await opened(editor, "q__standup")
-        assert not [one for one in commands(editor, session) if one.startswith("p__")]
-        assert await editor.prompt(session, "/p__standup") == "end_turn"
-        assert editor.text() == "heard: /p__standup"
-
-
 def given(**more: Any) -> list[dict[str, Any]]:
     env = [{"name": "PYTHONPATH", "value": str(ROOT)}]
     return [{"name": "p", "command": sys.executable, "args": ["-m", "tests.mcp.prompting"], "env": env} | more]
@@ -265,6 +250,25 @@ async def test_a_server_that_does_not_start_has_no_commands_and_the_session_live
         await editor.until(lambda: commands(editor, session))
         await editor.ask("session/close", sessionId=session)
         assert commands(editor, session) == OWN
+
+
+@pytest.mark.real_time
+async def test_a_server_that_lists_its_prompts_wrongly_has_none() -> None:
+    liar = stdio("p", sys.executable, f"{ROOT}/tests/mcp/lying.py", "prompts")
+    async with edited(hearer(liar, inproc("q", prompting()))) as editor:
+        session = await opened(editor, "q__standup")
+        assert not [one for one in commands(editor, session) if one.startswith("p__")]
+        assert await editor.prompt(session, "/p__standup") == "end_turn"
+        assert editor.text() == "heard: /p__standup"
+
+
+@pytest.mark.real_time
+async def test_a_server_whose_prompt_is_none_is_one_sentence() -> None:
+    async with edited(hearer(stdio("p", sys.executable, f"{ROOT}/tests/mcp/lying.py", "prompt"))) as editor:
+        session = await opened(editor, "p__p")
+        with pytest.raises(Refused, match=r"^server p: prompt p: the server's answer is not a prompt: "):
+            await editor.prompt(session, "/p__p")
+        assert await editor.prompt(session, "hello") == "end_turn"
 
 
 @pytest.mark.parametrize(

@@ -112,14 +112,14 @@ def prompting() -> MCPServer:  # noqa: C901  # a function for each prompt
             await getattr(session, f"send_{what}_list_changed")()
 
     @server.tool(structured_output=False)
-    async def learn(ctx: Context[Any, Any], name: str, times: int = 1) -> str:
+    async def learn(ctx: Context[Any, Any], word: str, times: int = 1) -> str:
         """Have one more prompt, and one more tool."""
 
         def more() -> str:
-            return f"This is {name}."
+            return f"This is {word}."
 
-        server.prompt(name=name)(more)
-        server.add_tool(more, name=f"{name}_tool", description="More.")
+        server.prompt(name=word)(more)
+        server.add_tool(more, name=f"{word}_tool", description="More.")
         for _ in range(times):
             await announce(ctx, "prompt")
             await announce(ctx, "tool")
