@@ -38,7 +38,8 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
 
         server, listed = _list(target, token_env)
         if json:
-            print_json({"digest": listed.digest, "tools": listed.as_json(server)["tools"]})
+            made = listed.as_json(server)
+            print_json({"digest": listed.digest, "tools": [*made["tools"], *made.get("resources", ())]})
             return
         for gate in gates_of(server, listed, _no_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")

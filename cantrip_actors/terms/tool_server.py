@@ -52,6 +52,8 @@ LONGEST_DESCRIPTION: Final = 2000
 """Characters of a tool's description that are kept."""
 
 LONGEST_NAME: Final = 64
+SHOWN: Final = 20
+"""Names that an error lists."""
 CALL: Final = "the call"
 """The parameter of a gate's function that receives the call; the space keeps it apart from a tool's parameters."""
 
@@ -278,7 +280,7 @@ class Listed:
         for one in kept:
             name = gate_name(server, one.name)
             if name in names:
-                raise ToolServerError(f"server {server.name}: {_clash(names[name], one, name)}")
+                raise ToolServerError(f"server {server.name}: {_clash(names[name], one, name, every)}")
             names[name] = one
             fault = fault_of_schema(one.parameters) or (one.output and fault_of_schema(one.output))
             if fault:
@@ -286,22 +288,33 @@ class Listed:
         return cls(tuple(one._replace(description=_short(one.description)) for one in kept), digest)
 
     def as_json(self, server: ToolServer) -> dict[str, Any]:
-        """Return the form that the loom stores in the description of a circle."""
-        return {
+        """Return the form that the loom stores in the description of a circle.
+
+        The gates for resources are apart: a version before these gates takes the tools, and knows no other kind.
+        """
+        made: dict[str, Any] = {
             "name": server.name,
             "id": server.id,
             "digest": self.digest,
-            "tools": [_without_defaults(one) for one in self.tools],
+            "tools": [_without_defaults(one) for one in self.tools if one.kind == "tool"],
         }
+        others = [_without_defaults(one) for one in self.tools if one.kind != "tool"]
+        return made | ({"resources": others} if others else {})
 
 
-def _clash(one: Tool, other: Tool, name: str) -> str:
+def _clash(one: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:
     if one.kind == other.kind:
         told = f"its tools {one.name!r} and {other.name!r} would both be the gate {name}"
         return f"{told}: leave one of them out, only=[…]"
-    own = one if one.kind == "tool" else other
-    told = f"its tool {own.name!r} and one of the gates for its resources would both be the gate {name}"
-    return f"{told}: name the tools that you want, only=[…]; {own.name!r} is then its tool"
+    own = [tool.name for tool in every if tool.kind == "tool"]
+    told = f"its tool {one.name!r} and the gate for its resources would both be the gate {name}"
+    return f"{told}: name the server's tools to have those, and leave its resources out: only={_sample(own)}"
+
+
+def _sample(names: Sequence[str]) -> str:
+    """Return a list of names as one would write it, the first of them if there are many."""
+    told = ", ".join(f'"{name}"' for name in names[:SHOWN])
+    return f"[{told}, …]" if len(names) > SHOWN else f"[{told}]"
 
 
 def _selected(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
@@ -316,8 +329,14 @@ def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
     """Return the tools of a server that a recorded circle has; None if it has no tools of this server."""
     for one in circle.get("servers", ()):
         if one["name"] == server.name and one["id"] == server.id:
-            return Listed(tuple(Tool(**tool) for tool in one["tools"]), one["digest"])
+            tools = [_read_tool(tool) for tool in (*one["tools"], *one.get("resources", ()))]
+            return Listed(tuple(sorted(tools, key=lambda tool: tool.name)), one["digest"])
     return None
+
+
+def _read_tool(recorded: Mapping[str, Any]) -> Tool:
+    """Return a recorded tool. What a later version recorded besides is left out."""
+    return Tool(**{name: value for name, value in recorded.items() if name in Tool._fields})
 
 
 def gate_name(server: ToolServer, tool: str) -> str:

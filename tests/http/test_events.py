@@ -134,18 +134,18 @@ async def test_a_server_of_tools_that_changes_is_an_event_without_an_id() -> Non
     ends = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
     says = [ends, {"tool_calls": [{"gate": "p__learn", "args": {"word": "x"}}]}, ends]
     circle = Circle(["done", inproc("p", prompting(), era="handshake")], [max_turns(5)])
-    async with served([Cantrip(scripted(says), circle=circle, name="learner")]) as on:
-        async with on.stream("events?kinds=server") as everything:
-            begun = await on.post("entities", {"cantrip": "learner", "intent": "go", "name": "bob"}, 201)
-            async with on.stream(f"entities/{begun['entity_id']}/events", "0") as own:
-                await on.post("entities/bob/send", {"intent": "learn"}, 202)
-                for reader in (everything, own):
-                    with anyio.fail_after(10):
-                        while (event := await reader.next()) and event["event"] != "server":
-                            pass
-                    assert event is not None
-                    assert "id" not in event
-                    assert event["data"] == {"entity_id": begun["entity_id"], "server": "p", "what": "prompts"}
+    cantrip = Cantrip(scripted(says), circle=circle, name="learner")
+    async with served([cantrip]) as on, on.stream("events?kinds=server") as everything:
+        begun = await on.post("entities", {"cantrip": "learner", "intent": "go", "name": "bob"}, 201)
+        async with on.stream(f"entities/{begun['entity_id']}/events", "0") as own:
+            await on.post("entities/bob/send", {"intent": "learn"}, 202)
+            for reader in (everything, own):
+                with anyio.fail_after(10):
+                    while (event := await reader.next()) and event["event"] != "server":
+                        pass
+                assert event is not None
+                assert "id" not in event
+                assert event["data"] == {"entity_id": begun["entity_id"], "server": "p", "what": "prompts"}
 
 
 @pytest.mark.rule("HTTP-07")
