@@ -77,6 +77,10 @@ class Agent:
             stop()
             self._upserts.close()
 
+    async def server_commands(self, session_id: str) -> list[str]:
+        """Return the commands of an open session's servers, once these have listed them."""
+        return await self._sessions[session_id].server_prompts.listed()
+
     # The connection
 
     async def answer(self, method: str, params: Any) -> Any:

@@ -47,6 +47,8 @@ class ServerPrompts:
         self._found: dict[str, dict[str, ServerPrompt]] = {}
         """By server, the prompts by the names of their commands."""
         self._scope = anyio.CancelScope()
+        self._unlisted = {server.name for server in servers}
+        self._listed = anyio.Event()
 
     async def run(self, tell: Callable[[], Awaitable[None]]) -> None:
         """Hold the servers and follow their prompts until `close`; call `tell` when there are others."""
@@ -72,11 +74,20 @@ class ServerPrompts:
                 except ToolServerError as problem:
                     _log.warning("a server's prompts are not known", server=server.name, error=str(problem))
                     found = {}
+                self._unlisted.discard(server.name)
                 if found != self._found.get(server.name, {}):
                     self._found[server.name] = found
                     await tell()
+                if not self._unlisted:
+                    self._listed.set()
                 await anyio.sleep(PAUSE)
                 await held.changed()
+
+    async def listed(self) -> list[str]:
+        """Return the names of the commands, once every server has listed its prompts or has failed."""
+        if self._unlisted:
+            await self._listed.wait()
+        return [name for found in self._found.values() for name in found]
 
     def available(self) -> list[dict[str, Any]]:
         """Return the commands as editors list them."""

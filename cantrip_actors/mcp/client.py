@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import anyio
@@ -31,10 +32,13 @@ from mcp_types import (
     ElicitResult,
     Implementation,
     InputRequiredResult,
+    ListRootsRequest,
+    ListRootsResult,
     PaginatedRequestParams,
     ReadResourceResult,
+    Root,
 )
-from pydantic import ValidationError
+from pydantic import FileUrl, ValidationError
 
 from cantrip_actors.mcp.changes import Changes
 from cantrip_actors.mcp.oauth import Login, OAuth
@@ -105,11 +109,12 @@ async def hold(
     host: Host,
     ready: Callable[[Connection], object],
     *,
+    roots: Sequence[str] = (),
     handshake: bool = False,
     patience: float = CONNECT,
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-    connection, changes = _Connection(name, host), Changes(name, host.changed)
+    connection, changes = _Connection(name, host, roots), Changes(name, host.changed)
     said = _StandardError(name)
     try:
         with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
@@ -123,6 +128,7 @@ async def hold(
                     mode="legacy" if handshake else "auto",
                     client_info=INFO,
                     elicitation_callback=connection.elicited,
+                    list_roots_callback=connection.listed_roots if roots else None,
                     message_handler=changes.note,
                     cache=None,
                 )
@@ -189,9 +195,10 @@ class _Connection:
 
     session: ClientSession
 
-    def __init__(self, name: str, host: Host) -> None:
+    def __init__(self, name: str, host: Host, roots: Sequence[str]) -> None:
         self._name = name
         self._host = host
+        self._roots = roots
         self._calls: dict[anyio.Event, GateCall] = {}
         """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
@@ -397,7 +404,9 @@ class _Connection:
         raise AssertionError("the second attempt returns or raises")
 
     async def _input(self, request: Any, call: GateCall | None, resume: Mapping[str, Any]) -> Any:
-        """Return the answer to a server's request; only questions to a person are answered, and during calls only."""
+        """Return the answer to a server's request; questions to a person are answered during calls only."""
+        if isinstance(request, ListRootsRequest) and self._roots:
+            return await self.listed_roots()
         if not isinstance(request, ElicitRequest):
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
         return await self._ask(request.params, call, resume)
@@ -418,6 +427,11 @@ class _Connection:
             await is_over.wait()  # a question does not outlive its call
             tasks.cancel_scope.cancel()
         return answered[0] if answered else ElicitResult(action="cancel")
+
+    async def listed_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
+        """Return the folders that the server is told of."""
+        folders = map(Path, self._roots)
+        return ListRootsResult(roots=[Root(uri=FileUrl(one.as_uri()), name=one.name) for one in folders])
 
     async def _ask(self, params: Any, call: GateCall | None, resume: Mapping[str, Any] | None = None) -> ElicitResult:
         to_open = isinstance(params, ElicitRequestURLParams)

@@ -5,6 +5,7 @@ The SDK takes a second to import, so it is imported when a server is connected (
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -51,7 +52,7 @@ class StdioServer(McpServer):
         from cantrip_actors.mcp.client import hold, program
 
         target = program(self.command, self.args, dict(self.env), self.cwd)
-        await hold(self.name, target, self._host(host), ready)
+        await hold(self.name, target, self._host(host), ready, roots=self.told_roots)
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
@@ -81,7 +82,7 @@ class HttpServer(McpServer):
 
         patience = LOGIN if isinstance(self.auth, Login) else CONNECT
         target = endpoint(self.url, dict(self.headers), self.auth)
-        await hold(self.name, target, self._host(host), ready, patience=patience)
+        await hold(self.name, target, self._host(host), ready, roots=self.told_roots, patience=patience)
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -103,7 +104,14 @@ class InprocServer(McpServer):
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import hold, inside
 
-        await hold(self.name, inside(self.server), self._host(host), ready, handshake=self.era == "handshake")
+        await hold(
+            self.name,
+            inside(self.server),
+            self._host(host),
+            ready,
+            roots=self.told_roots,
+            handshake=self.era == "handshake",
+        )
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the server object."""
@@ -122,13 +130,15 @@ def stdio(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
+    roots: Iterable[str | os.PathLike[str]] | None = None,
     elicit: Elicit | None = None,
 ) -> StdioServer:
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
+    `ToolServer`. `roots` are the folders that the server is told of if it asks; by default those of the circle's file
+    gates. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
     declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
@@ -147,6 +157,7 @@ def stdio(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
         elicit=elicit,
     )
 
@@ -163,12 +174,13 @@ def http(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content", "way_out"),
+    roots: Iterable[str | os.PathLike[str]] | None = None,
     elicit: Elicit | None = None,
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
-    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The other options are as for
-    `stdio`. Raises InvalidCantrip for an invalid option.
+    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The server is told of no folders
+    but those of `roots`. The other options are as for `stdio`. Raises InvalidCantrip for an invalid option.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
@@ -186,6 +198,7 @@ def http(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
         elicit=elicit,
     )
 
@@ -201,6 +214,7 @@ def inproc(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
+    roots: Iterable[str | os.PathLike[str]] | None = None,
     elicit: Elicit | None = None,
 ) -> InprocServer:
     """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
@@ -217,6 +231,7 @@ def inproc(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
         elicit=elicit,
     )
 

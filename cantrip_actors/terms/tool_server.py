@@ -13,9 +13,11 @@ This module makes no connections. `cantrip_actors.mcp` makes servers that speak 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
@@ -160,7 +162,7 @@ class ToolServer:
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
     `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
     call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are those that its tools
-    bring into a circle.
+    bring into a circle. `roots` are the folders that it is told of.
     """
 
     name: str
@@ -170,6 +172,10 @@ class ToolServer:
     timeout: float | None = 60.0
     trust_hints: bool = False
     risks: frozenset[Risk] = frozenset({"untrusted_content"})
+    roots: tuple[str, ...] | None = None
+    """The folders that the server is told of if it asks; None for `folders`."""
+    folders: tuple[str, ...] = ()
+    """The folders of the circle's file gates, which a server in this process or of this machine is told of."""
     guard: Wrapper | None = None
     """The steps around every tool that is not known to be read-only."""
     wrapped: tuple[Wrap, ...] = ()
@@ -193,6 +199,11 @@ class ToolServer:
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
         if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
+        roots: Any = self.roots
+        if roots is not None:
+            if isinstance(roots, str) or not all(isinstance(one, (str, os.PathLike)) for one in roots):
+                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {roots!r}")
+            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def is_for(self, one: object) -> bool:
@@ -203,6 +214,16 @@ class ToolServer:
         """Return this server with more of its tools' gates wrapped."""
         more = tuple(wraps)
         return replace(self, wrapped=(*self.wrapped, *more)) if more else self
+
+    def with_folders(self, folders: Iterable[str]) -> ToolServer:
+        """Return this server for a circle whose file gates have these folders."""
+        given = tuple(dict.fromkeys(str(Path(one).absolute()) for one in folders))
+        return self if given == self.folders or self.transport == "tcp" else replace(self, folders=given)
+
+    @property
+    def told_roots(self) -> tuple[str, ...]:
+        """The folders that the server is told of if it asks."""
+        return self.folders if self.roots is None else self.roots
 
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError.
@@ -222,6 +243,7 @@ class ToolServer:
             "only": self.only,
             "ask": self.ask or None,
             "pin": self.pin,
+            "roots": self.roots,
             "trust_hints": self.trust_hints or None,
             "guard": None if self.guard is None else self.guard.name,
             "wrapped": wrapped or None,
@@ -234,8 +256,9 @@ class ToolServer:
 
     @property
     def connection(self) -> Hashable:
-        """The key of a connection: servers with the same name, transport and credentials share one."""
-        return type(self), self.name, orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS), self.behind()
+        """The key of a connection: servers with the same name, transport, credentials and roots share one."""
+        how = orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS)
+        return type(self), self.name, how, self.behind(), self.told_roots
 
     @property
     def id(self) -> str:

@@ -1,6 +1,7 @@
 """A server of tools, for the tests: as an object, and as a program with `python -m tests.mcp.tools`."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
+    ListRootsRequest,
     TextContent,
     ToolAnnotations,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 
 PIXEL = bytes.fromhex(
@@ -112,6 +115,19 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
             return InputRequiredResult(input_requests={"there": ElicitRequest(params=there)}, request_state="")
         answer: Any = ctx.input_responses["there"]
         return str(answer.action)
+
+    @server.tool(structured_output=False)
+    async def folders(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        """Return the folders that this server is told of."""
+        if ctx.request_context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # roots are deprecated, and still served
+                listed: Any = await ctx.session.list_roots()
+        elif not ctx.input_responses:
+            return InputRequiredResult(input_requests={"roots": ListRootsRequest()}, request_state="")
+        else:
+            listed = ctx.input_responses["roots"]
+        return " ".join(str(one.uri) for one in listed.roots)
 
     @server.tool(structured_output=False)
     async def ask_oddly(ctx: Context[Any, Any]) -> str | InputRequiredResult:
