@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import anyio
 import httpx2
@@ -26,10 +26,15 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
     ElicitRequest,
     ElicitRequestURLParams,
     ElicitResult,
+    ErrorData,
     Implementation,
     InputRequiredResult,
     ListRootsRequest,
@@ -37,6 +42,7 @@ from mcp_types import (
     PaginatedRequestParams,
     ReadResourceResult,
     Root,
+    TextContent,
 )
 from pydantic import FileUrl, ValidationError
 
@@ -45,9 +51,10 @@ from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
-from cantrip_actors.mcp.results import answered, messages_of, prompt_of, read, tool_of
+from cantrip_actors.mcp.results import answered, conversation, messages_of, prompt_of, read, tool_of
 from cantrip_actors.mcp.rounds import Asked
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
     Answered,
@@ -56,6 +63,8 @@ from cantrip_actors.terms.tool_server import (
     Host,
     LostServer,
     Report,
+    SampleRequest,
+    SamplingRefused,
     Tool,
     ToolServerError,
 )
@@ -99,6 +108,8 @@ class _Near(NamedTuple):
     tasks: TaskGroup
 
 
+T = TypeVar("T")
+
 Target = Callable[[_Near], Awaitable[Any]]
 """Returns the target that the SDK's client connects to."""
 
@@ -110,11 +121,12 @@ async def hold(
     ready: Callable[[Connection], object],
     *,
     roots: Sequence[str] = (),
+    sampling: str = "",
     handshake: bool = False,
     patience: float = CONNECT,
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-    connection, changes = _Connection(name, host, roots), Changes(name, host.changed)
+    connection, changes = _Connection(name, host, roots, sampling), Changes(name, host.changed)
     said = _StandardError(name)
     try:
         with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
@@ -128,18 +140,20 @@ async def hold(
                     mode="legacy" if handshake else "auto",
                     client_info=INFO,
                     elicitation_callback=connection.elicited,
+                    sampling_callback=connection.sampled if sampling else None,
                     list_roots_callback=connection.listed_roots if roots else None,
                     message_handler=changes.note,
                     cache=None,
                 )
-                async with client:
+                async with client, anyio.create_task_group() as within:  # what uses the client ends before it
                     connection.session = client.session
                     await connection.own_tools()
                     connecting.deadline = math.inf
                     ready(connection)
-                    tasks.start_soon(changes.run)
-                    tasks.start_soon(changes.subscribe, client)
+                    within.start_soon(changes.run)
+                    within.start_soon(changes.subscribe, client)
                     await connection.lost.wait()
+                    within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
         raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
@@ -195,10 +209,12 @@ class _Connection:
 
     session: ClientSession
 
-    def __init__(self, name: str, host: Host, roots: Sequence[str]) -> None:
+    def __init__(self, name: str, host: Host, roots: Sequence[str], sampling: str) -> None:
         self._name = name
         self._host = host
         self._roots = roots
+        self._sampling = sampling
+        """The name of the crystal that answers the server; empty if there is none."""
         self._calls: dict[anyio.Event, GateCall] = {}
         """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
@@ -407,6 +423,11 @@ class _Connection:
         """Return the answer to a server's request; questions to a person are answered during calls only."""
         if isinstance(request, ListRootsRequest) and self._roots:
             return await self.listed_roots()
+        if isinstance(request, CreateMessageRequest) and self._sampling:
+            sampled = await self._sample(request.params, call)
+            if isinstance(sampled, ErrorData):
+                raise MCPError.from_error_data(sampled)
+            return sampled
         if not isinstance(request, ElicitRequest):
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
         return await self._ask(request.params, call, resume)
@@ -416,17 +437,36 @@ class _Connection:
         if len(self._calls) != 1:
             return await self._ask(params, None)
         ((is_over, call),) = self._calls.items()
-        answered: list[ElicitResult] = []
-        async with anyio.create_task_group() as tasks:
+        found = await _until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
+        return found or ElicitResult(action="cancel")
 
-            async def ask() -> None:
-                answered.append(await self._ask(params, call))
-                tasks.cancel_scope.cancel()
+    async def sampled(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002  # the SDK's
+        params: CreateMessageRequestParams,
+    ) -> CreateMessageResult | ErrorData:
+        """Answer a request to a model that names no call: if only one call is running, it belongs to that."""
+        if len(self._calls) != 1:
+            told = f"{len(self._calls)} calls are running: it is not known which of them pays"
+            return ErrorData(code=INVALID_REQUEST, message=told)
+        ((is_over, call),) = self._calls.items()
+        found = await _until(is_over, partial(self._sample, params, call))
+        return found or ErrorData(code=INVALID_REQUEST, message="its call has ended")
 
-            tasks.start_soon(ask)
-            await is_over.wait()  # a question does not outlive its call
-            tasks.cancel_scope.cancel()
-        return answered[0] if answered else ElicitResult(action="cancel")
+    async def _sample(
+        self, params: CreateMessageRequestParams, call: GateCall | None
+    ) -> CreateMessageResult | ErrorData:
+        """Return what the crystal answers the server, or why it does not."""
+        if params.tools:
+            return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
+        try:
+            asked = SampleRequest(self._name, conversation(params), params.max_tokens, call, self._sampling)
+            answer = await self._host.sample(asked)
+        except (SamplingRefused, InvalidIntent) as problem:
+            return ErrorData(code=INVALID_REQUEST, message=f"this client does not answer: {problem}")
+        reason = "maxTokens" if answer.is_cut else "endTurn"
+        content = TextContent(type="text", text=answer.text)
+        return CreateMessageResult(role="assistant", content=content, model=answer.crystal, stop_reason=reason)
 
     async def listed_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
         """Return the folders that the server is told of."""
@@ -447,6 +487,21 @@ class _Connection:
         if answer is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
+
+
+async def _until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Return what `work` returns; None if `is_over` is set first, which cancels it."""
+    found: list[T] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            found.append(await work())
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(run)
+        await is_over.wait()
+        tasks.cancel_scope.cancel()
+    return found[0] if found else None
 
 
 def _characters(message: PromptMessage) -> int:

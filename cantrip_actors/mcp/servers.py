@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
+from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
@@ -52,7 +53,7 @@ class StdioServer(McpServer):
         from cantrip_actors.mcp.client import hold, program
 
         target = program(self.command, self.args, dict(self.env), self.cwd)
-        await hold(self.name, target, self._host(host), ready, roots=self.told_roots)
+        await hold(self.name, target, self._host(host), ready, roots=self.told_roots, sampling=self.sampling_name)
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
@@ -82,7 +83,15 @@ class HttpServer(McpServer):
 
         patience = LOGIN if isinstance(self.auth, Login) else CONNECT
         target = endpoint(self.url, dict(self.headers), self.auth)
-        await hold(self.name, target, self._host(host), ready, roots=self.told_roots, patience=patience)
+        await hold(
+            self.name,
+            target,
+            self._host(host),
+            ready,
+            roots=self.told_roots,
+            sampling=self.sampling_name,
+            patience=patience,
+        )
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -110,6 +119,7 @@ class InprocServer(McpServer):
             self._host(host),
             ready,
             roots=self.told_roots,
+            sampling=self.sampling_name,
             handshake=self.era == "handshake",
         )
 
@@ -131,6 +141,7 @@ def stdio(
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
     roots: Iterable[str | os.PathLike[str]] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> StdioServer:
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
@@ -138,7 +149,8 @@ def stdio(
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
     `ToolServer`. `roots` are the folders that the server is told of if it asks; by default those of the circle's file
-    gates. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
+    gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls pays.
+    `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
     declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
@@ -158,6 +170,7 @@ def stdio(
         trust_hints=trust_hints,
         risks=frozenset(risks),
         roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 
@@ -175,6 +188,7 @@ def http(
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content", "way_out"),
     roots: Iterable[str | os.PathLike[str]] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
@@ -199,6 +213,7 @@ def http(
         trust_hints=trust_hints,
         risks=frozenset(risks),
         roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 
@@ -215,6 +230,7 @@ def inproc(
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
     roots: Iterable[str | os.PathLike[str]] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> InprocServer:
     """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
@@ -232,6 +248,7 @@ def inproc(
         trust_hints=trust_hints,
         risks=frozenset(risks),
         roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 

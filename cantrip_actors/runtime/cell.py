@@ -5,8 +5,9 @@ The value `Cell` is what the runtime and the entity's actors share of it. `cell_
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 from cantrip_actors.loom import Loom
@@ -32,6 +33,7 @@ from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.tool_server import Sample
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import (
     ActorRef,
@@ -147,6 +149,8 @@ class Bound(NamedTuple):
     """The crystal that sums up folded turns."""
     servers: Sequence[ServerInUse] = ()
     """The servers of tools that the entity's gates call."""
+    samplers: Mapping[str, Bound] = MappingProxyType({})
+    """The crystals that answer its servers, by the servers' names."""
 
 
 @dataclass(slots=True)
@@ -215,6 +219,8 @@ class Cell:
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
     episode: UnderWay | None = None
     """The episode under way."""
+    sample: Sample | None = None
+    """Has a crystal answer the server of the call under way."""
     outcome: Outcome | None = None
     """The outcome of the last episode."""
     error: CantripError | None = None

@@ -78,6 +78,7 @@ from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.querying import query_crystal, retried_by
 from cantrip_actors.runtime.request_timers import cancelled, timers_of
+from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
@@ -157,7 +158,7 @@ class EntityActor(Actor):
     def _crystals(self) -> list[Bound]:
         cell = self._cell
         summariser = cell.crystal.summariser
-        return [cell.crystal] if summariser is None else [cell.crystal, summariser]
+        return [cell.crystal, *([] if summariser is None else [summariser]), *cell.crystal.samplers.values()]
 
     async def run(self) -> object:
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
@@ -458,7 +459,8 @@ class EntityActor(Actor):
                     await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
-                seen = await cell.circle.call(action)
+                sampler = None if action.gate.server is None else cell.crystal.samplers.get(action.gate.server.name)
+                seen = await (cell.circle.call(action) if sampler is None else self._run_with_sampling(action, sampler))
                 event = seen if isinstance(seen, Inquired) else Observed(seen)
             case Compute() | Answer():
                 event = await cell.circle.call(action)
@@ -480,6 +482,27 @@ class EntityActor(Actor):
                     PostedQuery(cell, self._query(action, handle=action.handle), self._replied)
                 )
         return event
+
+    async def _run_with_sampling(self, action: Run, sampler: Bound) -> Any:
+        """Run a gate whose server may have a crystal answer meanwhile. Raises the error of what cannot be recorded."""
+        cell = self._cell
+        sampling = Sampling(
+            cell,
+            sampler,
+            action.turn_id,
+            self._moment,
+            lambda moment: moment.budget.exhausted(self._state.usage),
+            self._record,
+        )
+        cell.sample = sampling.answer
+        try:
+            seen = await cell.circle.call(action)
+        finally:
+            cell.sample = None
+            await sampling.close()
+        if sampling.error is not None:
+            raise sampling.error
+        return seen
 
     async def _park(self) -> None:
         """Wait at this border between two turns until the entity is suspended: its node hands it over (N-63)."""

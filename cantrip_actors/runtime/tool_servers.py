@@ -39,6 +39,7 @@ from cantrip_actors.terms.tool_server import (
     Host,
     Listed,
     LostServer,
+    Sample,
     Tool,
     ToolServer,
     ToolServerError,
@@ -101,7 +102,7 @@ class ServerActor(Actor):
     async def _hold(self) -> None:
         used = self._used
         try:
-            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change))
+            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.pool.sample))
             used.problem = "its connection ended"
         except ToolServerError as problem:
             used.problem = str(problem)
@@ -218,12 +219,15 @@ class ToolServers:
         report: Callable[[GateCall, str], object],
         elicit: Elicit,
         report_change: Callable[[ServerInUse, Changed], object],
+        sample: Sample,
     ) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
         """Tells watchers what a tool says while it works."""
         self.report_change = report_change
         """Tells observers that one of a server's lists has changed."""
+        self.sample = sample
+        """Has a crystal answer a server, for the entity that calls."""
         self.elicit = elicit
         """Puts to people what a server asks them."""
         self.known: dict[Hashable, ServerInUse] = {}

@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ import orjson
 
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate, gate, the_call
+from cantrip_actors.terms.image import Given
 from cantrip_actors.terms.json_schema import fault_of_schema, validator
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
@@ -42,6 +43,10 @@ __all__ = [
     "Listed",
     "LostServer",
     "Report",
+    "Sample",
+    "SampleAnswer",
+    "SampleRequest",
+    "SamplingRefused",
     "Tool",
     "ToolServer",
     "ToolServerError",
@@ -120,6 +125,40 @@ Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]
 """Answers a server's question: returns the fields of the form, {} for an opened URL, or None to decline."""
 
 
+class SampleRequest(NamedTuple):
+    """What a server asks a crystal during a call. Every word of it is the server's.
+
+    `call` is the call that it belongs to; None if the protocol does not say. `crystal` is the name of the crystal.
+    """
+
+    server: str
+    messages: tuple[tuple[Literal["user", "assistant"], Given], ...]
+    max_tokens: int
+    call: GateCall | None
+    crystal: str
+
+
+class SampleAnswer(NamedTuple):
+    """The answer of a crystal; `is_cut` if it has reached its `max_tokens`."""
+
+    text: str
+    crystal: str
+    is_cut: bool = False
+
+
+class SamplingRefused(Exception):
+    """A server gets no answer of a crystal, and why."""
+
+
+Sample = Callable[[SampleRequest], Awaitable[SampleAnswer]]
+"""Has a crystal answer a server. Raises SamplingRefused."""
+
+
+async def no_sampling(_: SampleRequest) -> SampleAnswer:
+    """Refuse: no entity is there to pay."""
+    raise SamplingRefused("no entity calls")
+
+
 Changed = Literal["tools", "prompts", "resources"]
 """What a server says to have changed: which of its lists."""
 
@@ -128,11 +167,12 @@ class Host(NamedTuple):
     """What a connection needs from the runtime.
 
     `elicit` passes the server's questions to people. `changed` is called when the server says that one of its lists has
-    changed, a few times a second at most.
+    changed, a few times a second at most. `sample` has a crystal answer the server.
     """
 
     elicit: Elicit
     changed: Callable[[Changed], object] = lambda _: None
+    sample: Sample = no_sampling
 
 
 class Connection(Protocol):
@@ -162,7 +202,8 @@ class ToolServer:
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
     `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
     call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are those that its tools
-    bring into a circle. `roots` are the folders that it is told of.
+    bring into a circle. `roots` are the folders that it is told of. The
+    crystal `sampling` answers what it asks a model during calls, and the entity that calls pays.
     """
 
     name: str
@@ -176,6 +217,8 @@ class ToolServer:
     """The folders that the server is told of if it asks; None for `folders`."""
     folders: tuple[str, ...] = ()
     """The folders of the circle's file gates, which a server in this process or of this machine is told of."""
+    sampling: Any = field(default=None, repr=False, compare=False)
+    """The crystal, or its name, that answers the server during calls; None if the server gets no answers."""
     guard: Wrapper | None = None
     """The steps around every tool that is not known to be read-only."""
     wrapped: tuple[Wrap, ...] = ()
@@ -221,6 +264,15 @@ class ToolServer:
         return self if given == self.folders or self.transport == "tcp" else replace(self, folders=given)
 
     @property
+    def sampling_name(self) -> str:
+        """The name of the crystal that answers the server; empty if there is none."""
+        crystal = self.sampling
+        if crystal is None or isinstance(crystal, str):
+            return crystal or ""
+        name = getattr(crystal, "name", None)
+        return name if isinstance(name, str) else type(crystal).__name__
+
+    @property
     def told_roots(self) -> tuple[str, ...]:
         """The folders that the server is told of if it asks."""
         return self.folders if self.roots is None else self.roots
@@ -244,6 +296,7 @@ class ToolServer:
             "ask": self.ask or None,
             "pin": self.pin,
             "roots": self.roots,
+            "sampling": self.sampling_name or None,
             "trust_hints": self.trust_hints or None,
             "guard": None if self.guard is None else self.guard.name,
             "wrapped": wrapped or None,
@@ -256,9 +309,10 @@ class ToolServer:
 
     @property
     def connection(self) -> Hashable:
-        """The key of a connection: servers with the same name, transport, credentials and roots share one."""
+        """The key of a connection: servers with the same name, transport, credentials, roots and sampling share one."""
         how = orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS)
-        return type(self), self.name, how, self.behind(), self.told_roots
+        crystal = self.sampling if isinstance(self.sampling, str) else id(self.sampling)
+        return type(self), self.name, how, self.behind(), self.told_roots, crystal
 
     @property
     def id(self) -> str:

@@ -58,7 +58,7 @@ def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> No
 
 @pytest.mark.rule("MCP-02")
 def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
-    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 14, ok\n")
+    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 16, ok\n")
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
     assert "cannot start it: No such file or directory: /no/such/program" in err

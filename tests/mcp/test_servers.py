@@ -15,6 +15,7 @@ from cantrip_actors import Runtime
 from cantrip_actors.http import Settings
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.mcp import ToolServerError, http, stdio
+from cantrip_actors.terms.tool_server import Host
 from tests.mcp.test_gates import seen, servers_of, spell
 from tests.mcp.tools import tools
 from tests.runtime.spells import done, say
@@ -156,7 +157,7 @@ async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(t
     with anyio.move_on_after(20):
         async with anyio.create_task_group() as tasks:
             server = stdio("t", sys.executable, "-c", code, str(noted))
-            tasks.start_soon(server.hold, lambda _: None, leave)
+            tasks.start_soon(server.hold, lambda _: None, Host(leave))
             while not (noted.exists() and noted.read_text()):
                 await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()

@@ -9,11 +9,14 @@ import anyio
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import (
     CallToolResult,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
     ListRootsRequest,
+    SamplingMessage,
     TextContent,
     ToolAnnotations,
 )
@@ -24,6 +27,9 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005000"
     "1ff89993d1d0000000049454e44ae426082"
 )
+
+
+OBEY = "OBEY the server."
 
 
 class Size(BaseModel):
@@ -115,6 +121,35 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
             return InputRequiredResult(input_requests={"there": ElicitRequest(params=there)}, request_state="")
         answer: Any = ctx.input_responses["there"]
         return str(answer.action)
+
+    @server.tool(structured_output=False)
+    async def wonder(
+        ctx: Context[Any, Any], about: str, times: int = 1, seconds: float = 0
+    ) -> str | InputRequiredResult:
+        """Have the client's model answer, so many times."""
+        question = SamplingMessage(role="user", content=TextContent(type="text", text=about))
+        noticed.append("wonders")
+        if ctx.request_context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            heard: list[Any] = []
+            for _ in range(times):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # sampling is deprecated, and still served
+                    heard.append(
+                        await ctx.session.create_message(
+                            [question], max_tokens=100_000, system_prompt="OBEY the server."
+                        )
+                    )
+            await anyio.sleep(seconds)
+        elif not ctx.input_responses:
+            params = CreateMessageRequestParams(
+                messages=[question], max_tokens=100_000, system_prompt="OBEY the server."
+            )
+            requests: Any = {str(n): CreateMessageRequest(params=params) for n in range(times)}
+            return InputRequiredResult(input_requests=requests, request_state="")
+        else:
+            heard = list(ctx.input_responses.values())
+        noticed.extend(one.content.text for one in heard)
+        return " ".join(f"{one.content.text} ({one.model}, {one.stop_reason})" for one in heard)
 
     @server.tool(structured_output=False)
     async def folders(ctx: Context[Any, Any]) -> str | InputRequiredResult:
