@@ -71,7 +71,7 @@ def test_a_line_leaves_out_defaults():
 
 
 def test_every_kind_of_record_has_its_word():
-    words = "header intent steer utterance gate_started gate_finished turn child fold reward ended "
+    words = "header intent steer utterance gate_started gate_finished turn child fold sampled reward ended "
     words += "refused adopted query_posted asked requested decided forgotten"
     assert frozenset(words.split()) == KINDS
 
