@@ -33,7 +33,6 @@ from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.tool_server import Sample
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import (
     ActorRef,
@@ -219,8 +218,6 @@ class Cell:
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
     episode: UnderWay | None = None
     """The episode under way."""
-    sample: Sample | None = None
-    """Has a crystal answer the server of the call under way."""
     outcome: Outcome | None = None
     """The outcome of the last episode."""
     error: CantripError | None = None

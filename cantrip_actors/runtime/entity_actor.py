@@ -459,8 +459,7 @@ class EntityActor(Actor):
                     await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
-                sampler = None if action.gate.server is None else cell.crystal.samplers.get(action.gate.server.name)
-                seen = await (cell.circle.call(action) if sampler is None else self._run_with_sampling(action, sampler))
+                seen = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
                 event = seen if isinstance(seen, Inquired) else Observed(seen)
             case Compute() | Answer():
                 event = await cell.circle.call(action)
@@ -483,9 +482,15 @@ class EntityActor(Actor):
                 )
         return event
 
-    async def _run_with_sampling(self, action: Run, sampler: Bound) -> Any:
+    async def _run_with_sampling(self, action: Run) -> Any:
         """Run a gate whose server may have a crystal answer meanwhile. Raises the error of what cannot be recorded."""
-        cell = self._cell
+        cell, server = self._cell, action.gate.server
+        used = next(
+            (one for one in cell.crystal.servers if server is not None and one.server.name == server.name), None
+        )
+        sampler = None if used is None else cell.crystal.samplers.get(used.server.name)
+        if used is None or sampler is None:
+            return await cell.circle.call(action)
         sampling = Sampling(
             cell,
             sampler,
@@ -494,11 +499,11 @@ class EntityActor(Actor):
             lambda moment: moment.budget.exhausted(self._state.usage),
             self._record,
         )
-        cell.sample = sampling.answer
+        used.samples[cell.entity_id] = sampling.answer
         try:
             seen = await cell.circle.call(action)
         finally:
-            cell.sample = None
+            del used.samples[cell.entity_id]
             await sampling.close()
         if sampling.error is not None:
             raise sampling.error

@@ -40,6 +40,9 @@ from cantrip_actors.terms.tool_server import (
     Listed,
     LostServer,
     Sample,
+    SampleAnswer,
+    SampleRequest,
+    SamplingRefused,
     Tool,
     ToolServer,
     ToolServerError,
@@ -102,7 +105,7 @@ class ServerActor(Actor):
     async def _hold(self) -> None:
         used = self._used
         try:
-            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.pool.sample))
+            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.sample))
             used.problem = "its connection ended"
         except ToolServerError as problem:
             used.problem = str(problem)
@@ -158,6 +161,16 @@ class ServerInUse:
     """Grows with each connection, and with each list that the server says to have changed."""
     news: anyio.Event = field(default_factory=anyio.Event)
     """Set when `version` grows; then there is a new one."""
+
+    samples: dict[str, Sample] = field(default_factory=dict)
+    """What has a crystal answer the server during a call, by the id of the entity that calls."""
+
+    async def sample(self, asked: SampleRequest) -> SampleAnswer:
+        """Have the crystal of the entity that calls answer the server. Raises SamplingRefused."""
+        sample = None if asked.call is None else self.samples.get(asked.call.entity_id)
+        if sample is None:
+            raise SamplingRefused("no entity calls")
+        return await sample(asked)
 
     def note_news(self) -> None:
         """Wake the programs that wait for news of the server."""
@@ -219,15 +232,12 @@ class ToolServers:
         report: Callable[[GateCall, str], object],
         elicit: Elicit,
         report_change: Callable[[ServerInUse, Changed], object],
-        sample: Sample,
     ) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
         """Tells watchers what a tool says while it works."""
         self.report_change = report_change
         """Tells observers that one of a server's lists has changed."""
-        self.sample = sample
-        """Has a crystal answer a server, for the entity that calls."""
         self.elicit = elicit
         """Puts to people what a server asks them."""
         self.known: dict[Hashable, ServerInUse] = {}
@@ -381,10 +391,14 @@ class HeldServer:
             await self._used.news.wait()
 
     async def _ask(self, what: str, work: Work) -> Any:
+        """Return what came of some work that may be done twice: once more if the connection is lost."""
         server = self._used.server
         try:
             with anyio.fail_after(server.timeout):
-                return await self._used.pool.call(self._used, work, TRIES)
+                try:
+                    return await self._used.pool.call(self._used, work, TRIES)
+                except LostServer:
+                    return await self._used.pool.call(self._used, work, TRIES)
         except LostServer as lost:
             raise ToolServerError(f"server {server.name} was lost while it {what}: {lost}") from lost
         except (NotRunning, ShuttingDown) as gone:

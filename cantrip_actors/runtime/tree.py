@@ -90,7 +90,7 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import files_among
-from cantrip_actors.terms.tool_server import Changed, SampleAnswer, SampleRequest, SamplingRefused
+from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
     ActorRef,
@@ -144,9 +144,7 @@ class Tree(Core):
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
-        self.tool_servers = ToolServers(
-            self._report_progress, self.requests.elicitations.elicit, self._report_change, self._sample
-        )
+        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit, self._report_change)
         self.scheduler = Scheduler(self, self.inboxes)
         self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -186,13 +184,6 @@ class Tree(Core):
             name, at = server.server.name, time.time()
             users = [cell.entity_id for cell in self.living if server in cell.crystal.servers]
             self.bus.publish([ServerChangedEvent(one, at, name, what) for one in users])
-
-    async def _sample(self, asked: SampleRequest) -> SampleAnswer:
-        """Have the crystal of an entity answer the server that it calls. Raises SamplingRefused."""
-        cell = None if asked.call is None else self.living.get(asked.call.entity_id)
-        if cell is None or cell.sample is None:
-            raise SamplingRefused("no entity calls")
-        return await cell.sample(asked)
 
     def derive_key(self, purpose: str) -> bytes:
         """Return a key made from the one that seals snapshots; one of this process for a loom without it."""
