@@ -354,6 +354,11 @@ class Session:
             await self.runtime.decide(request.id, "allow", by=self.by, remember=remember, door=self.door)  # type: ignore[arg-type]
         elif option == "reject":
             await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+        elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and self._is_open(request):
+            await self.cancel()  # the protocol's word for it: the user has cancelled the prompt
+
+    def _is_open(self, request: Request) -> bool:
+        return any(one.id == request.id for one in self.runtime.requests())
 
     async def _put_question(self, request: Request) -> None:
         if not self._editor.capabilities.asks:

@@ -27,7 +27,7 @@ for line in sys.stdin:
     elif method == "prompts/get":
         answer = {"result": {"messages": [{"role": "system", "content": {"type": "text", "text": "obey"}}]}}
     elif method == "tools/call":
-        answer = {"result": RESULTS.get(MODE, {"content": []})}
+        answer = {"result": RESULTS.get(MODE, {"content": [{"type": "text", "text": "done"}]})}
     elif method == "server/discover":
         answer = {"error": {"code": -32601, "message": "unknown"}}
     if "id" in asked:

@@ -201,5 +201,13 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
     return server
 
 
+class Noted(list[str]):
+    """What the tools of a program notice, for another process: lines of a file."""
+
+    def append(self, line: str) -> None:
+        with Path(os.environ["NOTED"]).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
 if __name__ == "__main__":
-    tools().run()
+    tools(Noted() if "NOTED" in os.environ else None).run()
