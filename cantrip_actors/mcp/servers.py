@@ -5,9 +5,9 @@ The SDK takes a second to import, so it is imported when a server is connected (
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -140,7 +140,7 @@ def stdio(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
-    roots: Iterable[str | os.PathLike[str]] | None = None,
+    roots: Iterable[str | Path] | None = None,
     sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> StdioServer:
@@ -187,7 +187,7 @@ def http(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content", "way_out"),
-    roots: Iterable[str | os.PathLike[str]] | None = None,
+    roots: Iterable[str | Path] | None = None,
     sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> HttpServer:
@@ -229,7 +229,7 @@ def inproc(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
-    roots: Iterable[str | os.PathLike[str]] | None = None,
+    roots: Iterable[str | Path] | None = None,
     sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> InprocServer:

@@ -13,7 +13,6 @@ This module makes no connections. `cantrip_actors.mcp` makes servers that speak 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -244,7 +243,7 @@ class ToolServer:
             raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
         roots: Any = self.roots
         if roots is not None:
-            if isinstance(roots, str) or not all(isinstance(one, (str, os.PathLike)) for one in roots):
+            if isinstance(roots, str) or not all(isinstance(one, (str, Path)) for one in roots):
                 raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {roots!r}")
             object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
