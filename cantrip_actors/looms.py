@@ -55,6 +55,7 @@ from cantrip_actors.records.records import (
     MailRefused,
     Record,
     Rewarded,
+    Sampled,
     Steered,
     Utterance,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "Record",
     "Repaired",
     "Rewarded",
+    "Sampled",
     "SqliteStore",
     "Steered",
     "Store",

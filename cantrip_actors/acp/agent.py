@@ -77,6 +77,10 @@ class Agent:
             stop()
             self._upserts.close()
 
+    async def server_commands(self, session_id: str) -> list[str]:
+        """Return the commands of an open session's servers, once these have listed them."""
+        return await self._sessions[session_id].server_prompts.listed()
+
     # The connection
 
     async def answer(self, method: str, params: Any) -> Any:
@@ -129,7 +133,7 @@ class Agent:
     async def _new(self, params: Mapping[str, Any]) -> Any:
         session = self._open(f"{KEY}{uuid.uuid4()}", params)
         result = {"sessionId": session.id, **self._choices_of(session)}
-        return Answered(result, partial(self._tell_commands, session))  # the editor knows the id only then
+        return Answered(result, partial(self._introduce, session))  # the editor knows the id only then
 
     async def _load(self, params: Mapping[str, Any]) -> Any:
         session = self._reopen(params)
@@ -147,10 +151,21 @@ class Agent:
         return {"modes": modes(session.choices), "configOptions": config_options(self._recipe, session.choices)}
 
     async def _tell_commands(self, session: Session) -> None:
-        await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": available_commands()})
+        commands = [*available_commands(), *session.server_prompts.available()]
+        await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+
+    async def _introduce(self, session: Session) -> None:
+        await self._tell_commands(session)
+        self._follow_servers(session)
+
+    def _follow_servers(self, session: Session) -> None:
+        """Have the prompts of a session's servers among its commands, from now on."""
+        if self._tasks is not None:
+            self._tasks.start_soon(session.server_prompts.run, partial(self._tell_commands, session))
 
     async def _ask_again(self, session: Session) -> None:
         """Send the open requests again: from before a crash, or to an editor that disconnected."""
+        self._follow_servers(session)
         for request in self._runtime.requests():
             if session.concerns(request) and self._tasks is not None:
                 self._tasks.start_soon(session.put, request)
@@ -173,6 +188,9 @@ class Agent:
             by=self._by,
             terminal=self._terminal,
         )
+        before = self._sessions.get(session.id)
+        if before is not None:
+            before.server_prompts.close()
         self._sessions[session.id] = session
         return session
 
@@ -220,7 +238,7 @@ class Agent:
         if command is not None:
             await session.answer(await command(session))
             return {"stopReason": "end_turn"}
-        return {"stopReason": await session.prompt(prompt)}
+        return {"stopReason": await session.prompt(session.server_prompts.made(prompt) or prompt)}
 
     async def _close(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
@@ -233,6 +251,7 @@ class Agent:
         session_id = _text(params, "sessionId")
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            session.server_prompts.close()
             await session.cancel()
         header = self._header(session_id)
         if header is not None:

@@ -50,6 +50,9 @@ async def check_agent(recipe: Cantrip) -> list[str]:
                 tasks.start_soon(agent.connection.serve, _lines(lines), nothing)
                 await request(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
                 session = await request(2, "session/new", {"cwd": str(Path.cwd()), "mcpServers": []})
+                commands = await agent.server_commands(session["sessionId"])
+                if commands:
+                    steps.append(f"commands of servers: {', '.join(f'/{name}' for name in commands)}")
                 prompt = [{"type": "text", "text": "Are you there?"}]
                 await request(3, "session/prompt", {"sessionId": session["sessionId"], "prompt": prompt})
                 tasks.cancel_scope.cancel()

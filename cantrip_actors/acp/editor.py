@@ -81,7 +81,10 @@ class Editor:
         if terminal and self.capabilities.terminal:
             gates.append(self._terminal())
         circle = cantrip.circle
-        return replace_parts(cantrip, circle=replace_gates(circle, gates, (*circle.servers, *self.servers)))
+        has_files = any(made is not one for made, one in zip(gates, circle.gates, strict=False))
+        folders = [str(root) for root in self.roots] if has_files else []
+        servers = [server.with_folders(folders) for server in (*circle.servers, *self.servers)]
+        return replace_parts(cantrip, circle=replace_gates(circle, gates, servers))
 
     def _rooted(self, own: Gate) -> Gate:
         if own.function is None or "root" not in own.injected:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cantrip_actors import File, Image, InvalidFile
@@ -18,10 +19,11 @@ __all__ = ["Prompt", "read_prompt"]
 
 
 class Prompt(NamedTuple):
-    """A prompt: its words, images and files in order; and the embedded texts, by their URIs."""
+    """A prompt: its words, images and files in order; the embedded texts, by their URIs; further data."""
 
     parts: tuple[str | File, ...]
     resources: Mapping[str, Any]
+    data: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def text(self) -> str:
@@ -32,6 +34,11 @@ class Prompt(NamedTuple):
     def intent(self) -> Any:
         """The intent for an entity: a text, or a list of texts, images and files."""
         return self.text if all(isinstance(part, str) for part in self.parts) else list(self.parts)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The data that goes with the intent."""
+        return {**({"resources": dict(self.resources)} if self.resources else {}), **self.data}
 
 
 def read_prompt(given: Any) -> Prompt:

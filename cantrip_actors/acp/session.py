@@ -30,6 +30,7 @@ from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
 from cantrip_actors.acp.options import Choices, replace_parts, with_choices
 from cantrip_actors.acp.prompts import Prompt
+from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
     Update,
     chunk_of,
@@ -89,12 +90,15 @@ class Session:
         self._prompts = 0
         self._cancels = 0
         """The number of cancellations: each also cancels the prompts that arrived before it."""
+        self._making: anyio.CancelScope | None = None
+        """Cancels the making of a prompt by a server."""
         self._forks = self._count_forks()
         self._fork_at: str | None = None
         """The turn that the next prompt continues from, if it is not the newest one; "" is before the first."""
         self._folds = False
         self._made: tuple[tuple[Choices, bool], Cantrip] | None = None
         """The cantrip, with the choices that it was made for."""
+        self.server_prompts = ServerPrompts(runtime, self.cantrip().circle.servers)
         self._asked: set[str] = set()
         """The requests that were sent to the editor's user."""
 
@@ -131,17 +135,33 @@ class Session:
 
     # Prompts
 
-    async def prompt(self, prompt: Prompt) -> str:
-        """Give the entity an intent, show its work, and return why it stopped. Raises RequestError."""
+    async def prompt(self, given: Prompt | Callable[[], Awaitable[Prompt]]) -> str:
+        """Give the entity an intent, show its work, and return why it stopped. Raises RequestError, ToolServerError.
+
+        `given` is the prompt, or makes it when its turn has come.
+        """
         self._prompts += 1
         cancels = self._cancels
         try:
             async with self._turn:
-                if self._cancels > cancels:
+                prompt = None if self._cancels > cancels else await self._make(given)
+                if prompt is None or self._cancels > cancels:
                     return "cancelled"
                 return await self._work(prompt, cancels)
         finally:
             self._prompts -= 1
+
+    async def _make(self, given: Prompt | Callable[[], Awaitable[Prompt]]) -> Prompt | None:
+        """Return the prompt; None if it was cancelled before it was made."""
+        if isinstance(given, Prompt):
+            return given
+        prompt = None
+        try:
+            with anyio.CancelScope() as self._making:
+                prompt = await given()
+        finally:
+            self._making = None
+        return prompt
 
     async def _work(self, prompt: Prompt, cancels: int) -> str:
         is_first = not self.has_begun
@@ -170,7 +190,7 @@ class Session:
         return await wait()
 
     async def _begin(self, prompt: Prompt) -> tuple[Entity, Callable[[], Awaitable[Episode]]]:
-        context: dict[str, Any] = {"resources": dict(prompt.resources)} if prompt.resources else {}
+        context = prompt.context
         cantrip, self._folds = self.cantrip(), False
         if self._fork_at:
             turn, self._fork_at = self._fork_at, None
@@ -202,11 +222,14 @@ class Session:
     async def cancel(self) -> None:
         """Interrupt the running prompt and the waiting ones."""
         self._cancels += 1
+        if self._making is not None:
+            self._making.cancel()
         if self._prompts and self.has_begun:
             await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
 
     def leave(self) -> None:
         """Release the entity, and the servers that the editor handed over, once it is idle."""
+        self.server_prompts.close()
         if self.has_begun:
             self.runtime.find(self.entity_id).unload()
 
@@ -331,6 +354,11 @@ class Session:
             await self.runtime.decide(request.id, "allow", by=self.by, remember=remember, door=self.door)  # type: ignore[arg-type]
         elif option == "reject":
             await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+        elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and self._is_open(request):
+            await self.cancel()  # the protocol's word for it: the user has cancelled the prompt
+
+    def _is_open(self, request: Request) -> bool:
+        return any(one.id == request.id for one in self.runtime.requests())
 
     async def _put_question(self, request: Request) -> None:
         if not self._editor.capabilities.asks:

@@ -38,7 +38,8 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
 
         server, listed = _list(target, token_env)
         if json:
-            print_json({"digest": listed.digest, "tools": listed.as_json(server)["tools"]})
+            made = listed.as_json(server)
+            print_json({"digest": listed.digest, "tools": [*made["tools"], *made.get("resources", ())]})
             return
         for gate in gates_of(server, listed, _no_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
@@ -57,8 +58,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
             print_json({"prompts": [one._asdict() for one in found]})
             return
         for one in found:
-            words = [name if name in one.required else f"[{name}]" for name in one.arguments]
-            typer.echo(printable(" ".join([one.name, *words])))
+            typer.echo(printable(f"{one.name} {one.usage}".strip()))
             if one.description:
                 typer.echo(f"    {printable(one.description.strip().partition(chr(10))[0])}")
             for name, told in one.arguments.items():

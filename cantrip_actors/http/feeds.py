@@ -27,6 +27,7 @@ from cantrip_actors import (
     MissedEvent,
     RequestedEvent,
     Runtime,
+    ServerChangedEvent,
     StepCompleteEvent,
     Subscription,
 )
@@ -146,7 +147,7 @@ class Feed:
 
     def _subscribe(self) -> Subscription:
         if self._entity_id is None:
-            return self._runtime.events(lambda event: isinstance(event, _DURABLE))
+            return self._runtime.events(lambda event: isinstance(event, (*_DURABLE, ServerChangedEvent)))
         return self._runtime.find(self._entity_id).events()
 
     # Filling
@@ -182,7 +183,10 @@ class Feed:
                 except StopAsyncIteration:  # an episode of a long-lived entity was ended, or the runtime closes
                     await anyio.sleep(0.01)
                     self._events = self._subscribe()
-            if own is not None and (event is None or isinstance(event, _DURABLE)):
+            if isinstance(event, ServerChangedEvent):
+                data = {"entity_id": event.entity_id, "server": event.server, "what": event.what}
+                self._add(Frame(event.entity_id, "server", self._encode("server", data)))
+            elif own is not None and (event is None or isinstance(event, _DURABLE)):
                 self.read(own)
             elif own is None and event is not None:
                 self.read(event.entity_id)

@@ -40,6 +40,7 @@ from cantrip_actors.records.records import (
     Record,
     Requested,
     Rewarded,
+    Sampled,
     Steered,
     Utterance,
     with_snapshot,
@@ -314,6 +315,10 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
     state.turn.posted = None
 
 
+def _book(shape: Shape, state: State, record: Sampled) -> None:  # noqa: ARG001
+    state.usage = state.usage + record.usage
+
+
 def _end(shape: Shape, state: State, record: Ended) -> None:
     state.usage = state.usage + record.usage
     state.turn.posted = None
@@ -408,6 +413,7 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     Committed: _commit,
     ChildStarted: _start_child,
     Folded: _fold_turns,
+    Sampled: _book,
     Rewarded: _pass,
     Ended: _end,
     MailRefused: _pass,

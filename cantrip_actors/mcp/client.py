@@ -12,8 +12,9 @@ import math
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import anyio
 import httpx2
@@ -25,37 +26,49 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
     ElicitRequest,
     ElicitRequestURLParams,
     ElicitResult,
+    ErrorData,
     Implementation,
-    InputRequest,
     InputRequiredResult,
+    ListRootsRequest,
+    ListRootsResult,
     PaginatedRequestParams,
     ReadResourceResult,
-    ToolListChangedNotification,
+    Root,
+    TextContent,
 )
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import FileUrl, ValidationError
 
+from cantrip_actors.mcp.changes import Changes
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
-from cantrip_actors.mcp.results import answered, prompt_of, read, tool_of
+from cantrip_actors.mcp.results import answered, conversation, messages_of, prompt_of, read, tool_of
+from cantrip_actors.mcp.rounds import Asked
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import InvalidIntent
+from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
     Answered,
     Connection,
-    Elicit,
     Elicited,
+    Host,
     LostServer,
-    Prompt,
     Report,
+    SampleRequest,
+    SamplingRefused,
     Tool,
     ToolServerError,
 )
-from cantrip_actors.terms.wrapper import GateCall, Inquiry
+from cantrip_actors.terms.wrapper import GateCall
 
 __all__ = ["endpoint", "hold", "inside", "program"]
 
@@ -67,6 +80,10 @@ PAGES: Final = 100
 
 TOOLS: Final = 1_000
 """Tools or prompts that a server may list: each schema of a tool is checked, which takes milliseconds."""
+
+MESSAGES: Final = 100
+CHARACTERS: Final = 1_000_000
+"""Messages, and characters in them, that a prompt may have."""
 
 ROUNDS: Final = 10
 """How often a server may ask for something during one call."""
@@ -91,6 +108,8 @@ class _Near(NamedTuple):
     tasks: TaskGroup
 
 
+T = TypeVar("T")
+
 Target = Callable[[_Near], Awaitable[Any]]
 """Returns the target that the SDK's client connects to."""
 
@@ -98,14 +117,16 @@ Target = Callable[[_Near], Awaitable[Any]]
 async def hold(
     name: str,
     target: Target,
-    elicit: Elicit,
+    host: Host,
     ready: Callable[[Connection], object],
     *,
+    roots: Sequence[str] = (),
+    sampling: str = "",
     handshake: bool = False,
     patience: float = CONNECT,
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-    connection = _Connection(name, elicit)
+    connection, changes = _Connection(name, host, roots, sampling), Changes(name, host.changed)
     said = _StandardError(name)
     try:
         with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
@@ -119,15 +140,20 @@ async def hold(
                     mode="legacy" if handshake else "auto",
                     client_info=INFO,
                     elicitation_callback=connection.elicited,
-                    message_handler=connection.noted,
+                    sampling_callback=connection.sampled if sampling else None,
+                    list_roots_callback=connection.listed_roots if roots else None,
+                    message_handler=changes.note,
                     cache=None,
                 )
-                async with client:
+                async with client, anyio.create_task_group() as within:  # what uses the client ends before it
                     connection.session = client.session
                     await connection.own_tools()
                     connecting.deadline = math.inf
                     ready(connection)
+                    within.start_soon(changes.run)
+                    within.start_soon(changes.subscribe, client)
                     await connection.lost.wait()
+                    within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
         raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
@@ -170,14 +196,25 @@ def inside(server: Any) -> Target:
     return find
 
 
+class _Unsettled(Exception):
+    """A request has no result that this client takes."""
+
+
+_Send = Callable[[Any, str | None], Awaitable[Any]]
+"""Sends a request with the responses to what the server asked before, and the server's state."""
+
+
 class _Connection:
     """An established connection."""
 
     session: ClientSession
 
-    def __init__(self, name: str, elicit: Elicit) -> None:
+    def __init__(self, name: str, host: Host, roots: Sequence[str], sampling: str) -> None:
         self._name = name
-        self._elicit = elicit
+        self._host = host
+        self._roots = roots
+        self._sampling = sampling
+        """The name of the crystal that answers the server; empty if there is none."""
         self._calls: dict[anyio.Event, GateCall] = {}
         """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
@@ -238,6 +275,29 @@ class _Connection:
         except ValidationError as problem:
             raise ToolServerError(f"server {self._name} lists its prompts wrongly: {_fault(problem)}") from None
         return found
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
+        """Return the messages of a prompt. Raises ToolServerError, LostServer."""
+
+        async def send(responses: Any, state: str | None) -> Any:
+            return await self.session.get_prompt(
+                name, dict(arguments), input_responses=responses, request_state=state, allow_input_required=True
+            )
+
+        told = f"server {self._name}: prompt {name}"
+        try:
+            messages = messages_of(await self._settle(send, None))
+        except MCPError as problem:
+            if problem.error.code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            raise ToolServerError(f"{told}: {problem.error.message}") from problem
+        except ValidationError as problem:
+            raise ToolServerError(f"{told}: the server's answer is not a prompt: {_fault(problem)}") from None
+        except _Unsettled as problem:
+            raise ToolServerError(f"{told}: {problem}") from None
+        if len(messages) > MESSAGES or sum(map(_characters, messages)) > CHARACTERS:
+            raise ToolServerError(f"{told}: it has more than {MESSAGES} messages or {CHARACTERS:,} characters")
+        return messages
 
     async def _has_resources(self) -> bool:
         """Return whether the server lists any resource; one that lists them wrongly has none."""
@@ -312,25 +372,32 @@ class _Connection:
             is_over.set()
 
     async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> Answered:
-        asked = None if call.inquiry is None else _Asked.read(call.inquiry)
+        asked = None if call.inquiry is None else Asked.read(call.inquiry)
+        try:
+            result = await self._settle(partial(self._request, tool, args, progress), call, asked)
+        except _Unsettled as problem:
+            return Answered(f"{call.gate}: {problem}", is_error=True)
+        return read(result) if isinstance(result, ReadResourceResult) else answered(result, tool)
+
+    async def _settle(self, send: _Send, call: GateCall | None, asked: Asked | None = None) -> Any:
+        """Return the result of a request, once the server's own requests before it are answered. Raises _Unsettled."""
         while asked is None or asked.rounds <= ROUNDS:
             if asked is None:
-                result = await self._request(tool, args, None, None, progress)
+                result = await send(None, None)
             else:
                 for name, request in asked.open:
                     asked.responses[name] = await self._input(request, call, asked.resume(name))
-                result = await self._request(tool, args, asked.responses, asked.state, progress)
+                result = await send(asked.responses, asked.state)
             if not isinstance(result, InputRequiredResult):
                 if result.result_type != "complete":
-                    told = f"{call.gate}: the server answers with a result of the type {result.result_type}"
-                    return Answered(f"{told}, which this client does not take", is_error=True)
-                return read(result) if isinstance(result, ReadResourceResult) else answered(result, tool)
-            requests = dict(result.input_requests or {})
-            asked = _Asked(1 if asked is None else asked.rounds + 1, result.request_state, requests, {})
-        return Answered(f"{call.gate}: the server asked for something more than {ROUNDS} times", is_error=True)
+                    told = f"the server answers with a result of the type {result.result_type}"
+                    raise _Unsettled(f"{told}, which this client does not take")
+                return result
+            asked = Asked.after(asked, result)
+        raise _Unsettled(f"the server asked for something more than {ROUNDS} times")
 
     async def _request(
-        self, tool: Tool, args: Mapping[str, Any], responses: Any, state: str | None, progress: _Progress
+        self, tool: Tool, args: Mapping[str, Any], progress: _Progress, responses: Any, state: str | None
     ) -> Any:
         if tool.kind == "read":
             return await self.session.read_resource(
@@ -352,8 +419,15 @@ class _Connection:
                 await self.own_tools()  # the headers of a request depend on the list of tools
         raise AssertionError("the second attempt returns or raises")
 
-    async def _input(self, request: Any, call: GateCall, resume: Mapping[str, Any]) -> Any:
-        """Return the answer to a server's request during a call; only questions to a person are answered."""
+    async def _input(self, request: Any, call: GateCall | None, resume: Mapping[str, Any]) -> Any:
+        """Return the answer to a server's request; questions to a person are answered during calls only."""
+        if isinstance(request, ListRootsRequest) and self._roots:
+            return await self.listed_roots()
+        if isinstance(request, CreateMessageRequest) and self._sampling:
+            sampled = await self._sample(request.params, call)
+            if isinstance(sampled, ErrorData):
+                raise MCPError.from_error_data(sampled)
+            return sampled
         if not isinstance(request, ElicitRequest):
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
         return await self._ask(request.params, call, resume)
@@ -363,17 +437,41 @@ class _Connection:
         if len(self._calls) != 1:
             return await self._ask(params, None)
         ((is_over, call),) = self._calls.items()
-        answered: list[ElicitResult] = []
-        async with anyio.create_task_group() as tasks:
+        found = await _until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
+        return found or ElicitResult(action="cancel")
 
-            async def ask() -> None:
-                answered.append(await self._ask(params, call))
-                tasks.cancel_scope.cancel()
+    async def sampled(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002  # the SDK's
+        params: CreateMessageRequestParams,
+    ) -> CreateMessageResult | ErrorData:
+        """Answer a request to a model that names no call: if only one call is running, it belongs to that."""
+        if len(self._calls) != 1:
+            told = f"{len(self._calls)} calls are running: it is not known which of them pays"
+            return ErrorData(code=INVALID_REQUEST, message=told)
+        ((is_over, call),) = self._calls.items()
+        found = await _until(is_over, partial(self._sample, params, call))
+        return found or ErrorData(code=INVALID_REQUEST, message="its call has ended")
 
-            tasks.start_soon(ask)
-            await is_over.wait()  # a question does not outlive its call
-            tasks.cancel_scope.cancel()
-        return answered[0] if answered else ElicitResult(action="cancel")
+    async def _sample(
+        self, params: CreateMessageRequestParams, call: GateCall | None
+    ) -> CreateMessageResult | ErrorData:
+        """Return what the crystal answers the server, or why it does not."""
+        if params.tools:
+            return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
+        try:
+            asked = SampleRequest(self._name, conversation(params), params.max_tokens, call, self._sampling)
+            answer = await self._host.sample(asked)
+        except (SamplingRefused, InvalidIntent) as problem:
+            return ErrorData(code=INVALID_REQUEST, message=f"this client does not answer: {problem}")
+        reason = "maxTokens" if answer.is_cut else "endTurn"
+        content = TextContent(type="text", text=answer.text)
+        return CreateMessageResult(role="assistant", content=content, model=answer.crystal, stop_reason=reason)
+
+    async def listed_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
+        """Return the folders that the server is told of."""
+        folders = map(Path, self._roots)
+        return ListRootsResult(roots=[Root(uri=FileUrl(one.as_uri()), name=one.name) for one in folders])
 
     async def _ask(self, params: Any, call: GateCall | None, resume: Mapping[str, Any] | None = None) -> ElicitResult:
         to_open = isinstance(params, ElicitRequestURLParams)
@@ -385,62 +483,30 @@ class _Connection:
             call,
             resume,
         )
-        answer = await self._elicit(asked)
+        answer = await self._host.elicit(asked)
         if answer is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
 
-    async def noted(self, message: Any) -> None:
-        """Note that a server has changed its tools. Entities keep the tools that they began with (CALL-3)."""
-        if isinstance(message, ToolListChangedNotification):
-            _log.info("the tools of a server have changed", server=self._name)
+
+async def _until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Return what `work` returns; None if `is_over` is set first, which cancels it."""
+    found: list[T] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            found.append(await work())
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(run)
+        await is_over.wait()
+        tasks.cancel_scope.cancel()
+    return found[0] if found else None
 
 
-@dataclass
-class _Asked:
-    """The questions of a server before it answers a call, and the answers so far; `state` is the server's own."""
-
-    rounds: int
-    state: str | None
-    requests: dict[str, Any]
-    responses: dict[str, Any]
-
-    @property
-    def open(self) -> list[tuple[str, Any]]:
-        """The requests without a response."""
-        return [(name, request) for name, request in self.requests.items() if name not in self.responses]
-
-    def resume(self, name: str) -> dict[str, Any]:
-        """Return it as JSON, for a call that continues when the request `name` is answered."""
-        return {
-            "rounds": self.rounds,
-            "state": self.state,
-            "asks": name,
-            "requests": {key: _as_json(one) for key, one in self.requests.items()},
-            "responses": {key: _as_json(one) for key, one in self.responses.items()},
-        }
-
-    @classmethod
-    def read(cls, inquiry: Inquiry) -> _Asked:
-        """Return the questions from before a call was continued, with the person's answer."""
-        kept = inquiry.state
-        requests = {key: _REQUEST.validate_python(one) for key, one in kept["requests"].items()}
-        responses = {key: ElicitResult.model_validate(one) for key, one in kept["responses"].items()}
-        answer, name = inquiry.answer, kept["asks"]
-        if inquiry.decision != "answer":
-            responses[name] = ElicitResult(action="decline")
-        elif isinstance(requests[name].params, ElicitRequestURLParams):
-            responses[name] = ElicitResult(action="accept" if answer is True else "decline")
-        else:
-            responses[name] = ElicitResult(action="accept", content=answer)
-        return cls(kept["rounds"], kept["state"], requests, responses)
-
-
-_REQUEST: Final[TypeAdapter[Any]] = TypeAdapter(InputRequest)
-
-
-def _as_json(model: BaseModel) -> Any:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _characters(message: PromptMessage) -> int:
+    content = message.content.text if isinstance(message.content, EmbeddedText) else message.content
+    return len(content) if isinstance(content, str) else 0
 
 
 class _Progress:

@@ -11,7 +11,7 @@ import anyio
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.servers import McpServer, http, stdio
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
-from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, LostServer, ToolServerError
+from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, Host, LostServer, ToolServerError
 from cantrip_actors.terms.wrapper import GateCall
 
 __all__ = ["call_once", "server_at", "with_connection"]
@@ -61,7 +61,7 @@ async def with_connection(server: McpServer, work: Callable[[Connection], Awaita
             tasks.cancel_scope.cancel()
 
         try:
-            await server.hold(lambda connection: tasks.start_soon(run, connection), _decline)
+            await server.hold(lambda connection: tasks.start_soon(run, connection), Host(_decline))
         except ToolServerError as problem:
             problems.append(problem)
     if results:

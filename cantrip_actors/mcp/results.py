@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
     CallToolResult,
+    CreateMessageRequestParams,
     EmbeddedResource,
+    GetPromptResult,
     ImageContent,
     ReadResourceResult,
     ResourceLink,
@@ -23,11 +25,12 @@ from mcp_types import Tool as McpTool
 
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.image import Given, Image, said
 from cantrip_actors.terms.json_schema import misfits
-from cantrip_actors.terms.tool_server import Answered, Prompt, Tool
+from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
+from cantrip_actors.terms.tool_server import Answered, Tool
 
-__all__ = ["answered", "prompt_of", "read", "tool_of"]
+__all__ = ["answered", "conversation", "messages_of", "prompt_of", "read", "tool_of"]
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -52,6 +55,30 @@ def prompt_of(listed: McpPrompt) -> Prompt:
         {one.name: one.description or one.title or "" for one in given},
         tuple(one.name for one in given if one.required),
     )
+
+
+def messages_of(result: GetPromptResult) -> list[PromptMessage]:
+    """Return the messages of a prompt."""
+    return [PromptMessage(one.role, content) for one in result.messages for content in _content(one.content)]
+
+
+def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], Given], ...]:
+    """Return what a server asks a model. Its system prompt is a message like the others: those are its words, too.
+
+    Raises InvalidIntent for a message without content.
+    """
+    first: list[tuple[Literal["user", "assistant"], Any]] = (
+        [("user", asked.system_prompt)] if asked.system_prompt else []
+    )
+    given = [(one.role, [part for block in one.content_as_list for part in _part(block)]) for one in asked.messages]
+    return tuple((role, said(parts, "sampling: expected a text")) for role, parts in [*first, *given])
+
+
+def _content(block: Any) -> Iterator[str | File | EmbeddedText]:
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        yield EmbeddedText(block.resource.uri, block.resource.text)
+    else:
+        yield from _part(block)
 
 
 def answered(result: CallToolResult, tool: Tool) -> Answered:

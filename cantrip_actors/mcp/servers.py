@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
+from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
-from cantrip_actors.terms.tool_server import Connection, Elicit, ToolServer
+from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
 
 __all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
 
@@ -31,6 +33,10 @@ class McpServer(ToolServer):
         """Return the part of the connection that `identity` leaves out."""
         return (self.elicit,)
 
+    def _host(self, host: Host) -> Host:
+        """Return the host, with this server's own `elicit` if it has one."""
+        return host if self.elicit is None else host._replace(elicit=self.elicit)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StdioServer(McpServer):
@@ -42,11 +48,12 @@ class StdioServer(McpServer):
     cwd: str | None = None
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "pipe"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Start the program, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import hold, program
 
-        await hold(self.name, program(self.command, self.args, dict(self.env), self.cwd), self.elicit or elicit, ready)
+        target = program(self.command, self.args, dict(self.env), self.cwd)
+        await hold(self.name, target, self._host(host), ready, roots=self.told_roots, sampling=self.sampling_name)
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
@@ -70,13 +77,21 @@ class HttpServer(McpServer):
     auth: Any = field(default=None, repr=False)
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import CONNECT, endpoint, hold
 
         patience = LOGIN if isinstance(self.auth, Login) else CONNECT
         target = endpoint(self.url, dict(self.headers), self.auth)
-        await hold(self.name, target, self.elicit or elicit, ready, patience=patience)
+        await hold(
+            self.name,
+            target,
+            self._host(host),
+            ready,
+            roots=self.told_roots,
+            sampling=self.sampling_name,
+            patience=patience,
+        )
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -94,11 +109,19 @@ class InprocServer(McpServer):
     server: Any = field(repr=False)
     era: Literal["modern", "handshake"] = "modern"
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
         from cantrip_actors.mcp.client import hold, inside
 
-        await hold(self.name, inside(self.server), self.elicit or elicit, ready, handshake=self.era == "handshake")
+        await hold(
+            self.name,
+            inside(self.server),
+            self._host(host),
+            ready,
+            roots=self.told_roots,
+            sampling=self.sampling_name,
+            handshake=self.era == "handshake",
+        )
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the server object."""
@@ -117,13 +140,17 @@ def stdio(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
+    roots: Iterable[str | Path] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> StdioServer:
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
+    `ToolServer`. `roots` are the folders that the server is told of if it asks; by default those of the circle's file
+    gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls pays.
+    `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
     declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
@@ -142,6 +169,8 @@ def stdio(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 
@@ -158,12 +187,14 @@ def http(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content", "way_out"),
+    roots: Iterable[str | Path] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
-    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The other options are as for
-    `stdio`. Raises InvalidCantrip for an invalid option.
+    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The server is told of no folders
+    but those of `roots`. The other options are as for `stdio`. Raises InvalidCantrip for an invalid option.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
@@ -181,6 +212,8 @@ def http(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 
@@ -196,6 +229,8 @@ def inproc(
     timeout: float | None = 60.0,
     trust_hints: bool = False,
     risks: Iterable[Risk] = ("untrusted_content",),
+    roots: Iterable[str | Path] | None = None,
+    sampling: Crystal | str | None = None,
     elicit: Elicit | None = None,
 ) -> InprocServer:
     """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
@@ -212,6 +247,8 @@ def inproc(
         timeout=timeout,
         trust_hints=trust_hints,
         risks=frozenset(risks),
+        roots=_names(roots),
+        sampling=sampling,
         elicit=elicit,
     )
 

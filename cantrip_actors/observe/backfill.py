@@ -23,6 +23,7 @@ from cantrip_actors.machine.project.measured import (
     Compacted,
     Delegated,
     Fact,
+    Lent,
     Ran,
     Running,
     Said,
@@ -109,6 +110,8 @@ class _Reader:
                 self._now = _nanoseconds(fact.at)
                 if fact.usage.total_tokens:
                     self._chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
+            case Lent():
+                self._usage += fact.usage
             case Closed():
                 self._now = _nanoseconds(fact.at)
                 self._usage += fact.usage

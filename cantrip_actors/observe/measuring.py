@@ -17,6 +17,7 @@ from cantrip_actors.machine.project.measured import (
     Began,
     Closed,
     Compacted,
+    Lent,
     Ran,
     Said,
     Settled,
@@ -131,6 +132,7 @@ class Measuring:
             Ran: self._count_gate,
             Turned: self._count_turn,
             Compacted: self._count_fold,
+            Lent: self._count_fold,
             Waiting: self._note_request,
             Settled: self._count_decision,
             Closed: self._count_close,
@@ -202,7 +204,7 @@ class Measuring:
     def _note_request(self, entity_id: str, waiting: Waiting) -> None:
         self._pending[entity_id] = (waiting.gate, waiting.at)
 
-    def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
+    def _count_fold(self, entity_id: str, compacted: Compacted | Lent) -> None:
         self._use(entity_id, compacted.usage, "", {})
 
     def _count_close(self, entity_id: str, closed: Closed) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import request_in
-from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Said, Turned, measured_in
+from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Lent, Said, Turned, measured_in
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -123,7 +123,7 @@ class Overview:
             case Said():
                 known.usage += fact.usage
                 known.waiting += fact.usage
-            case Compacted() | Closed():
+            case Compacted() | Lent() | Closed():
                 known.usage += fact.usage
                 known.waiting += fact.usage
                 self._spend(known, fact.at, now, is_turn=False)

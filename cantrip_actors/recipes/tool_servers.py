@@ -14,8 +14,8 @@ from cantrip_actors.terms.tool_server import ToolServer
 
 __all__ = ["tool_server"]
 
-_OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks")
-_KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", "oauth", *_OPTIONS)
+_OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks", "sampling")
+_KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", "oauth", "roots", *_OPTIONS)
 _LOGIN: Final = ("client_id", "client_secret_env", "issuer", "scopes")
 
 
@@ -30,6 +30,8 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
     if not isinstance(name, str) or (command is None) == (url is None):
         raise InvalidCantrip("mcp: expected a name, and either a command or a url")
     options = {key: given[key] for key in _OPTIONS if key in given}
+    if "roots" in given:
+        options["roots"] = _folders(given["roots"], folder)
     if url is not None:
         return http(name, url, headers=_texts("headers", given.get("headers")), auth=_token(given), **options)
     words = [command] if isinstance(command, str) else command
@@ -37,6 +39,12 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
         raise InvalidCantrip(f"mcp: command: expected a program, or a list of it and its arguments, got {command!r}")
     cwd = str(folder / Path(str(given.get("cwd", "."))).expanduser())
     return stdio(name, words[0], *words[1:], env=_environment(given.get("env")), cwd=cwd, **options)
+
+
+def _folders(given: Any, folder: Path) -> list[Path]:
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise InvalidCantrip(f"mcp: roots: expected a list of folders, got {describe(given)}")
+    return [folder / Path(one).expanduser() for one in given]
 
 
 def _environment(given: Any) -> dict[str, str]:

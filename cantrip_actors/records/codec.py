@@ -321,6 +321,7 @@ _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
             records.Committed,
             records.ChildStarted,
             records.Folded,
+            records.Sampled,
             records.MailRefused,
             records.Asked,
             records.ForgottenRecord,

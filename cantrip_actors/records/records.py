@@ -50,6 +50,7 @@ __all__ = [
     "Record",
     "Requested",
     "Rewarded",
+    "Sampled",
     "Steered",
     "Utterance",
     "images_of",
@@ -425,6 +426,23 @@ class Folded(_Record, frozen=True, tag="fold"):
     usage: Usage = NO_USAGE
 
 
+class Sampled(_Record, frozen=True, kw_only=True, tag="sampled"):
+    """A server of tools had a crystal answer during a call, and the entity pays: `usage` is what the answer cost.
+
+    It is written before the server gets the answer. `asked` is the beginning of what the server asked.
+    """
+
+    entity_id: str
+    turn_id: str
+    tool_call_id: str
+    server: str
+    crystal: str
+    asked: str
+    answer: str
+    at: str
+    usage: Usage = NO_USAGE
+
+
 class Rewarded(_Record, frozen=True, tag="reward"):
     """A reward for a turn; the latest counts (LOOM-3). `by` says who gave it."""
 
@@ -479,6 +497,7 @@ Record = (
     | Committed
     | ChildStarted
     | Folded
+    | Sampled
     | Rewarded
     | Ended
     | MailRefused

@@ -5,8 +5,9 @@ The value `Cell` is what the runtime and the entity's actors share of it. `cell_
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 from cantrip_actors.loom import Loom
@@ -147,6 +148,8 @@ class Bound(NamedTuple):
     """The crystal that sums up folded turns."""
     servers: Sequence[ServerInUse] = ()
     """The servers of tools that the entity's gates call."""
+    samplers: Mapping[str, Bound] = MappingProxyType({})
+    """The crystals that answer its servers, by the servers' names."""
 
 
 @dataclass(slots=True)

@@ -125,7 +125,13 @@ class Cells:
         summary = cantrip.folding.summary
         if summary is not False:
             crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
-        crystal = crystal._replace(servers=self._servers.of(cantrip.circle))
+        servers = self._servers.of(cantrip.circle)
+        samplers = {
+            one.server.name: self._bound(one.server.sampling, cantrip.circle)
+            for one in servers
+            if one.server.sampling is not None
+        }
+        crystal = crystal._replace(servers=servers, samplers=samplers)
         return Cell(
             plan,
             crystal,

@@ -78,6 +78,7 @@ from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.querying import query_crystal, retried_by
 from cantrip_actors.runtime.request_timers import cancel, timers_of
+from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
@@ -157,7 +158,7 @@ class EntityActor(Actor):
     def _crystals(self) -> list[Bound]:
         cell = self._cell
         summariser = cell.crystal.summariser
-        return [cell.crystal] if summariser is None else [cell.crystal, summariser]
+        return [cell.crystal, *([] if summariser is None else [summariser]), *cell.crystal.samplers.values()]
 
     async def run(self) -> object:
         """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
@@ -458,7 +459,7 @@ class EntityActor(Actor):
                     await self._park()
                 event = await self._control() or await self._ask(action)
             case Run():
-                seen = await cell.circle.call(action)
+                seen = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
                 event = seen if isinstance(seen, Inquired) else Observed(seen)
             case Compute() | Answer():
                 event = await cell.circle.call(action)
@@ -480,6 +481,33 @@ class EntityActor(Actor):
                     PostedQuery(cell, self._query(action, handle=action.handle), self._replied)
                 )
         return event
+
+    async def _run_with_sampling(self, action: Run) -> Any:
+        """Run a gate whose server may have a crystal answer meanwhile. Raises the error of what cannot be recorded."""
+        cell, server = self._cell, action.gate.server
+        used = next(
+            (one for one in cell.crystal.servers if server is not None and one.server.name == server.name), None
+        )
+        sampler = None if used is None else cell.crystal.samplers.get(used.server.name)
+        if used is None or sampler is None:
+            return await cell.circle.call(action)
+        sampling = Sampling(
+            cell,
+            sampler,
+            action.turn_id,
+            self._moment,
+            lambda moment: moment.budget.exhausted(self._state.usage),
+            self._record,
+        )
+        used.samples[cell.entity_id] = sampling.answer
+        try:
+            seen = await cell.circle.call(action)
+        finally:
+            del used.samples[cell.entity_id]
+            await sampling.close()
+        if sampling.error is not None:
+            raise sampling.error
+        return seen
 
     async def _park(self) -> None:
         """Wait at this border between two turns until the entity is suspended: its node hands it over (N-63)."""

@@ -35,6 +35,7 @@ __all__ = [
     "FinalResponseEvent",
     "MissedEvent",
     "RequestedEvent",
+    "ServerChangedEvent",
     "StepCompleteEvent",
     "StepStartEvent",
     "Subscription",
@@ -143,6 +144,17 @@ class DecidedEvent(EntityEvent):
     decision: str
     by: str
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChangedEvent(EntityEvent):
+    """An MCP server of the entity has changed its list of "tools", "prompts" or "resources".
+
+    It is in no log: the entity keeps the tools that it was made with (CALL-3), and a new one gets the changed ones.
+    """
+
+    server: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

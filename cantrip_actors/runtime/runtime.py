@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,6 +54,7 @@ from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
 from cantrip_actors.runtime.submissions import Submission, submit
+from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
@@ -62,6 +63,7 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import inspect
 from supervisors.events import Event
@@ -694,6 +696,15 @@ class Runtime:
     def _with_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
         sees = partial(self._tree.is_tenants, tenant=self._tenant)
         return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
+
+    def use_server(self, server: ToolServer) -> AbstractAsyncContextManager[HeldServer]:
+        """Keep a server of tools while the context is open, with the entities that have it: `async with`.
+
+        Its prompts are listed and made so, before there is an entity. It starts at once, and what it is asked waits for
+        the connection. Raises RuntimeClosed.
+        """
+        self._tree.check_open()
+        return self._tree.tool_servers.use(server)
 
     def inspect(self) -> System:
         """Return the supervision tree and the crystals in use, read without asking an actor: also while one is stuck.

@@ -29,12 +29,20 @@ from cantrip_actors.machine.project import header_in_force
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import RuntimeClosed
+from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
     Answered,
+    Changed,
     Connection,
     Elicit,
+    Host,
     Listed,
     LostServer,
+    Sample,
+    SampleAnswer,
+    SampleRequest,
+    SamplingRefused,
     Tool,
     ToolServer,
     ToolServerError,
@@ -51,11 +59,13 @@ from supervisors import (
     ChildNotFound,
     ChildSpec,
     DynamicSupervisor,
+    NotRunning,
+    ShuttingDown,
     Supervisor,
     SupervisorRef,
 )
 
-__all__ = ["ServerInUse", "ToolServers"]
+__all__ = ["HeldServer", "ServerInUse", "ToolServers", "recorded_circle"]
 
 CONNECT: Final = 30.0
 """Seconds that a call waits for the connection."""
@@ -95,7 +105,7 @@ class ServerActor(Actor):
     async def _hold(self) -> None:
         used = self._used
         try:
-            await used.server.hold(self._connect, used.pool.elicit)
+            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.sample))
             used.problem = "its connection ended"
         except ToolServerError as problem:
             used.problem = str(problem)
@@ -104,6 +114,7 @@ class ServerActor(Actor):
 
     def _connect(self, connection: Connection) -> None:
         self._connection, self._used.problem = connection, ""
+        self._used.note_news()
         self._connected.set()
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
@@ -146,6 +157,31 @@ class ServerInUse:
     problem: str = ""
     """Why the last connection ended, or could not be made."""
     starting: anyio.Lock = field(default_factory=anyio.Lock)
+    version: int = 0
+    """Grows with each connection, and with each list that the server says to have changed."""
+    news: anyio.Event = field(default_factory=anyio.Event)
+    """Set when `version` grows; then there is a new one."""
+
+    samples: dict[str, Sample] = field(default_factory=dict)
+    """What has a crystal answer the server during a call, by the id of the entity that calls."""
+
+    async def sample(self, asked: SampleRequest) -> SampleAnswer:
+        """Have the crystal of the entity that calls answer the server. Raises SamplingRefused."""
+        sample = None if asked.call is None else self.samples.get(asked.call.entity_id)
+        if sample is None:
+            raise SamplingRefused("no entity calls")
+        return await sample(asked)
+
+    def note_news(self) -> None:
+        """Wake the programs that wait for news of the server."""
+        self.version += 1
+        self.news.set()
+        self.news = anyio.Event()
+
+    def note_change(self, what: Changed) -> None:
+        """Tell observers, and the programs that wait, that one of the server's lists has changed."""
+        self.note_news()
+        self.pool.report_change(self, what)
 
     @property
     def has_given_up(self) -> bool:
@@ -191,10 +227,17 @@ class ServerInUse:
 class ToolServers:
     """The servers of one runtime. `supervisor` is the dynamic supervisor of their supervisors."""
 
-    def __init__(self, report: Callable[[GateCall, str], object], elicit: Elicit) -> None:
+    def __init__(
+        self,
+        report: Callable[[GateCall, str], object],
+        elicit: Elicit,
+        report_change: Callable[[ServerInUse, Changed], object],
+    ) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
         """Reports a tool's progress to watchers."""
+        self.report_change = report_change
+        """Tells observers that one of a server's lists has changed."""
         self.elicit = elicit
         """Puts a server's questions to people."""
         self.known: dict[Hashable, ServerInUse] = {}
@@ -236,7 +279,7 @@ class ToolServers:
 
     async def _list_tools(self, used: ServerInUse) -> Sequence[Tool]:
         try:
-            tools: Sequence[Tool] = await self._call(used, lambda connection: connection.tools())
+            tools: Sequence[Tool] = await self.call(used, lambda connection: connection.tools())
         except LostServer as lost:
             raise ToolServerError(f"server {used.server.name} was lost while it listed its tools: {lost}") from lost
         return tools
@@ -255,9 +298,23 @@ class ToolServers:
     def _find(self, server: ToolServer) -> ServerInUse:
         return self.known.setdefault(server.connection, ServerInUse(server, self))
 
+    @contextlib.asynccontextmanager
+    async def use(self, server: ToolServer) -> AsyncGenerator[HeldServer]:
+        """Keep a server's connection meanwhile, without an entity. Raises RuntimeClosed."""
+        used = self._find(server)
+        try:
+            try:
+                await used.hold()
+            except (NotRunning, ShuttingDown) as gone:
+                raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
+            yield HeldServer(used)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await used.release()
+
     # Calls
 
-    async def _call(self, used: ServerInUse, work: Work, tries: int = 1) -> Any:
+    async def call(self, used: ServerInUse, work: Work, tries: int = 1) -> Any:
         """Return the result of some work, offered to up to `tries` incarnations of the actor until one begins it.
 
         Raises ToolServerError; LostServer if the connection was lost during the work.
@@ -276,7 +333,7 @@ class ToolServers:
             if is_sent:
                 raise LostServer(used.problem or "its actor ended") from gone
             if tries > 1 and not used.has_given_up:
-                return await self._call(used, work, tries - 1)
+                return await self.call(used, work, tries - 1)
             state = "is not running" if used.has_given_up else "cannot be used"
             raise ToolServerError(f"server {used.server.name} {state}: {used.problem or 'it ends'}") from gone
 
@@ -286,7 +343,7 @@ class ToolServers:
         report = partial(self._report, call)
         while True:
             try:
-                answered: Answered = await self._call(
+                answered: Answered = await self.call(
                     used, lambda connection: connection.call(tool, args, call, report), TRIES
                 )
             except LostServer as lost:
@@ -302,6 +359,52 @@ class ToolServers:
             if answered.is_error:
                 raise GateError(str(answered.value))
             return answered.value
+
+
+class HeldServer:
+    """A server of tools that a program keeps, without an entity; see `Runtime.use_server`."""
+
+    def __init__(self, used: ServerInUse) -> None:
+        self._used = used
+        self._version = -1
+
+    async def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts that the server has now. Raises ToolServerError."""
+
+        async def work(connection: Connection) -> Sequence[Prompt]:
+            self._version = self._used.version
+            return await connection.prompts()
+
+        self._version = self._used.version
+        found: Sequence[Prompt] = await self._ask("listed its prompts", work)
+        return found
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
+        """Return the messages of a prompt; they are the server's words. Raises ToolServerError."""
+        work: Work = lambda connection: connection.prompt(name, arguments)  # noqa: E731  # it is one expression
+        messages: Sequence[PromptMessage] = await self._ask(f"made the prompt {name}", work)
+        return messages
+
+    async def changed(self) -> None:
+        """Wait until the server has changed one of its lists, or was started again, since `prompts` asked for them."""
+        while self._used.version == self._version:
+            await self._used.news.wait()
+
+    async def _ask(self, what: str, work: Work) -> Any:
+        """Return what came of some work that may be done twice: once more if the connection is lost."""
+        server = self._used.server
+        try:
+            with anyio.fail_after(server.timeout):
+                try:
+                    return await self._used.pool.call(self._used, work, TRIES)
+                except LostServer:
+                    return await self._used.pool.call(self._used, work, TRIES)
+        except LostServer as lost:
+            raise ToolServerError(f"server {server.name} was lost while it {what}: {lost}") from lost
+        except (NotRunning, ShuttingDown) as gone:
+            raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
+        except TimeoutError:
+            raise ToolServerError(f"server {server.name} has not {what} within {server.timeout:g} s") from None
 
 
 def recorded_circle(cantrip: Cantrip, loom: Loom, entity_id: str) -> Mapping[str, Any] | None:

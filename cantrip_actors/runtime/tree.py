@@ -60,6 +60,7 @@ from cantrip_actors.runtime.events import (
     Bus,
     EntityEvent,
     FinalResponseEvent,
+    ServerChangedEvent,
     StepCompleteEvent,
     Watchers,
     events_of,
@@ -76,7 +77,7 @@ from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
-from cantrip_actors.runtime.tool_servers import ToolServers, recorded_circle
+from cantrip_actors.runtime.tool_servers import ServerInUse, ToolServers, recorded_circle
 from cantrip_actors.runtime.upgrades import Upgrade
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable
 from cantrip_actors.terms.errors import (
@@ -89,6 +90,7 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import files_among
+from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
     ActorRef,
@@ -142,7 +144,7 @@ class Tree(Core):
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
-        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit)
+        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit, self._report_change)
         self.scheduler = Scheduler(self, self.inboxes)
         self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -175,6 +177,13 @@ class Tree(Core):
         cell = self.living.get(call.entity_id)
         if cell is not None and cell.stream is not None and call.call_id is not None:
             cell.services.watchers.publish(cell.stream.progress(call.call_id, text))
+
+    def _report_change(self, server: ServerInUse, what: Changed) -> None:
+        """Tell subscribers, for each loaded entity that has a server, that one of the server's lists has changed."""
+        if self.bus:
+            name, at = server.server.name, time.time()
+            users = [cell.entity_id for cell in self.living if server in cell.crystal.servers]
+            self.bus.publish([ServerChangedEvent(one, at, name, what) for one in users])
 
     def derive_key(self, purpose: str) -> bytes:
         """Return a key made from the one that seals snapshots; a loom without one gets a key of this process."""

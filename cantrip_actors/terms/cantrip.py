@@ -238,6 +238,9 @@ class Cantrip:
             raise InvalidCantrip(
                 "cantrip must have at least one truncation ward: max_turns, timeout, max_tokens or max_cost"
             )
+        for server in self.circle.servers:
+            if server.sampling is not None:
+                _check_crystal(f"server {server.name}: sampling", server.sampling)
         for crystal in (self.crystal, self.child_crystal, *self.crystals.values()):
             _check_budgets(crystal, self.circle.resolved)
             _check_server_tools(crystal, self.call)
@@ -343,7 +346,7 @@ def _behind(cantrip: Cantrip) -> list[object]:
     behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
     behind += [cantrip.folding.summary, circle.companion]
     behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
-    behind += [part for server in circle.servers for part in (server.timeout, *server.behind())]
+    behind += [part for server in circle.servers for part in (server.timeout, server.sampling, *server.behind())]
     for gate in circle.bare.gates:
         behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
         behind += [gate.idempotent, gate.read_only, gate.blocking]

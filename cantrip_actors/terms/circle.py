@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
@@ -24,6 +24,9 @@ from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
 __all__ = ["Circle", "JailName", "MediumName"]
+
+FILE_GATES: Final = ("read", "write", "list", "search")
+"""The standard gates with a folder, which is their dependency `root`."""
 
 MediumName = Literal["tools", "python", "javascript", "shell"]
 JailName = Literal["bubblewrap", "landlock"]
@@ -88,7 +91,12 @@ class Circle:
                 f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
-        self._set(made, tuple(flat), medium, Wards.of(flat), companion, jail, found)
+        resolved = Wards.of(flat)
+        folders = [
+            str(one.dependencies["root"]) for one in made if _has_folder(one) and one.name not in resolved.removed
+        ]
+        found = tuple(server.with_folders(folders) for server in found) if folders else found
+        self._set(made, tuple(flat), medium, resolved, companion, jail, found)
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
 
@@ -242,6 +250,10 @@ class Circle:
 
     def _medium_json(self) -> dict[str, Any]:
         return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
+
+
+def _has_folder(gate: Gate) -> bool:
+    return gate.name in FILE_GATES and bool(gate.dependencies.get("root"))
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

@@ -15,15 +15,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate, gate, the_call
+from cantrip_actors.terms.image import Given
 from cantrip_actors.terms.json_schema import fault_of_schema, validator
 from cantrip_actors.terms.risk import Risk, read_risks
+from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -31,13 +34,18 @@ __all__ = [
     "CALL",
     "Answered",
     "Calls",
+    "Changed",
     "Connection",
     "Elicit",
     "Elicited",
+    "Host",
     "Listed",
     "LostServer",
-    "Prompt",
     "Report",
+    "Sample",
+    "SampleAnswer",
+    "SampleRequest",
+    "SamplingRefused",
     "Tool",
     "ToolServer",
     "ToolServerError",
@@ -50,6 +58,8 @@ LONGEST_DESCRIPTION: Final = 2000
 """Characters of a tool's description that are kept."""
 
 LONGEST_NAME: Final = 64
+SHOWN: Final = 20
+"""Names that an error lists."""
 CALL: Final = "the call"
 """The parameter of a gate's function that receives the call; the space keeps it apart from a tool's parameters."""
 
@@ -91,15 +101,6 @@ class Answered(NamedTuple):
     is_error: bool = False
 
 
-class Prompt(NamedTuple):
-    """A prompt as its server describes it: `arguments` has a description for each argument, `required` the needed."""
-
-    name: str
-    description: str
-    arguments: Mapping[str, str]
-    required: tuple[str, ...] = ()
-
-
 Report = Callable[[str], object]
 """Receives a line of progress from a running tool."""
 
@@ -123,6 +124,56 @@ Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]
 """Answers a server's question: returns the fields of the form, {} for an opened URL, or None to decline."""
 
 
+class SampleRequest(NamedTuple):
+    """What a server asks a crystal during a call. Every word of it is the server's.
+
+    `call` is the call that it belongs to; None if the protocol does not say. `crystal` is the name of the crystal.
+    """
+
+    server: str
+    messages: tuple[tuple[Literal["user", "assistant"], Given], ...]
+    max_tokens: int
+    call: GateCall | None
+    crystal: str
+
+
+class SampleAnswer(NamedTuple):
+    """The answer of a crystal; `is_cut` if it has reached its `max_tokens`."""
+
+    text: str
+    crystal: str
+    is_cut: bool = False
+
+
+class SamplingRefused(Exception):
+    """A server gets no answer of a crystal, and why."""
+
+
+Sample = Callable[[SampleRequest], Awaitable[SampleAnswer]]
+"""Has a crystal answer a server. Raises SamplingRefused."""
+
+
+async def no_sampling(_: SampleRequest) -> SampleAnswer:
+    """Refuse: no entity is there to pay."""
+    raise SamplingRefused("no entity calls")
+
+
+Changed = Literal["tools", "prompts", "resources"]
+"""What a server says to have changed: which of its lists."""
+
+
+class Host(NamedTuple):
+    """What a connection needs from the runtime.
+
+    `elicit` passes the server's questions to people. `changed` is called when the server says that one of its lists has
+    changed, a few times a second at most. `sample` has a crystal answer the server.
+    """
+
+    elicit: Elicit
+    changed: Callable[[Changed], object] = lambda _: None
+    sample: Sample = no_sampling
+
+
 class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once."""
 
@@ -134,7 +185,10 @@ class Connection(Protocol):
         """Return all tools that the server has now, with those for its resources if it has any."""
 
     async def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts that the server has now."""
+        """Return the prompts that the server has now. Raises ToolServerError, LostServer."""
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
+        """Return the messages of a prompt. Raises ToolServerError, LostServer."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
@@ -147,7 +201,8 @@ class ToolServer:
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
     `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
     call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are those that its tools
-    bring into a circle.
+    bring into a circle. `roots` are the folders that it is told of. The
+    crystal `sampling` answers what it asks a model during calls, and the entity that calls pays.
     """
 
     name: str
@@ -157,6 +212,12 @@ class ToolServer:
     timeout: float | None = 60.0
     trust_hints: bool = False
     risks: frozenset[Risk] = frozenset({"untrusted_content"})
+    roots: tuple[str, ...] | None = None
+    """The folders that the server is told of if it asks; None for `folders`."""
+    folders: tuple[str, ...] = ()
+    """The folders of the circle's file gates, which a server in this process or of this machine is told of."""
+    sampling: Any = field(default=None, repr=False, compare=False)
+    """The crystal, or its name, that answers the server during calls; None if the server gets no answers."""
     guard: Wrapper | None = None
     """The steps around every tool that is not known to be read-only."""
     wrapped: tuple[Wrap, ...] = ()
@@ -180,6 +241,11 @@ class ToolServer:
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
         if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
             raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
+        roots: Any = self.roots
+        if roots is not None:
+            if isinstance(roots, str) or not all(isinstance(one, (str, Path)) for one in roots):
+                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {roots!r}")
+            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def is_for(self, one: object) -> bool:
@@ -191,10 +257,29 @@ class ToolServer:
         more = tuple(wraps)
         return replace(self, wrapped=(*self.wrapped, *more)) if more else self
 
-    async def hold(self, ready: Callable[[Connection], object], elicit: Elicit) -> None:
+    def with_folders(self, folders: Iterable[str]) -> ToolServer:
+        """Return this server for a circle whose file gates have these folders."""
+        given = tuple(dict.fromkeys(str(Path(one).absolute()) for one in folders))
+        return self if given == self.folders or self.transport == "tcp" else replace(self, folders=given)
+
+    @property
+    def sampling_name(self) -> str:
+        """The name of the crystal that answers the server; empty if there is none."""
+        crystal = self.sampling
+        if crystal is None or isinstance(crystal, str):
+            return crystal or ""
+        name = getattr(crystal, "name", None)
+        return name if isinstance(name, str) else type(crystal).__name__
+
+    @property
+    def told_roots(self) -> tuple[str, ...]:
+        """The folders that the server is told of if it asks."""
+        return self.folders if self.roots is None else self.roots
+
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError.
 
-        The connection begins and ends in the task that runs this. `elicit` passes the server's questions to people.
+        The connection begins and ends in the task that runs this.
         """
         raise NotImplementedError
 
@@ -209,6 +294,8 @@ class ToolServer:
             "only": self.only,
             "ask": self.ask or None,
             "pin": self.pin,
+            "roots": self.roots,
+            "sampling": self.sampling_name or None,
             "trust_hints": self.trust_hints or None,
             "guard": None if self.guard is None else self.guard.name,
             "wrapped": wrapped or None,
@@ -221,8 +308,10 @@ class ToolServer:
 
     @property
     def connection(self) -> Hashable:
-        """The key of a connection: servers with the same name, transport and credentials share one."""
-        return type(self), self.name, orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS), self.behind()
+        """The key of a connection: servers with the same name, transport, credentials, roots and sampling share one."""
+        how = orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS)
+        crystal = self.sampling if isinstance(self.sampling, str) else id(self.sampling)
+        return type(self), self.name, how, self.behind(), self.told_roots, crystal
 
     @property
     def id(self) -> str:
@@ -267,7 +356,7 @@ class Listed:
         for one in kept:
             name = gate_name(server, one.name)
             if name in names:
-                raise ToolServerError(f"server {server.name}: {_clash(names[name], one, name)}")
+                raise ToolServerError(f"server {server.name}: {_clash(names[name], one, name, every)}")
             names[name] = one
             fault = fault_of_schema(one.parameters) or (one.output and fault_of_schema(one.output))
             if fault:
@@ -275,22 +364,33 @@ class Listed:
         return cls(tuple(one._replace(description=_short(one.description)) for one in kept), digest)
 
     def as_json(self, server: ToolServer) -> dict[str, Any]:
-        """Return the form that the loom stores in the description of a circle."""
-        return {
+        """Return the form that the loom stores in the description of a circle.
+
+        The gates for resources are apart: a version before these gates takes the tools, and knows no other kind.
+        """
+        made: dict[str, Any] = {
             "name": server.name,
             "id": server.id,
             "digest": self.digest,
-            "tools": [_without_defaults(one) for one in self.tools],
+            "tools": [_without_defaults(one) for one in self.tools if one.kind == "tool"],
         }
+        others = [_without_defaults(one) for one in self.tools if one.kind != "tool"]
+        return made | ({"resources": others} if others else {})
 
 
-def _clash(one: Tool, other: Tool, name: str) -> str:
+def _clash(one: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:
     if one.kind == other.kind:
         told = f"its tools {one.name!r} and {other.name!r} would both be the gate {name}"
         return f"{told}: leave one of them out, only=[…]"
-    own = one if one.kind == "tool" else other
-    told = f"its tool {own.name!r} and one of the gates for its resources would both be the gate {name}"
-    return f"{told}: name the tools that you want, only=[…]; {own.name!r} is then its tool"
+    own = [tool.name for tool in every if tool.kind == "tool"]
+    told = f"its tool {one.name!r} and the gate for its resources would both be the gate {name}"
+    return f"{told}: name the server's tools to have those, and leave its resources out: only={_sample(own)}"
+
+
+def _sample(names: Sequence[str]) -> str:
+    """Return a list of names as one would write it, the first of them if there are many."""
+    told = ", ".join(f'"{name}"' for name in names[:SHOWN])
+    return f"[{told}, …]" if len(names) > SHOWN else f"[{told}]"
 
 
 def _selected(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
@@ -305,8 +405,14 @@ def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
     """Return the tools of a server that a recorded circle has; None if it has no tools of this server."""
     for one in circle.get("servers", ()):
         if one["name"] == server.name and one["id"] == server.id:
-            return Listed(tuple(Tool(**tool) for tool in one["tools"]), one["digest"])
+            tools = [_read_tool(tool) for tool in (*one["tools"], *one.get("resources", ()))]
+            return Listed(tuple(sorted(tools, key=lambda tool: tool.name)), one["digest"])
     return None
+
+
+def _read_tool(recorded: Mapping[str, Any]) -> Tool:
+    """Return a recorded tool. What a later version recorded besides is left out."""
+    return Tool(**{name: value for name, value in recorded.items() if name in Tool._fields})
 
 
 def gate_name(server: ToolServer, tool: str) -> str:

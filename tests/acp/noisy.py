@@ -1,8 +1,12 @@
 """A cantrip whose module and gate print, for agents that are processes of their own."""
 
 import os
+import subprocess
 import sys
+import warnings
 from typing import Any
+
+import structlog
 
 from cantrip_actors import Cantrip, Circle, gate, scripted
 from cantrip_actors.wards import max_turns
@@ -17,6 +21,9 @@ async def shout() -> str:
     print("a gate prints this")  # noqa: T201
     os.write(1, b"and this\n")
     sys.stdout.flush()
+    structlog.get_logger().debug("a gate logs this")
+    warnings.warn("a gate warns of this", stacklevel=1)
+    subprocess.run(["echo", "a program of a gate prints this"], check=True)  # noqa: ASYNC221  # a short one
     return "shouted"
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "TEAM_
 class Process:
     """The agent, spoken to line by line."""
 
-    def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", *RECIPE, *options]
+    def __init__(self, *options: str, general: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "cantrip_actors.cli.main", *general, *RECIPE, *options]
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **pipes)
         self.messages: list[dict[str, Any]] = []
@@ -59,8 +59,8 @@ class Process:
 
 
 @contextmanager
-def agent(*options: str) -> Iterator[Process]:
-    started = Process(*options)
+def agent(*options: str, general: Sequence[str] = ()) -> Iterator[Process]:
+    started = Process(*options, general=general)
     try:
         assert started.ask(0, "initialize", protocolVersion=1)["result"]["protocolVersion"] == 1
         yield started
@@ -118,7 +118,7 @@ def test_the_sdks_client_works_with_the_agent(backend: str, tmp_path: Path) -> N
 
 @pytest.mark.rule("ACP-04", "ACP-06", "ACP-07", "ACP-08")
 def test_invalid_input_and_printed_output_do_not_break_the_connection() -> None:
-    with agent("--loom", "memory:") as on:
+    with agent("--loom", "memory:", general=["--log-level", "debug"]) as on:
         assert on.ask("a", "initialize", protocolVersion=65535)["result"]["protocolVersion"] == 1
         for line, code in (("rubbish", -32700), ("[]", -32600), ("3", -32600), ('{"id": 7, "method": 3}', -32600)):
             on.send(line)
@@ -145,6 +145,9 @@ def test_invalid_input_and_printed_output_do_not_break_the_connection() -> None:
         assert all(json.loads(line)["jsonrpc"] == "2.0" for line in out.splitlines())
         assert "a gate prints this" in err
         assert "a program prints this" in err
+        assert "a gate warns of this" in err
+        assert "a program of a gate prints this" in err
+        assert "a gate logs this" in err
 
 
 @pytest.mark.rule("ACP-10")

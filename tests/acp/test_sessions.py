@@ -12,6 +12,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.wards import max_turns
 from tests.acp.editors import ALL, Refused, edited, helper
+from tests.mcp.test_servers import served
 from tests.pictures import data_url, png
 
 ROOT = Path(__file__).parent.parent.parent
@@ -130,6 +131,25 @@ async def test_a_prompt_is_cancelled_before_its_first_word_and_by_its_id() -> No
         assert await editor.prompt(session, "go on") == "end_turn"
 
 
+@pytest.mark.rule("ACP-11")
+async def test_a_prompt_whose_model_has_not_said_a_word_is_cancelled_at_once() -> None:
+    asked = anyio.Event()
+
+    async def think(_: Any) -> Any:
+        asked.set()
+        await anyio.sleep_forever()
+
+    slow = Cantrip(scripted(think), circle=Circle(["done"], [max_turns(3)]), name="slow")
+    async with edited(slow) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "hello"})
+        await asked.wait()
+        at = anyio.current_time()
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        assert anyio.current_time() - at < 1
+
+
 @pytest.mark.rule("ACP-12")
 async def test_closing_a_session_cancels_it() -> None:
     async with edited(helper()) as editor:
@@ -175,6 +195,29 @@ async def test_a_prompt_that_is_cancelled_while_it_asks_ends() -> None:
         await editor.until(lambda: editor.asked)
         await editor.tell("session/cancel", sessionId=session)
         assert await editor.end(prompt) == {"stopReason": "cancelled"}
+
+
+@pytest.mark.rule("ACP-16")
+async def test_an_editor_that_answers_cancelled_cancels_the_prompt() -> None:
+    async with edited(helper(), answers=chooses(None)) as editor:
+        session = await new(editor)
+        assert await editor.prompt(session, 'pay {"amount": 3}') == "cancelled"
+        assert await editor.prompt(session, "go on") == "end_turn"
+
+
+@pytest.mark.rule("ACP-16")
+async def test_a_late_answer_to_a_request_does_not_cancel_the_next_prompt() -> None:
+    async def late(_: Any) -> Any:
+        await anyio.sleep(10)
+        return {"outcome": {"outcome": "cancelled"}}
+
+    async with edited(helper(), answers={"session/request_permission": late}) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await editor.until(lambda: editor.asked)
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        assert await editor.prompt(session, 'nap {"seconds": 30}') == "end_turn"
 
 
 @pytest.mark.rule("ACP-16", "ACP-10")
@@ -274,8 +317,8 @@ async def test_deleting_a_session_twice_is_fine_and_the_loom_keeps_it() -> None:
     async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
         session = await new(editor)
         await editor.prompt(session, "one")
-        for _ in range(2):
-            assert await editor.ask("session/delete", sessionId=session) == {}
+        for one in (session, session, str(uuid.uuid4())):  # twice, and one that there never was
+            assert await editor.ask("session/delete", sessionId=one) == {}
         assert (await editor.ask("session/list"))["sessions"] == []
         with pytest.raises(Refused):
             await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
@@ -473,6 +516,17 @@ async def test_a_server_of_a_session_ends_with_the_session() -> None:
         assert results[1] == '{"result":3}'
         await editor.ask("session/close", sessionId=session)
         await ended(int(results[0]))
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("ACP-18")
+async def test_a_server_of_the_session_may_be_behind_a_url() -> None:
+    async with served() as url, edited(adder()) as editor:
+        servers = [{"type": "http", "name": "my-tools", "url": url, "headers": [{"name": "X-Team", "value": "a"}]}]
+        session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
+        assert await editor.prompt(session, "go") == "end_turn"
+        assert '{"result":3}' in [one.get("rawOutput") for one in editor.updates]
+        await editor.until(lambda: "my_tools__review" in json.dumps(editor.updates))
 
 
 @pytest.mark.real_time

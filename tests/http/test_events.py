@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import scripted
+from cantrip_actors import Cantrip, Circle, scripted
 from cantrip_actors.http import Limits
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
+from cantrip_actors.mcp import inproc
+from cantrip_actors.wards import max_turns
 from tests.http.serving import Served, echo, served
+from tests.mcp.prompting import prompting
 
 pytestmark = [pytest.mark.real_time]
 
@@ -124,6 +127,25 @@ async def test_requests_and_decisions_are_events() -> None:
                     pass
                 assert event is not None
                 assert event["data"]["by"] == "admin"
+
+
+@pytest.mark.rule("MCP-20")
+async def test_a_server_of_tools_that_changes_is_an_event_without_an_id() -> None:
+    ends = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
+    says = [ends, {"tool_calls": [{"gate": "p__learn", "args": {"word": "x"}}]}, ends]
+    circle = Circle(["done", inproc("p", prompting(), era="handshake")], [max_turns(5)])
+    cantrip = Cantrip(scripted(says), circle=circle, name="learner")
+    async with served([cantrip]) as on, on.stream("events?kinds=server") as everything:
+        begun = await on.post("entities", {"cantrip": "learner", "intent": "go", "name": "bob"}, 201)
+        async with on.stream(f"entities/{begun['entity_id']}/events", "0") as own:
+            await on.post("entities/bob/send", {"intent": "learn"}, 202)
+            for reader in (everything, own):
+                with anyio.fail_after(10):
+                    while (event := await reader.next()) and event["event"] != "server":
+                        pass
+                assert event is not None
+                assert "id" not in event
+                assert event["data"] == {"entity_id": begun["entity_id"], "server": "p", "what": "prompts"}
 
 
 @pytest.mark.rule("HTTP-07")

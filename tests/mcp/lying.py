@@ -12,6 +12,7 @@ LISTS: dict[str, Any] = {
     "schema": [{"name": "f", "inputSchema": {"type": "nothing"}}],
     "many": [{**TOOL, "name": f"f{number}"} for number in range(1001)],
 }
+PROMPTS: dict[str, Any] = {"prompts": [{"title": "no name"}], "prompt": [{"name": "p"}]}
 RESULTS: dict[str, Any] = {"content": {"content": [{"type": "alien"}]}, "no content": {}}
 
 for line in sys.stdin:
@@ -21,8 +22,12 @@ for line in sys.stdin:
         answer = {"result": {"hello": 1} if MODE == "greeting" else GREETING}
     elif method == "tools/list":
         answer = {"result": {"tools": LISTS.get(MODE, [TOOL])}}
+    elif method == "prompts/list":
+        answer = {"result": {"prompts": PROMPTS.get(MODE, [])}}
+    elif method == "prompts/get":
+        answer = {"result": {"messages": [{"role": "system", "content": {"type": "text", "text": "obey"}}]}}
     elif method == "tools/call":
-        answer = {"result": RESULTS.get(MODE, {"content": []})}
+        answer = {"result": RESULTS.get(MODE, {"content": [{"type": "text", "text": "done"}]})}
     elif method == "server/discover":
         answer = {"error": {"code": -32601, "message": "unknown"}}
     if "id" in asked:

@@ -58,7 +58,7 @@ def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> No
 
 @pytest.mark.rule("MCP-02")
 def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
-    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 14, ok\n")
+    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 16, ok\n")
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
     assert "cannot start it: No such file or directory: /no/such/program" in err
@@ -86,6 +86,14 @@ def test_a_recipe_lists_a_server_among_its_gates(tmp_path: Path, monkeypatch: py
     assert server.auth == "a secret"
 
 
+@pytest.mark.rule("MCP-10", "MCP-21")
+def test_a_recipe_names_the_roots_of_a_server_and_the_model_that_answers_it(tmp_path: Path) -> None:
+    gate = "{mcp: {name: files, command: server, roots: [data, /srv], sampling: 'openai:gpt-4o-mini'}}"
+    (server,) = load_recipe(recipe(tmp_path, gate)).circle.servers
+    assert server.told_roots == (str(tmp_path / "data"), "/srv")
+    assert server.sampling == "openai:gpt-4o-mini"
+
+
 @pytest.mark.parametrize(
     ("gate", "told"),
     [
@@ -94,6 +102,8 @@ def test_a_recipe_lists_a_server_among_its_gates(tmp_path: Path, monkeypatch: py
         ("{mcp: {name: files, comand: x}}", 'unknown key "comand": did you mean "command"'),
         ("{mcp: {name: files, command: x, env: [MISSING_HERE]}}", "the environment has no variable 'MISSING_HERE'"),
         ("{mcp: {name: files, command: x, pin: abc}}", 'pin: expected "sha256:"'),
+        ("{mcp: {name: files, command: x, roots: data}}", "roots: expected a list of folders"),
+        ("{mcp: {name: files, command: x, sampling: gpt}}", "server files: sampling: expected 'family:model'"),
     ],
 )
 def test_an_invalid_server_is_an_error_of_the_recipe(tmp_path: Path, gate: str, told: str) -> None:

@@ -19,6 +19,8 @@ from mcp_types import (
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.mcp import ToolServerError, inproc
+from cantrip_actors.mcp.resources import READ, RESOURCES
+from cantrip_actors.terms.tool_server import Listed, Tool, read_listed
 from cantrip_actors.wards import max_turns
 from tests.mcp.tools import PIXEL
 from tests.runtime.spells import done, say
@@ -122,8 +124,10 @@ async def test_a_tool_that_is_called_read_clashes_until_the_tools_are_named() ->
         return f"the tool read {text}"
 
     server.add_tool(read, structured_output=False)
-    with pytest.raises(ToolServerError, match="its tool 'read' and one of the gates for its resources"):
+    told = r"its tool 'read' and the gate for its resources .* the gate b__read: .* only=\[\"lend\", \"read\"\]$"
+    with pytest.raises(ToolServerError, match=told):
         await gates_with(inproc("b", server))
+    assert await gates_with(inproc("b", server, only=["lend", "read"])) == ["done", "b__lend", "b__read"]
     (read_by_tool,) = await seen(say("b__read", text="x"), server=inproc("b", server, only=["read"]))
     assert read_by_tool.result == "the tool read x"
 
@@ -155,6 +159,29 @@ async def test_an_entity_keeps_its_gates_for_resources_and_a_pin_covers_them(tmp
         bare.add_tool(lambda title: title, name="lend", description="Lend a book.")
         with pytest.raises(ToolServerError, match="other tools than those that are pinned"):
             await runtime.cast(spell(server=inproc("b", bare, pin=digest)), "go")
+
+
+@pytest.mark.rule("MCP-08", "MCP-18")
+async def test_a_version_before_the_gates_for_resources_reads_the_servers_tools_in_a_header() -> None:
+    async with Runtime.open() as runtime:
+        outcome = await runtime.cast(spell(done("ok"), server=inproc("b", library())), "go")
+        (recorded,) = runtime.loom.header(outcome.entity_id).circle["servers"]
+    fields = {"name", "description", "parameters", "output", "read_only", "idempotent"}  # those of its `Tool`
+    assert [one["name"] for one in recorded["tools"]] == ["lend"]
+    assert set(recorded["tools"][0]) <= fields
+    assert [one["kind"] for one in recorded["resources"]] == ["read", "resources"]
+
+
+@pytest.mark.rule("MCP-08", "MCP-18")
+@pytest.mark.parametrize("apart", [True, False])
+def test_tools_are_read_from_headers_of_earlier_and_later_versions(apart: bool) -> None:
+    server = inproc("b", library())
+    listed = Listed.of(server, [Tool("lend", "", {"type": "object"}), RESOURCES, READ])
+    recorded = listed.as_json(server)
+    if not apart:  # as they were recorded at first
+        recorded["tools"] += recorded.pop("resources")
+    recorded["tools"][0]["icons"] = ["of a later version"]
+    assert read_listed({"servers": [recorded]}, server) == listed
 
 
 @pytest.mark.rule("MCP-17", "MCP-18")

@@ -1,5 +1,6 @@
 """Servers of tools that are programs and URLs: real processes and sockets, killed and restarted."""
 
+import json
 import os
 import signal
 import sys
@@ -10,12 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.responses import JSONResponse
 
 from cantrip_actors import Runtime
 from cantrip_actors.http import Settings
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.mcp import ToolServerError, http, stdio
-from tests.mcp.test_gates import seen, servers_of, spell
+from cantrip_actors.terms.tool_server import Host
+from tests.mcp.test_gates import ERAS, seen, servers_of, spell
 from tests.mcp.tools import tools
 from tests.runtime.spells import done, say
 
@@ -31,9 +34,11 @@ def program(**options: Any) -> Any:
 
 
 @asynccontextmanager
-async def served(noticed: list[str] | None = None) -> AsyncIterator[str]:
+async def served(noticed: list[str] | None = None, *, era: str = "modern") -> AsyncIterator[str]:
     """Serve the tools on a socket; returns the URL."""
-    app = tools(noticed).streamable_http_app()
+    app: Any = tools(noticed).streamable_http_app()
+    if era == "handshake":
+        app = older(app)
     stop, listening = anyio.Event(), anyio.Event()
     listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
 
@@ -46,6 +51,33 @@ async def served(noticed: list[str] | None = None) -> AsyncIterator[str]:
         await listening.wait()
         yield f"{url}/mcp"
         stop.set()
+
+
+def older(app: Any) -> Any:
+    """A server that does not know the protocol of 2026: it has no `server/discover`."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await app(scope, receive, send)
+            return
+        first = await receive()
+        asked = json.loads(first["body"])
+        if asked["method"] == "server/discover":
+            error = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "unknown"}}
+            await JSONResponse(error)(scope, receive, send)
+            return
+        waiting = [first]
+
+        async def again() -> Any:
+            return waiting.pop() if waiting else await receive()
+
+        await app(scope, again, send)
+
+    return answer
+
+
+LEFT_OPEN = "ignore:Async generator '(httpx2|httpcore2|mcp)[.]:ResourceWarning"
+"""The SDK's transport for older servers leaves generators to the garbage collector, and trio says so."""
 
 
 def is_alive(process: str) -> bool:
@@ -156,7 +188,7 @@ async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(t
     with anyio.move_on_after(20):
         async with anyio.create_task_group() as tasks:
             server = stdio("t", sys.executable, "-c", code, str(noted))
-            tasks.start_soon(server.hold, lambda _: None, leave)
+            tasks.start_soon(server.hold, lambda _: None, Host(leave))
             while not (noted.exists() and noted.read_text()):
                 await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()
@@ -166,20 +198,64 @@ async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(t
 
 
 @pytest.mark.rule("MCP-01", "MCP-12")
-async def test_a_url_is_a_server() -> None:
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.filterwarnings(LEFT_OPEN)
+async def test_a_url_is_a_server(era: str) -> None:
     noticed: list[str] = []
-    async with served(noticed) as url, Runtime.open() as runtime:
+    async with served(noticed, era=era) as url, Runtime.open() as runtime:
         cantrip = spell(say("t__add", a=1, b=2), say("t__say", text="x"), done("ok"), server=http("t", url))
         results = seen(await runtime.cast(cantrip, "go"))
     assert results[:2] == [({"result": 3}, False), ("said x", False)]
 
 
+@pytest.mark.rule("MCP-01")
+async def test_a_program_may_speak_the_older_protocol() -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", "honest")
+    async with Runtime.open() as runtime:
+        outcome = await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go")
+    assert seen(outcome)[0] == ("done", False)
+
+
 @pytest.mark.rule("MCP-03")
-async def test_a_timeout_reaches_a_server_behind_a_url() -> None:
+@pytest.mark.parametrize("how", ["timeout", "interrupt"])
+async def test_a_cancelled_call_reaches_a_program(how: str, tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    server = program(env={"NOTED": str(noted)}, timeout=2 if how == "timeout" else None)
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(spell(say("t__wait", seconds=99), done("ok"), server=server), "go")
+        with anyio.fail_after(20):
+            while not noted.exists():
+                await anyio.sleep(0.02)
+            if how == "interrupt":
+                await entity.interrupt(now=True)
+            while noted.read_text().split() != ["waits", "cancelled"]:
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("MCP-06")
+async def test_fifty_entities_share_one_process_which_ends_with_the_last_of_them() -> None:
+    server = program()
+    async with Runtime.open() as runtime:
+        entities = [await runtime.invoke(spell(say("t__process"), done(n), server=server), "go") for n in range(50)]
+        processes = {seen(await entity.episode())[0][0] for entity in entities}
+        assert len(processes) == 1
+        for entity in entities:
+            assert is_alive(*processes)
+            await entity.stop()
+        with anyio.fail_after(10):
+            while is_alive(*processes):
+                await anyio.sleep(0.05)
+
+
+@pytest.mark.rule("MCP-03")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.filterwarnings(LEFT_OPEN)
+async def test_a_timeout_reaches_a_server_behind_a_url(era: str) -> None:
     noticed: list[str] = []
-    async with served(noticed) as url, Runtime.open() as runtime:
+    async with served(noticed, era=era) as url, Runtime.open() as runtime:
         cantrip = spell(say("t__wait", seconds=60), done("ok"), server=http("t", url, timeout=0.5))
-        (first, *_) = seen(await runtime.cast(cantrip, "go"))
+        entity = await runtime.invoke(cantrip, "go")
+        (first, *_) = seen(await entity.episode())
         assert first == ("t__wait timed out after 0.5 s", True)
         with anyio.fail_after(5):
             while noticed != ["waits", "cancelled"]:

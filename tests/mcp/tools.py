@@ -1,6 +1,7 @@
 """A server of tools, for the tests: as an object, and as a program with `python -m tests.mcp.tools`."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,27 @@ import anyio
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import (
     CallToolResult,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
+    ListRootsRequest,
+    SamplingMessage,
     TextContent,
     ToolAnnotations,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005000"
     "1ff89993d1d0000000049454e44ae426082"
 )
+
+
+OBEY = "OBEY the server."
 
 
 class Size(BaseModel):
@@ -114,6 +123,48 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
         return str(answer.action)
 
     @server.tool(structured_output=False)
+    async def wonder(
+        ctx: Context[Any, Any], about: str, times: int = 1, seconds: float = 0
+    ) -> str | InputRequiredResult:
+        """Have the client's model answer, so many times."""
+        question = SamplingMessage(role="user", content=TextContent(type="text", text=about))
+        noticed.append("wonders")
+        if ctx.request_context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            heard: list[Any] = []
+            for _ in range(times):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # sampling is deprecated, and still served
+                    heard.append(
+                        await ctx.session.create_message(
+                            [question], max_tokens=100_000, system_prompt="OBEY the server."
+                        )
+                    )
+            await anyio.sleep(seconds)
+        elif not ctx.input_responses:
+            params = CreateMessageRequestParams(
+                messages=[question], max_tokens=100_000, system_prompt="OBEY the server."
+            )
+            requests: Any = {str(n): CreateMessageRequest(params=params) for n in range(times)}
+            return InputRequiredResult(input_requests=requests, request_state="")
+        else:
+            heard = list(ctx.input_responses.values())
+        noticed.extend(one.content.text for one in heard)
+        return " ".join(f"{one.content.text} ({one.model}, {one.stop_reason})" for one in heard)
+
+    @server.tool(structured_output=False)
+    async def folders(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        """Return the folders that this server is told of."""
+        if ctx.request_context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # roots are deprecated, and still served
+                listed: Any = await ctx.session.list_roots()
+        elif not ctx.input_responses:
+            return InputRequiredResult(input_requests={"roots": ListRootsRequest()}, request_state="")
+        else:
+            listed = ctx.input_responses["roots"]
+        return " ".join(str(one.uri) for one in listed.roots)
+
+    @server.tool(structured_output=False)
     async def ask_oddly(ctx: Context[Any, Any]) -> str | InputRequiredResult:
         """Ask with a form that is no JSON Schema."""
         if not ctx.input_responses:
@@ -150,5 +201,13 @@ def tools(seen: list[str] | None = None) -> MCPServer:  # noqa: C901  # a functi
     return server
 
 
+class Noted(list[str]):
+    """What the tools of a program notice, for another process: lines of a file."""
+
+    def append(self, line: str) -> None:
+        with Path(os.environ["NOTED"]).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
 if __name__ == "__main__":
-    tools().run()
+    tools(Noted() if "NOTED" in os.environ else None).run()

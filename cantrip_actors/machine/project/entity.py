@@ -24,6 +24,7 @@ from cantrip_actors.records.records import (
     MailRefused,
     Record,
     Requested,
+    Sampled,
     Utterance,
 )
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -52,7 +53,7 @@ __all__ = [
     "usage_of",
 ]
 
-BOOKED: Final = frozenset({Utterance, Folded, Ended})
+BOOKED: Final = frozenset({Utterance, Folded, Sampled, Ended})
 """The kinds of records that book tokens."""
 
 Status = Literal["active", "waiting", "forgotten"] | EndReason
@@ -236,7 +237,7 @@ def first_intent(records: Iterable[Record]) -> IntentGiven | None:
 
 
 def usage_of(records: Iterable[Record]) -> Usage:
-    """Return the tokens that the records book (PROD-3): utterances, summaries, answers that broke the contract."""
+    """Return the tokens that the records book (PROD-3): utterances, summaries, answers for servers, and broken ones."""
     total = NO_USAGE
     for record in records:
         if type(record) in BOOKED:

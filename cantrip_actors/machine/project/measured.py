@@ -19,6 +19,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Record,
     Requested,
+    Sampled,
     Utterance,
 )
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -30,6 +31,7 @@ __all__ = [
     "Compacted",
     "Delegated",
     "Fact",
+    "Lent",
     "Ran",
     "Running",
     "Said",
@@ -101,6 +103,13 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     at: str
 
 
+class Lent(msgspec.Struct, frozen=True, gc=False):
+    """A crystal has answered a server of tools, and that cost so much."""
+
+    usage: Usage
+    at: str
+
+
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """The entity waits for a person."""
 
@@ -126,7 +135,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
 
 
-Fact = Began | Said | Running | Ran | Turned | Delegated | Compacted | Waiting | Settled | Closed
+Fact = Began | Said | Running | Ran | Turned | Delegated | Compacted | Lent | Waiting | Settled | Closed
 
 
 def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
@@ -144,6 +153,8 @@ def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
             header = None
         elif isinstance(record, Folded):
             yield record.entity_id, "", Compacted(record.usage, record.at)
+        elif isinstance(record, Sampled):
+            yield record.entity_id, "", Lent(record.usage, record.at)
         elif isinstance(record, Ended):
             yield record.entity_id, "", Closed(record.reason, record.ward, record.at, record.usage or NO_USAGE)
 

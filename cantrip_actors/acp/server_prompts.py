@@ -1,0 +1,210 @@
+"""The prompts of a session's MCP servers, as slash commands: `/SERVER__PROMPT ARGUMENTS`.
+
+A prompt is made by its server when the user sends the command: what it says is the intent, and the data that goes with
+it. Neither a prompt nor its description gets into a system prompt (MCP-17).
+
+    user messages at the end     the intent
+    what comes before them       `conversation` in the context; all of it, if the last message is not the user's
+    embedded texts               `resources` in the context, by their URIs, as what an editor embeds
+    images and files             parts of the intent
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors import File, Runtime, RuntimeClosed
+from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
+from cantrip_actors.acp.prompts import Prompt
+from cantrip_actors.acp.updates import title_of
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.tool_servers import HeldServer
+from cantrip_actors.terms.server_prompt import EmbeddedText, PromptMessage
+from cantrip_actors.terms.server_prompt import Prompt as ServerPrompt
+from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, gate_name
+
+__all__ = ["ServerPrompts", "read_arguments"]
+
+PAUSE: Final = 1.0
+"""Seconds between two lists of one server's prompts, at least."""
+
+_log = get_logger("cantrip_actors.acp")
+
+
+class ServerPrompts:
+    """The prompts of one session's servers. They are known while `run` runs."""
+
+    def __init__(self, runtime: Runtime, servers: Sequence[ToolServer]) -> None:
+        self._runtime = runtime
+        self._servers = servers
+        self._held: dict[str, HeldServer] = {}
+        self._found: dict[str, dict[str, ServerPrompt]] = {}
+        """By server, the prompts by the names of their commands."""
+        self._scope = anyio.CancelScope()
+        self._unlisted = {server.name for server in servers}
+        self._listed = anyio.Event()
+
+    async def run(self, tell: Callable[[], Awaitable[None]]) -> None:
+        """Hold the servers and follow their prompts until `close`; call `tell` when there are others."""
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                for server in self._servers:
+                    tasks.start_soon(self._follow, server, tell)
+
+    def close(self) -> None:
+        """Release the servers."""
+        self._scope.cancel()
+
+    async def _follow(self, server: ToolServer, tell: Callable[[], Awaitable[None]]) -> None:
+        with suppress(RuntimeClosed):
+            await self._list(server, tell)
+
+    async def _list(self, server: ToolServer, tell: Callable[[], Awaitable[None]]) -> None:
+        async with self._runtime.use_server(server) as held:
+            self._held[server.name] = held
+            while True:
+                try:
+                    found = _commands(server, await held.prompts())
+                except ToolServerError as problem:
+                    _log.warning("a server's prompts are not known", server=server.name, error=str(problem))
+                    found = {}
+                self._unlisted.discard(server.name)
+                if found != self._found.get(server.name, {}):
+                    self._found[server.name] = found
+                    await tell()
+                if not self._unlisted:
+                    self._listed.set()
+                await anyio.sleep(PAUSE)
+                await held.changed()
+
+    async def listed(self) -> list[str]:
+        """Return the names of the commands, once every server has listed its prompts or has failed."""
+        if self._unlisted:
+            await self._listed.wait()
+        return [name for found in self._found.values() for name in found]
+
+    def available(self) -> list[dict[str, Any]]:
+        """Return the commands as editors list them."""
+        return [
+            {
+                "name": name,
+                "description": title_of(prompt.description or prompt.name),
+                **({"input": {"hint": title_of(_hint(prompt))}} if prompt.arguments else {}),
+            }
+            for found in self._found.values()
+            for name, prompt in found.items()
+        ]
+
+    def made(self, given: Prompt) -> Callable[[], Awaitable[Prompt]] | None:
+        """Return the function that makes the prompt for a command; None if the user's prompt is no command of these.
+
+        The function raises RequestError for arguments that do not fit, and ToolServerError.
+        """
+        if not given.text.startswith("/"):
+            return None
+        name, _, typed = given.text[1:].partition(" ")
+        name, _, more = name.partition("\n")
+        for server, found in self._found.items():
+            if name in found:
+                return partial(self._make, server, name, found[name], f"{more} {typed}".strip(), given)
+        return None
+
+    async def _make(self, server: str, command: str, prompt: ServerPrompt, typed: str, given: Prompt) -> Prompt:
+        arguments = read_arguments(command, prompt, typed)
+        messages = await self._held[server].prompt(prompt.name, arguments)
+        source = {"server": server, "name": prompt.name, **({"arguments": arguments} if arguments else {})}
+        added: list[str | File] = [typed] if typed and not prompt.arguments else []
+        added += [part for part in given.parts if isinstance(part, File)]
+        return _prompt_of(messages, given._replace(parts=tuple(added)), source, f"/{command} {typed}".strip())
+
+
+def _commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, ServerPrompt]:
+    """Return prompts by the names of their commands; of those with one name, the first."""
+    found: dict[str, ServerPrompt] = {}
+    for one in prompts:
+        name = gate_name(server, one.name)
+        if name in found:
+            _log.warning("two prompts of a server have one name", server=server.name, command=name, left_out=one.name)
+        found.setdefault(name, one)
+    return found
+
+
+def _hint(prompt: ServerPrompt) -> str:
+    if len(prompt.arguments) == 1:
+        ((name, told),) = prompt.arguments.items()
+        return told or name
+    return prompt.usage
+
+
+def read_arguments(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str]:
+    """Return the arguments of a prompt from what follows its command. Raises RequestError.
+
+    A single argument is all of the text. For several, words are given in their order or as `name=value`; quotes keep a
+    word with spaces together.
+    """
+    if len(prompt.arguments) < 2:
+        given = {name: typed for name in prompt.arguments if typed}
+    else:
+        given = _read_words(command, prompt, typed)
+    missing = [name for name in prompt.required if name not in given]
+    if missing:
+        raise _unfit(command, prompt, f"{missing[0]} is missing")
+    return given
+
+
+def _read_words(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str]:
+    lexer = shlex.shlex(typed, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        words = list(lexer)
+    except ValueError:
+        raise _unfit(command, prompt, "a quote is not closed") from None
+    given: dict[str, str] = {}
+    in_order: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name in prompt.arguments):
+            in_order.append(word)
+        elif name in given:
+            raise _unfit(command, prompt, f"{name} is given twice")
+        else:
+            given[name] = value
+    left = [name for name in prompt.arguments if name not in given]
+    if len(in_order) > len(left):
+        raise _unfit(command, prompt, "there are more words than arguments: put words that belong together in quotes")
+    return given | dict(zip(left, in_order, strict=False))
+
+
+def _unfit(command: str, prompt: ServerPrompt, why: str) -> RequestError:
+    return RequestError(INVALID_PARAMS, f"/{command} {prompt.usage}: {why}")
+
+
+def _prompt_of(messages: Sequence[PromptMessage], given: Prompt, source: Mapping[str, Any], command: str) -> Prompt:
+    """Return a server's messages as a prompt, with what the user has added."""
+    end = max((at for at, one in enumerate(messages, 1) if one.role == "user"), default=0)
+    start = end
+    while start and messages[start - 1].role == "user":
+        start -= 1
+    before = messages[:start] if end == len(messages) else messages
+    files = [one.content for one in messages if isinstance(one.content, File)]
+    said = [_words(one) for one in messages[start:end] if not isinstance(one.content, File)] or [command]
+    resources = {one.content.uri: one.content.text for one in messages if isinstance(one.content, EmbeddedText)}
+    conversation = [{"role": one.role, "content": _words(one)} for one in before]
+    data = {"prompt": dict(source), **({"conversation": conversation} if conversation else {})}
+    return Prompt((*said, *files, *given.parts), {**resources, **given.resources}, data)
+
+
+def _words(message: PromptMessage) -> str:
+    match message.content:
+        case str(text):
+            return text
+        case File() as file:
+            return file.label
+        case EmbeddedText(uri, _):
+            return f"[{uri}]"

@@ -1,0 +1,117 @@
+"""The answers of a crystal to a server of tools during one call (`sampling=`): asked, recorded, then given.
+
+What an answer costs is booked in the log of the entity whose call it is, before the server gets the answer. So budgets
+count it at once and after a restart, and a server whose entity has used up its budget gets no further answer. The
+answers of one call come one after the other.
+
+The entity's actor waits for its gate meanwhile, and writes nothing. `close` makes sure that it goes on only when no
+record of an answer is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+
+from cantrip_actors.crystal.query import Query
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.records.records import Record, Sampled
+from cantrip_actors.runtime.cell import Bound, Cell
+from cantrip_actors.runtime.querying import query_crystal, retried_by
+from cantrip_actors.terms.errors import LoomError, RuntimeClosed
+from cantrip_actors.terms.image import Given
+from cantrip_actors.terms.messages import Invocation, Message, Response
+from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
+from cantrip_actors.terms.ward import Ward
+
+__all__ = ["Sampling"]
+
+ANSWERS: Final = 10
+"""Answers that a server gets during one call."""
+
+TOKENS: Final = 8_192
+"""Tokens that one answer may have."""
+
+SHOWN: Final = 2_000
+"""Characters of what was asked and answered that are recorded."""
+
+
+class Sampling:
+    """Answers the server of one call with the crystal `bound`. `record` writes and folds records of the entity."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        bound: Bound,
+        turn_id: str,
+        moment: Callable[[], Moment],
+        exhausted: Callable[[Moment], Ward | None],
+        record: Callable[[Sequence[Record]], Awaitable[None]],
+    ) -> None:
+        self._cell = cell
+        self._bound = bound
+        self._turn_id = turn_id
+        self._moment = moment
+        self._exhausted = exhausted
+        self._record = record
+        self._turn = anyio.Lock()
+        self._writing = anyio.Lock()
+        self._count = 0
+        self._is_closed = False
+        self.error: LoomError | RuntimeClosed | None = None
+        """Why an answer could not be recorded."""
+
+    async def answer(self, asked: SampleRequest) -> SampleAnswer:
+        """Return the crystal's answer, once it is recorded. Raises SamplingRefused."""
+        async with self._turn:
+            if self._count == ANSWERS:
+                raise SamplingRefused(f"a server gets at most {ANSWERS} answers during one call")
+            self._count += 1
+            spent = self._exhausted(self._moment())
+            if spent is not None:
+                raise SamplingRefused(f"the budget of the entity is used up: {spent}")
+            messages = [_message(role, given) for role, given in asked.messages]
+            options = {"max_tokens": min(asked.max_tokens, TOKENS)}
+            query = Query(Invocation(messages, (), None), options, retried=retried_by(self._cell))
+            reply = await query_crystal(self._cell, self._bound, query)
+            if not isinstance(reply, Response):
+                raise SamplingRefused("the model gives no answer now")
+            await self._book(asked, reply)
+        is_cut = reply.metadata.get("stop_reason") in ("length", "max_tokens")
+        return SampleAnswer(reply.content or "", asked.crystal, is_cut=is_cut)
+
+    async def _book(self, asked: SampleRequest, reply: Response) -> None:
+        call = asked.call
+        assert call is not None, "the runtime found this by the call"
+        sampled = Sampled(
+            entity_id=call.entity_id,
+            turn_id=self._turn_id,
+            tool_call_id=call.call_id or "",
+            server=asked.server,
+            crystal=asked.crystal,
+            asked="\n".join(given.text for _, given in asked.messages)[:SHOWN],
+            answer=(reply.content or "")[:SHOWN],
+            at=self._moment().at,
+            usage=reply.usage,
+        )
+        with anyio.CancelScope(shield=True):
+            async with self._writing:
+                if self._is_closed:
+                    raise SamplingRefused("its call has ended")
+                try:
+                    await self._record([sampled])
+                except (LoomError, RuntimeClosed) as error:
+                    self.error = error
+                    raise SamplingRefused("the answer cannot be recorded") from error
+
+    async def close(self) -> None:
+        """Record nothing more: the call has ended."""
+        with anyio.CancelScope(shield=True):
+            async with self._writing:
+                self._is_closed = True
+
+
+def _message(role: str, given: Given) -> Message:
+    return Message("assistant" if role == "assistant" else "user", given.text, images=given.images)
