@@ -28,7 +28,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, Literal, NoReturn, TypeVar
@@ -120,6 +120,8 @@ class PostgresStore(TableStore):
         self._reader: psycopg.Connection[TupleRow] | None = None
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
+        self._tells_as = 0
+        """What the server calls the connection that hints are sent on."""
         self._where = _where(url)
         try:
             self._ask(self._check)
@@ -347,20 +349,23 @@ class PostgresStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._while_renewing(lambda db: self._extend(db, owner, ttl))
+        self._while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
 
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
         return bool(db.execute(_RENEW, (ttl, owner)).rowcount)
 
-    def _while_renewing(self, work: Callable[[Connection], T]) -> T:
+    def _while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
+        """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
         with self._renewing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: no lease can be renewed any more")
             for again in (True, False):
                 if self._renewer is None or _lost(self._renewer):
                     self._renewer = self._connect()
+                    self._tells_as = self._renewer.info.backend_pid
                 try:
-                    with self._set_up(self._renewer), self._renewer.transaction():
+                    block = nullcontext() if is_single else self._renewer.transaction()
+                    with self._set_up(self._renewer), block:
                         return work(_Sql(self._renewer))
                 except psycopg.Error as error:
                     if not (_lost(self._renewer) and again):
@@ -450,7 +455,7 @@ class PostgresStore(TableStore):
 
     def hint(self) -> None:
         """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
-        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"))
+        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
         """Call `heard` for each hint, on a connection of its own that is in no transaction (N-32)."""
@@ -459,8 +464,9 @@ class PostgresStore(TableStore):
                 connection.execute(f"listen {self._channel}".encode())
                 heard()  # what came while nobody listened
                 while not stopped.is_set():
-                    for _ in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        heard()
+                    for one in connection.notifies(timeout=HEARKEN, stop_after=1):
+                        if one.pid != self._tells_as:  # a process knows what it has told the others
+                            heard()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_told(error)}") from error
 

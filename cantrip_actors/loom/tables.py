@@ -33,7 +33,7 @@ from cantrip_actors.records.codec import Newer, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, sealed_with
-from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
+from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
@@ -434,12 +434,15 @@ class TableStore(NodeTables):
         rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
         return [self._timer(_text(line)) for (line,) in rows]
 
-    def _is_timer(self, db: Connection, id: str, entity_id: str, expected: Timer | None) -> bool:
-        no = self._known.places[entity_id].no if entity_id else SCHEDULES
-        query = "select line from timers where entity = ? and id = ? "
-        row = db.execute(query + self._row_locked, (no, id)).fetchone()
-        found = None if row is None else _text(row[0]).encode()
-        return found == (None if expected is None else encode_timer(expected))
+    def _lines_of_timers(self, db: Connection, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        query = f"select line from timers where entity = ? and id = ? {self._row_locked}"  # noqa: S608  # our own words
+        with self._at_once(db):
+            found = [
+                db.execute(query, (self._known.places[entity_id].no if entity_id else SCHEDULES, id))
+                for entity_id, id in which
+            ]
+        rows = (cursor.fetchone() for cursor in found)
+        return [None if row is None else _text(row[0]).encode() for row in rows]
 
     # ----------------------------------------------------------------------------------------------------------- leases
 

@@ -37,6 +37,10 @@ NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 OVERLOADED = 1.25
 """A node that is so many times as loaded as the mean unloads idle entities, so that others may load them (N-18)."""
 
+NOISE = 0.05
+"""A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two
+entities work here and one elsewhere, the idle ones would be unloaded and loaded again at each look."""
+
 
 class Member(NamedTuple):
     """A living node, as every other node sees it."""
@@ -161,7 +165,8 @@ def is_overloaded(me: Member, members: Sequence[Member]) -> bool:
     """Return whether a node is loaded far more than the mean of all nodes."""
     loads = [one.busy / one.capacity for one in members if not one.is_draining]
     mean = sum(loads) / len(loads) if loads else 0.0
-    return len(loads) > 1 and me.busy > 1 and me.busy / me.capacity > OVERLOADED * mean
+    load = me.busy / me.capacity
+    return len(loads) > 1 and me.busy > 1 and load > OVERLOADED * mean and load > mean + NOISE
 
 
 def _score(member: Member, entity_id: str) -> float:

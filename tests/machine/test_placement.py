@@ -133,6 +133,13 @@ def test_a_node_that_is_loaded_more_than_others_unloads_idle_entities(busy: int,
     assert UnloadIdle() not in advance(State("n0"), Looked(nodes, [], idle=0))[1]
 
 
+@pytest.mark.rule("N-18")
+@pytest.mark.parametrize(("busy", "unloads"), [(2, False), (20, False), (22, True), (60, True)])
+def test_a_node_keeps_idle_entities_when_its_load_differs_by_chance(busy: int, unloads: bool) -> None:
+    nodes = members((200, busy), (200, 0))
+    assert (UnloadIdle() in advance(State("n0"), Looked(nodes, [], idle=500))[1]) is unloads
+
+
 def test_a_node_that_is_not_listed_takes_nothing() -> None:
     assert advance(State("other"), Looked(members((10, 0)), orphans(3)))[1] == []
 

@@ -154,6 +154,8 @@ class Loader(Process):
         if self.state.is_draining or not (is_placed or self.admits(entity)):
             return None
         with self._leasing:
+            if entity in self.cells:  # it was loaded while this task waited: a runtime loads an entity once
+                return None
             claimed = claim_lease(self.store, entity, self.owner, TTL if self.is_member else PROGRAM)
             self.tokens[entity] = claimed.token
             self.unreleased.pop(entity, None)
