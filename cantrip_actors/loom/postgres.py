@@ -351,8 +351,8 @@ class PostgresStore(TableStore):
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
         self._while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
 
-    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
-        return bool(db.execute(_RENEW, (ttl, owner)).rowcount)
+    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+        return _RENEW, (ttl, owner)
 
     def _while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
         """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""

@@ -165,14 +165,13 @@ class NodeActor(Actor):
         """Read what no living node runs. It may run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
         ours = self._membership
-        nodes = store.nodes()
         if ours.is_draining:
-            return _Look(nodes, [], [])
-        dead = store.dead_holders()
-        while ours.may_sweep() and store.sweep(dead):
+            return _Look(store.nodes(), [], [])
+        seen = store.survey(MANY)
+        while ours.may_sweep() and store.sweep(seen.dead):
             pass
         candidates, hopeless = [], []
-        for one in store.unowned(MANY, dead):
+        for one in store.unowned(MANY, seen):
             if not ours.may_look_for(one):
                 continue
             candidate = self._candidate(one)
@@ -181,7 +180,7 @@ class NodeActor(Actor):
             else:
                 candidates.append(candidate)
         quarantined = 0 if self._core.instrument is None else len(store.quarantined())
-        return _Look(nodes, candidates, hopeless, quarantined)
+        return _Look(seen.nodes, candidates, hopeless, quarantined)
 
     def _candidate(self, one: Unowned) -> Candidate | None:
         """Return what can run an entity; None for one that waits for people, or has not begun."""

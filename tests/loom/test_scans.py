@@ -58,10 +58,13 @@ def scans(place: Any) -> dict[str, int]:
 
 
 def look(store: Any) -> None:
-    store.unowned(10)
+    store.join("us", 60, NodeInfo("w", 10))
+    seen = store.survey(10)
+    store.unowned(10, seen)
     store.work()
-    store.sweep(store.dead_holders())
+    store.sweep(seen.dead)
     store.nodes()
+    store.dead_holders()
 
 
 def join(store: Any) -> None:

@@ -421,13 +421,15 @@ class SimNode(Loader):
             self.world.sleep(BEAT)
 
     def _find(self) -> None:
-        rows = self.store.nodes()
         unowned = []
-        if not self.state.is_draining:
-            dead = self.store.dead_holders()
+        if self.state.is_draining:
+            rows = self.store.nodes()
+        else:
+            seen = self.store.survey(1000)
+            rows = seen.nodes
             if may_sweep(self.state, self.world.now):
-                self.store.sweep(dead)
-            found = self.store.unowned(1000, dead)
+                self.store.sweep(seen.dead)
+            found = self.store.unowned(1000, seen)
             wanted = [one for one in found if may_look_for(self.state, self.world.now, one.entity_id, one.why)]
             unowned = [self.candidate(one.entity_id) for one in wanted]
         members = [member_of(row) for row in rows if row.is_living]

@@ -497,7 +497,7 @@ class Session:
     def info(self) -> Any:
         """Its state: a transaction of it ends with its block."""
         return SimpleNamespace(transaction_status=psycopg.pq.TransactionStatus.IDLE,
-                               pipeline_status=psycopg.pq.PipelineStatus.OFF)  # fmt: skip
+                               pipeline_status=psycopg.pq.PipelineStatus.OFF, backend_pid=0)  # fmt: skip
 
     def check(self) -> None:
         """Raise if nothing can be said to the server any more."""
@@ -606,7 +606,7 @@ def _understood(query: str) -> _Statement:
         )
         return _Statement(whole, "insert", table, "")
     if match := re.match(r"(?:update|delete from) (\w+)(.*?)( where .*)?$", text):
-        kind, table, rest = text.split()[0], match[1], match[3] or ""
+        kind, table, rest = text.split()[0], match[1], (match[3] or "").partition(" returning ")[0]
         return _Statement(text, kind, table, f"select rowid from {table}{rest}")
     if "for update" in " ".join(query.split()):
         table = locked.removeprefix(" of ").strip() or re.search(r" from (\w+)", text)[1]
