@@ -11,8 +11,9 @@ The rules of this file:
   was lost may still have been committed, if the server's answer was what got lost: its entity has to be read again
   before it continues.
 - A writer waits for another one of its tree for a moment only (`WAITING`). One that was frozen in the middle of a
-  transaction, or is out of reach, would keep its tree locked for good: whoever may claim that tree ends its connection,
-  and it learns so, and that it has lost its lease, when it continues.
+  transaction, or is out of reach, would keep its tree locked for good. The server ends its transaction after `WAITING`
+  seconds without a word, and whoever may claim the tree before that ends its connection. It learns so, and that it has
+  lost its lease, when it continues.
 - Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
 - Behind a pooler (pgbouncer) each transaction may be on another connection to the server, which has the settings of
@@ -37,6 +38,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
@@ -154,7 +156,7 @@ class PostgresStore(TableStore):
             given["synchronous_commit"] = sql.SQL("off")
         if appends:  # a commit that waits for a standby and is cancelled stays, visible and not safe (N-74)
             given["statement_timeout"] = sql.Literal("0")
-        if appends and self.seal.chain:  # all appends wait for the row of the head: none may stop while it holds it
+        if appends:  # what a writer has locked is free again soon after its machine has vanished, or it was frozen
             given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
         each = sql.SQL(f"{how} {{}} to {{}}")
         return sql.SQL("; ").join(each.format(sql.Identifier(name), value) for name, value in given.items())
@@ -269,6 +271,11 @@ class PostgresStore(TableStore):
         db.execute(_LOCK, (entities,))
         if claims:  # after the trees, which are always there, and leases are not: claims would wait for each other
             db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
+
+    def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
+        if not self.seal.chain:  # a long log is read and rewritten for longer than a writer may be silent
+            db.execute("set local idle_in_transaction_session_timeout to 0")
+        return super()._forget_entities(wanted, leases, db)
 
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record

@@ -1,10 +1,10 @@
 """Whether a loom is what was written to it: `verify_loom` reads every line and holds it against its tree's hash chain.
 
-It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, and a blob (an image, a
-snapshot of a sandbox) that is missing or not the one that was written. For a store that keeps an index
-beside its lines, as the SQL ones do, it also finds where that says something else than the lines, and an end of a tree
-that is missing. A JSONL file keeps no such thing: a missing end looks like one that was never written, and only the
-fingerprint of an earlier time tells.
+It finds a record that was edited, taken out, put elsewhere or cut, whichever store it lies in, a blob (an image, a
+snapshot of a sandbox) that is missing or not the one that was written, and turns of an entity whose numbers repeat. For
+a store that keeps an index beside its lines, as the SQL ones do, it also finds where that says something else than the
+lines, and an end of a tree that is missing. A JSONL file keeps no such thing: a missing end looks like one that was
+never written, and only the fingerprint of an earlier time tells.
 
 Of an entity that was forgotten, tombstones stay (`records/tombstone.py`). They keep the links of the original lines, so
 the chain goes on over them, and a record with their checksum follows.
@@ -32,7 +32,7 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
-from cantrip_actors.records.records import Record, images_of, snapshot_of
+from cantrip_actors.records.records import Committed, Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
@@ -221,6 +221,8 @@ class _Reading:
         """The tombstones of entities, until the record that ends them."""
         self.forgotten: dict[str, int] = {}
         """Forgotten entities, and how many tombstones they have."""
+        self.sequences: dict[str, int] = {}
+        """Entities to the number of their last turn."""
         self.whole: dict[str, int] = {}
         """Entities to the last of their records that is not a tombstone."""
         self._sealed = store.sealed
@@ -263,8 +265,18 @@ class _Reading:
         if misplaced is not None:
             self.faults.append(misplaced)
         self._note_blobs(number, record)
+        self._count_turn(number, record)
         if (key := key_of(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
+
+    def _count_turn(self, number: int, record: Record) -> None:
+        """Compare the number of a turn with that of the one before it: two writers of one entity would repeat it."""
+        if isinstance(record, Committed):
+            last = self.sequences.get(record.entity_id, 0)
+            if record.sequence <= last:
+                what = f"this is turn {record.sequence} of entity {record.entity_id}, and turn {last} is recorded already"
+                self.faults.append(Fault(number, what))
+            self.sequences[record.entity_id] = max(last, record.sequence)
 
     def _follow_head(self, line: bytes) -> None:
         if self._seal.chain:

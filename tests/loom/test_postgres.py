@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import psycopg
 import pytest
@@ -413,6 +413,34 @@ def test_reclaiming_an_own_lease_does_not_lose_it_to_a_concurrent_claim(store, o
             time.sleep(0.01)
     rival.join()
     assert came
+
+
+@pytest.mark.rule("N-10")
+def test_the_server_ends_a_transaction_whose_writer_says_nothing(store, other, monkeypatch):
+    store.append(run("e", "t1", ends=False))
+    store.close()
+    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    has_locked, may_end = threading.Event(), threading.Event()
+
+    def freeze(db):
+        db.execute("select from trees for update")
+        has_locked.set()
+        may_end.wait()
+
+    def write():
+        with suppress(LoomError):
+            writer._transact(freeze)
+
+    with PostgresStore(store._url, schema=store.schema) as writer:
+        frozen = threading.Thread(target=write)
+        frozen.start()
+        has_locked.wait()
+        other.execute("set lock_timeout = '5s'")
+        try:
+            assert other.execute("select id from trees join entities using (no) for update").fetchall() == [("e",)]
+        finally:
+            may_end.set()
+            frozen.join()
 
 
 def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):

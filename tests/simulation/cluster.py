@@ -813,6 +813,9 @@ class Simulation:
         rows = self.server.rows
         held = {row[1]: row for row in rows["leases"].values() if row}
         ends = {at: row[2] for at, row in rows["holders"].items() if row}
+        # a claim waits so long for a locked tree before it ends the session of the one that locked it and says nothing,
+        # and the claims of other entities wait behind it: each process has one connection to write with
+        is_stuck = any(map(self.server.is_stuck, rows["entities"]))
         orphans = {}
         for number, row in rows["entities"].items():
             assert row is not None
@@ -822,8 +825,7 @@ class Simulation:
             is_owned = owner is not None and (owner[2] == 0 or ends.get(owner[2], 0.0) > now)
             if has_work and not is_owned:
                 since, is_locked = self._orphans.get(entity, (now, False))
-                # a claim waits so long before it ends the session of one that locked the tree and says nothing
-                orphans[entity] = since, is_locked or self.server.is_stuck(number)
+                orphans[entity] = since, is_locked or is_stuck
         self._orphans = orphans
         for entity, (since, is_locked) in orphans.items():
             for one in self.loaders:

@@ -77,6 +77,8 @@ class Transaction:
     is_over: bool = False
     is_running: bool = False
     """Whether a statement is being carried out."""
+    idle_since: float = 0.0
+    """When its last statement ended."""
 
 
 @dataclass(eq=False)
@@ -450,7 +452,9 @@ class Server:
 
     def _keep_alive(self) -> None:
         while True:
-            self.world.sleep(LINGERS / 4)
+            self.world.sleep(1.0)
+            for session in list(self.sessions):
+                session.end_if_idle()
             for _, session in [one for one in self._lingering if one[0] < self.world.now]:
                 session.end()
             self._lingering = [one for one in self._lingering if one[0] >= self.world.now]
@@ -523,6 +527,13 @@ class Session:
 
     close = end
 
+    def end_if_idle(self) -> None:
+        """End it if it has been silent in a transaction for long (`idle_in_transaction_session_timeout`)."""
+        own = self._transaction
+        if own is not None and not own.is_over and not own.is_running:
+            if own.idle_since < self.server.world.now - WAITING:
+                self.end()
+
     def _wait(self) -> None:
         """Let others do something while a message is on its way."""
         world = self.server.world
@@ -541,7 +552,7 @@ class Session:
         try:
             answer = self.server.execute(own, query.replace("%s", "?"), values)
         finally:
-            own.is_running = False
+            own.is_running, own.idle_since = False, self.server.world.now
         if self._transaction is None:
             self.server.commit(own)
         return answer
@@ -564,7 +575,7 @@ class Session:
     def transaction(self) -> Iterator[None]:
         """Commit at the end of the block."""
         self.check()
-        own = self._transaction = Transaction(self, self.server.world.now)
+        own = self._transaction = Transaction(self, self.server.world.now, idle_since=self.server.world.now)
         try:
             yield
             self._wait()
