@@ -20,6 +20,9 @@ T = TypeVar("T")
 FORGET = 100
 """Every so many beats, a node forgets holders that have been dead for long and hold nothing."""
 
+BUSY = ("mail", "trees", "timers", "leases", "holders")
+"""Tables whose rows change or go all the time."""
+
 SWEPT = 1000
 """Leases of dead holders that are removed in one transaction."""
 
@@ -87,6 +90,9 @@ class NodeTables(Store):
     def _lock_tables(self, db: Connection) -> None:
         """Keep others from making tables in the same moment."""
 
+    def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
+        """Have tables vacuumed often, whose rows change or go all the time (N-77)."""
+
     def _while_renewing(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:  # noqa: ARG002  # no matter
         """Do `work` in a transaction that no append delays; `is_single` if it is one statement."""
         return self._transact(work)
@@ -105,7 +111,9 @@ class NodeTables(Store):
         def work(db: Connection) -> T:
             if not self._has_accounts:
                 self._lock_tables(db)
-                db.execute("create table if not exists accounts (name text primary key, state text not null)")
+                if not self._has_table(db, "accounts"):
+                    db.execute("create table accounts (name text primary key, state text not null)")
+                    self._keep_small(db, ["accounts"])
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
@@ -125,6 +133,7 @@ class NodeTables(Store):
             if not self._has_table(db, "takeovers"):
                 for statement in TABLES:
                     db.execute(statement)
+                self._keep_small(db, (*BUSY, "nodes"))
             db.execute("delete from nodes where not exists (select 1 from holders where holders.owner = nodes.owner)")
             db.execute("delete from takeovers where not exists (select 1 from leases where entity = takeovers.entity)")
             db.execute(_NEW_RELEASE, (info.release,))

@@ -41,6 +41,7 @@ from psycopg.rows import TupleRow
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
@@ -73,6 +74,7 @@ _TYPES = {
     "seq": ", seq",
     "no": ", no",
 }
+_VACUUM = "alter table {} set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)"
 _ALSO = (
     "create table version (version integer not null, readable_by integer); create sequence seqs; create sequence mails;"
 )
@@ -185,6 +187,7 @@ class PostgresStore(TableStore):
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + statements(0, _TYPES))
+                self._keep_small(_Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
                 check_migration(self._migrate, self._where, found)
@@ -193,6 +196,7 @@ class PostgresStore(TableStore):
                     self._copy_tables(connection, copy)
                 self.migrated = note_migration(self._where, found, copy)
                 connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
+                self._keep_small(_Sql(connection), BUSY)
                 connection.execute("alter table version add column if not exists readable_by integer")
                 connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
             self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=True)
@@ -204,6 +208,10 @@ class PostgresStore(TableStore):
 
     def _asks_for_table(self, name: str) -> bool:
         return self._ask(lambda reader: self._has_table(_Sql(reader), name))
+
+    def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
+        for table in tables:
+            db.execute(_VACUUM.format(table))
 
     def _lock_tables(self, db: Connection) -> None:
         db.execute("select pg_advisory_xact_lock(?)", (SETTING_UP,))
