@@ -345,7 +345,8 @@ class Server:
         answer = Cursor(cursor.fetchall(), cursor.rowcount)
         if statement.kind != "select":
             for table, rowid in rows:
-                who.writes[table, rowid] = self._image(table, rowid)
+                if self.rows[table].get(rowid) is not None or (table, rowid) in who.writes:
+                    who.writes[table, rowid] = self._image(table, rowid)  # else another one has deleted it meanwhile
         return answer
 
     def _insert(self, who: Transaction, statement: _Statement, values: Sequence[Any]) -> Cursor:
