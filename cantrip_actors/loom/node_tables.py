@@ -206,7 +206,7 @@ class NodeTables(Store):
         """Return the nodes that have joined, in order of their names; dead ones stay listed for an hour."""
         if not self._knows_nodes():
             return []
-        return self._as_nodes(self._rows(f"{self._nodes_query} union all {self._releases_query}"))  # noqa: S608  # our own words
+        return self._as_nodes(self._rows(f"{self._nodes_query} union all {self._releases_query}"))
 
     @property
     def _nodes_query(self) -> str:
@@ -356,7 +356,10 @@ _MAIL_FREE = (
     "select id from trees join entities using (no) where control + intents > 0 and loads > 0 "
     "and not exists (select 1 from leases where entity = id) order by trees.no limit ?"
 )
-_FREE = f"select id, true as is_busy from ({_BUSY_FREE}) as busy union all select id, false from ({_MAIL_FREE}) as mailed"  # noqa: S608  # likewise
+_FREE = (
+    f"select id, true as is_busy from ({_BUSY_FREE}) as busy "  # noqa: S608  # likewise
+    f"union all select id, false from ({_MAIL_FREE}) as mailed"
+)
 _WORK = (
     "select (select count(*) from entities where life = 0 and tree = no) + (select count(*) from trees "
     "join entities using (no) where control + intents > 0 and loads > 0 and life <> 0)"

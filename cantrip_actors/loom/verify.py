@@ -274,8 +274,8 @@ class _Reading:
         if isinstance(record, Committed):
             last = self.sequences.get(record.entity_id, 0)
             if record.sequence <= last:
-                what = f"this is turn {record.sequence} of entity {record.entity_id}, and turn {last} is recorded already"
-                self.faults.append(Fault(number, what))
+                what = f"this is turn {record.sequence} of entity {record.entity_id}"
+                self.faults.append(Fault(number, f"{what}, and turn {last} is recorded already"))
             self.sequences[record.entity_id] = max(last, record.sequence)
 
     def _follow_head(self, line: bytes) -> None:

@@ -531,9 +531,9 @@ class Session:
     def end_if_idle(self) -> None:
         """End it if it has been silent in a transaction for long (`idle_in_transaction_session_timeout`)."""
         own = self._transaction
-        if own is not None and not own.is_over and not own.is_running:
-            if own.idle_since < self.server.world.now - WAITING:
-                self.end()
+        is_idle = own is not None and not own.is_over and not own.is_running
+        if is_idle and own.idle_since < self.server.world.now - WAITING:
+            self.end()
 
     def _wait(self) -> None:
         """Let others do something while a message is on its way."""
