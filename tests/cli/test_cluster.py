@@ -135,7 +135,9 @@ def test_an_entity_that_brings_its_nodes_down_is_quarantined_until_it_is_freed(
 
     async def submit() -> str:
         async with Runtime.open(LOOM) as runtime:
-            return (await runtime.submit("slow", "go")).entity_id
+            return (await runtime.submit("slow", "go", key="job")).entity_id
+
+    entity = ""
 
     def runs_it(name: str) -> bool:
         return bool(cantrip("cluster", "where", entity).out == f"{name}\n")
@@ -143,7 +145,7 @@ def test_an_entity_that_brings_its_nodes_down_is_quarantined_until_it_is_freed(
     for n in range(4):  # the first one records that it begins; the others record nothing
         worker = start("worker", "slow.yaml", "--name", f"w{n}", *QUICK)
         wait_for(worker, f"w{n} works on")
-        entity = anyio.run(submit) if n == 0 else entity
+        entity = entity or anyio.run(submit)
         wait_until(lambda name=f"w{n}": runs_it(name))
         worker.kill()
         worker.wait()
