@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -42,11 +42,13 @@ from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
 from cantrip_actors.loom.node_tables import BUSY
+from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
+from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, link_in
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
@@ -78,6 +80,17 @@ _VACUUM = "alter table {} set (autovacuum_vacuum_scale_factor = 0.02, autovacuum
 _ALSO = (
     "create table version (version integer not null, readable_by integer); create sequence seqs; create sequence mails;"
 )
+
+
+class _Tip(NamedTuple):
+    """Where a process has left a tree that it has claimed."""
+
+    link: bytes
+    """The last link."""
+    number: int
+    """The number of the record that has it; -1 if another process wrote it."""
+    writer: int
+    """Which of the store's connections wrote or read it."""
 
 
 class PostgresStore(TableStore):
@@ -122,6 +135,12 @@ class PostgresStore(TableStore):
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None
         self._reader: psycopg.Connection[TupleRow] | None = None
+        self._writers = 0
+        """How often it has connected to write."""
+        self._tips: dict[str, _Tip] = {}
+        """Of each tree that this process has claimed, where it has left it."""
+        self._new_tips: dict[str, _Tip | None] = {}
+        """Likewise, of the transaction under way; None for one that is released."""
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
         self._tells_as = 0
@@ -255,10 +274,12 @@ class PostgresStore(TableStore):
             for again in (True, False):
                 if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
+                    self._writers += 1
                     if not self.is_pooled:
                         self._writer.execute(self._settings("set", appends=True))
                 committing = False
                 self._known.forget()
+                self._new_tips.clear()
                 try:
                     with self._set_up(self._writer, appends=True), self._writer.transaction():
                         done = work(_Sql(self._writer))
@@ -270,8 +291,50 @@ class PostgresStore(TableStore):
                     if lost and again and not committing:
                         continue
                     self._fail("cannot write to", error, unsure=committing and lost)
+                self._note_tips()
                 return done
         raise AssertionError  # the second time either returns or fails
+
+    def _note_tips(self) -> None:
+        for root, tip in self._new_tips.items():
+            if tip is None:
+                self._tips.pop(root, None)
+            else:
+                self._tips[root] = tip
+
+    def _write(self, db: Connection, made: Plan) -> None:
+        numbers = {place.tree.root: number for number, place in zip(made.numbers, made.places, strict=True)}
+        for tree, head in made.heads.items():
+            known = self._tips.get(tree.root)
+            if known is not None:
+                self._check_tip(db, tree, known)
+                self._new_tips[tree.root] = _Tip(head, numbers[tree.root], self._writers)
+        super()._write(db, made)
+
+    def _check_tip(self, db: Connection, tree: Tree, known: _Tip) -> None:
+        """Raise LoomError if the server that is there now does not have what this process has recorded of a tree.
+
+        A server that failed over may have forgotten records. The entity in memory is ahead of the loom then: it has to
+        be read again before it records anything (N-73).
+        """
+        if known.writer == self._writers or known.link == tree.head:
+            return
+        row = db.execute("select body from records where seq = ?", (known.number,)).fetchone()
+        if row is None or link_in(row[0]) != known.link:  # else another process has added a reward
+            raise LoomError(
+                f"entity {tree.root} cannot continue from memory: {self._where} does not have its last records, "
+                "because the server failed over or was restored. It continues from what the loom has once it is read again"
+            )
+
+    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+        place = self._known.place(entity)
+        head = NOTHING if place is None else place.tree.head or NOTHING
+        self._new_tips[entity] = _Tip(head, -1, self._writers)
+        return super()._grant(db, entity, owner, deaths, ttl)
+
+    def _drop(self, db: Connection, entity: str, token: int) -> None:
+        self._new_tips[entity] = None
+        super()._drop(db, entity, token)
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         if posts:

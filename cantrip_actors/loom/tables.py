@@ -36,7 +36,7 @@ from cantrip_actors.records.seal import NOTHING, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "link_in", "mail_row"]
 
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
@@ -534,7 +534,7 @@ class TableStore(NodeTables):
             "order by seq desc limit 1",
             entity_id,
         )
-        return Tip(rows[0][0], _link_in(rows[0][1])) if rows else None
+        return Tip(rows[0][0], link_in(rows[0][1])) if rows else None
 
     def _link(self, entity_id: str, position: int) -> bytes | None:
         rows = self._rows(
@@ -542,7 +542,7 @@ class TableStore(NodeTables):
             position,
             entity_id,
         )
-        return _link_in(rows[0][0]) if rows else None
+        return link_in(rows[0][0]) if rows else None
 
     def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         at = max(first, 0) - 1
@@ -806,7 +806,8 @@ def mail_row(row: Sequence[Any]) -> MailRow:
     return MailRow(no, taken, _text(entity), _text(key), lane, bool(loads), bytes(digest))
 
 
-def _link_in(body: str | bytes) -> bytes:
+def link_in(body: str | bytes) -> bytes:
+    """Return the link in a line."""
     return sealed_with(body.encode() if isinstance(body, str) else body)[1] or NOTHING
 
 

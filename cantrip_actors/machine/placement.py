@@ -95,7 +95,9 @@ class Take(NamedTuple):
 
 
 class UnloadIdle(NamedTuple):
-    """Unload idle entities: this node is loaded more than others."""
+    """Unload idle entities, at most so many: this node is loaded more than others."""
+
+    many: int
 
 
 def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]]:
@@ -111,8 +113,9 @@ def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]
             break
         if rank(me, one, event.members) <= seen[one.entity_id]:
             taken.append(Take(one.entity_id))
-    if event.idle and is_overloaded(me, event.members):
-        taken.append(UnloadIdle())
+    excess = excess_of(me, event.members)
+    if event.idle and excess:
+        taken.append(UnloadIdle(excess))
     return State(state.owner, seen), taken
 
 
@@ -161,12 +164,17 @@ def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
     return rank(me, one, members) == 0
 
 
-def is_overloaded(me: Member, members: Sequence[Member]) -> bool:
-    """Return whether a node is loaded far more than the mean of all nodes."""
+def excess_of(me: Member, members: Sequence[Member]) -> int:
+    """Return how many entities more a node has at work than with the mean load of all; 0 unless it is overloaded.
+
+    So many idle entities are unloaded. If all were, those of a node that was overloaded for a moment would be loaded
+    again for their next mail, which costs more than the load that it saves.
+    """
     loads = [one.busy / one.capacity for one in members if not one.is_draining]
     mean = sum(loads) / len(loads) if loads else 0.0
     load = me.busy / me.capacity
-    return len(loads) > 1 and me.busy > 1 and load > OVERLOADED * mean and load > mean + NOISE
+    is_overloaded = len(loads) > 1 and me.busy > 1 and load > OVERLOADED * mean and load > mean + NOISE
+    return math.ceil(me.busy - mean * me.capacity) if is_overloaded else 0
 
 
 def _score(member: Member, entity_id: str) -> float:

@@ -8,6 +8,7 @@ which node runs it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -131,12 +132,17 @@ class NodeActor(Actor):
                     f"entity {one.entity_id} waits for its loom, which cannot be reached; it goes on afterwards",
                 )
             else:
-                self._unload_idle()
+                self._unload_idle(one.many)
 
-    def _unload_idle(self) -> None:
-        for cell in self._core.living:
-            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell):
-                cell.entity.send(UNLOAD_WHEN_IDLE)
+    def _unload_idle(self, many: int) -> None:
+        """Unload some idle entities, those first that were loaded first."""
+        idle = (
+            cell
+            for cell in self._core.living
+            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell)
+        )
+        for cell in itertools.islice(idle, many):
+            cell.entity.send(UNLOAD_WHEN_IDLE)
 
     def _tell(self, instrument: Instrument, found: _Look, taken: int) -> None:
         """Tell what this look found and did."""

@@ -14,7 +14,7 @@ from cantrip_actors.loom import Held, open_store, postgres, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
@@ -413,6 +413,43 @@ def test_reclaiming_an_own_lease_does_not_lose_it_to_a_concurrent_claim(store, o
             time.sleep(0.01)
     rival.join()
     assert came
+
+
+def lose_writer(store, other):
+    pid = store._writer.info.backend_pid
+    other.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+
+
+@pytest.mark.rule("N-73")
+def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memory(store, other):
+    lease = store.claim("e", "us", 60)
+    store.append(run("e", "t1", ends=False), {"e": lease.token})
+    ((head,),) = other.execute("select head from trees").fetchall()
+    ((last,),) = other.execute("select max(seq) from records").fetchall()
+    store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": lease.token})
+    lose_writer(store, other)  # and the next server does not have the last append
+    other.execute("delete from records where seq > %s", (last,))
+    other.execute("update trees set head = %s", (head,))
+    intent = [IntentGiven("e", "the next one", AT)]
+    with pytest.raises(LoomError, match="cannot continue from memory"):
+        store.append(intent, {"e": lease.token})
+    again = store.claim("e", "us", 60)  # it is read again
+    store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": again.token})
+    store.append(intent, {"e": again.token})
+    assert verify_loom(store).ok
+
+
+@pytest.mark.rule("N-73")
+def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(store, other):
+    lease = store.claim("e", "us", 60)
+    store.append(run("e", "t1", ends=False), {"e": lease.token})
+    lose_writer(store, other)
+    store.append(turn("e", "t2", "t1", 2), {"e": lease.token})
+    with PostgresStore(store._url, schema=store.schema) as elsewhere:
+        elsewhere.append([Rewarded("e", "t1", 1.0, AT)])
+    lose_writer(store, other)
+    store.append(turn("e", "t3", "t2", 3), {"e": lease.token})
+    assert verify_loom(store).ok
 
 
 @pytest.mark.rule("N-10")

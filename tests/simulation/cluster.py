@@ -445,8 +445,8 @@ class SimNode(Loader):
             if isinstance(one, Take):
                 self.spawn(partial(self.run_entity, one.entity_id, is_placed=True))
             elif isinstance(one, UnloadIdle):
-                for cell in self.cells.values():
-                    cell.is_leaving = cell.is_leaving or not cell.is_busy
+                for cell in [cell for cell in self.cells.values() if not cell.is_busy][: one.many]:
+                    cell.is_leaving = True
             else:
                 assert isinstance(one, GiveUp)
 
