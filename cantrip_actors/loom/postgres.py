@@ -323,7 +323,7 @@ class PostgresStore(TableStore):
         if row is None or link_in(row[0]) != known.link:  # else another process has added a reward
             raise LoomError(
                 f"entity {tree.root} cannot continue from memory: {self._where} does not have its last records, "
-                "because the server failed over or was restored. It continues from what the loom has once it is read again"
+                "because the server failed over or was restored. It continues from the loom once it is read again"
             )
 
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:

@@ -29,10 +29,10 @@ import orjson
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn
+from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn, turn_number
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
-from cantrip_actors.records.records import Committed, Record, images_of, snapshot_of
+from cantrip_actors.records.records import Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
@@ -271,12 +271,13 @@ class _Reading:
 
     def _count_turn(self, number: int, record: Record) -> None:
         """Compare the number of a turn with that of the one before it: two writers of one entity would repeat it."""
-        if isinstance(record, Committed):
+        turn = turn_number(record)
+        if turn is not None:
             last = self.sequences.get(record.entity_id, 0)
-            if record.sequence <= last:
-                what = f"this is turn {record.sequence} of entity {record.entity_id}"
-                self.faults.append(Fault(number, f"{what}, and turn {last} is recorded already"))
-            self.sequences[record.entity_id] = max(last, record.sequence)
+            if turn <= last:
+                what = f"this is turn {turn} of entity {record.entity_id}, and turn {last} is recorded already"
+                self.faults.append(Fault(number, what))
+            self.sequences[record.entity_id] = max(last, turn)
 
     def _follow_head(self, line: bytes) -> None:
         if self._seal.chain:

@@ -415,11 +415,6 @@ def test_reclaiming_an_own_lease_does_not_lose_it_to_a_concurrent_claim(store, o
     assert came
 
 
-def lose_writer(store, other):
-    pid = store._writer.info.backend_pid
-    other.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-
-
 @pytest.mark.rule("N-73")
 def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memory(store, other):
     lease = store.claim("e", "us", 60)
@@ -427,7 +422,7 @@ def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memor
     ((head,),) = other.execute("select head from trees").fetchall()
     ((last,),) = other.execute("select max(seq) from records").fetchall()
     store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": lease.token})
-    lose_writer(store, other)  # and the next server does not have the last append
+    cut(store._writer)  # and the next server does not have the last append
     other.execute("delete from records where seq > %s", (last,))
     other.execute("update trees set head = %s", (head,))
     intent = [IntentGiven("e", "the next one", AT)]
@@ -440,14 +435,14 @@ def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memor
 
 
 @pytest.mark.rule("N-73")
-def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(store, other):
+def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(store):
     lease = store.claim("e", "us", 60)
     store.append(run("e", "t1", ends=False), {"e": lease.token})
-    lose_writer(store, other)
+    cut(store._writer)
     store.append(turn("e", "t2", "t1", 2), {"e": lease.token})
     with PostgresStore(store._url, schema=store.schema) as elsewhere:
         elsewhere.append([Rewarded("e", "t1", 1.0, AT)])
-    lose_writer(store, other)
+    cut(store._writer)
     store.append(turn("e", "t3", "t2", 3), {"e": lease.token})
     assert verify_loom(store).ok
 
