@@ -104,17 +104,17 @@ async def _do_nothing(_: Any) -> None:
 async def test_a_node_that_joins_gets_entities_that_were_idle_elsewhere(url: str) -> None:
     slow = answering(delay=60, name="slow", turns=9)
     async with node(url, "w1", slow, DESK, capacity=20, passivate_after=5) as one, Runtime.open(url) as client:
-        keepers = [await one.invoke(DESK, "begin", name=f"keeper-{n}") for n in range(10)]
+        keepers = [await one.invoke(DESK, "begin", name=f"keeper-{n}") for n in range(20)]
         for keeper in keepers:
             await keeper.episode()
         casts = [await one.start(slow, f"cast {n}") for n in range(12)]
         async with node(url, "w2", slow, DESK, capacity=20, passivate_after=1000) as two:
             await anyio.sleep(10)
             assert {cell.entity_id for cell in one._tree.living} == {cast.id for cast in casts}  # none of them is moved
-            receipts = [await client.entity(f"keeper-{n}").post("work") for n in range(10)]
+            receipts = [await client.entity(f"keeper-{n}").post("work") for n in range(20)]
             for receipt in receipts:
                 await receipt.episode()
-            assert sum(two._tree.living.get(keeper.id) is not None for keeper in keepers) >= 7
+            assert sum(two._tree.living.get(keeper.id) is not None for keeper in keepers) >= 6
             await anyio.sleep(60)
 
 
