@@ -25,7 +25,7 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
-from cantrip_actors.records.timers import FIRST, Due, Timer, encode_timer
+from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["LineStore"]
@@ -186,8 +186,8 @@ class LineStore(Store):
         """Return whether at least `count` timers are due."""
         return self._known.timers.has_due(until, count)
 
-    def _is_timer(self, db: None, id: str, entity_id: str, expected: Timer | None) -> bool:  # noqa: ARG002  # none
-        return self._known.timers.find(entity_id, id) == (None if expected is None else encode_timer(expected))
+    def _lines_of_timers(self, db: None, which: Sequence[tuple[str, str]]) -> list[bytes | None]:  # noqa: ARG002  # none
+        return [self._known.timers.find(entity_id, id) for entity_id, id in which]
 
     # ------------------------------------------------------------------------------------------------------- forgetting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cantrip_actors.loom.lease import REMAINS, gone
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
@@ -13,12 +13,15 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Connection", "NodeTables"]
+__all__ = ["Connection", "NodeTables", "Survey"]
 
 T = TypeVar("T")
 
 FORGET = 100
 """The number of beats after which a node forgets holders that are long dead and hold nothing."""
+
+BUSY = ("mail", "trees", "timers", "leases", "holders")
+"""Tables whose rows change or go all the time."""
 
 SWEPT = 1000
 """Leases of dead holders that are removed in one transaction."""
@@ -34,6 +37,16 @@ class Connection(Protocol):
         """Run a statement for each row."""
 
 
+class Survey(NamedTuple):
+    """What one look at a loom finds: its nodes, the holders that are not living, and entities without a lease."""
+
+    nodes: list[NodeRow]
+    dead: list[tuple[int, Why]]
+    """As `dead_holders` returns them."""
+    free: list[tuple[str, bool]]
+    """Entities that have work and no lease, and whether each is at work."""
+
+
 class NodeTables(Store):
     """A store whose leases are rows, so that nodes can join."""
 
@@ -45,6 +58,8 @@ class NodeTables(Store):
     """The end of a query whose row is locked against changes."""
     _has_accounts: bool = False
     _beats: int = 0
+    _written: tuple[int, str, str, int, bool] | None = None
+    """What the row of its node says, and how often the store had connected when it was written."""
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
 
@@ -61,8 +76,12 @@ class NodeTables(Store):
         """Let all leases of `owner` last until `ttl` seconds from now; return the end in seconds since 1970."""
 
     @abstractmethod
+    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+        """Return the statement, with its values, that lets all leases of `owner` last until `ttl` seconds from now."""
+
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
         """Let all leases of `owner` last until `ttl` seconds from now; return False if it has no row."""
+        return bool(db.execute(*self._renewal(owner, ttl)).rowcount)
 
     @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
@@ -71,8 +90,11 @@ class NodeTables(Store):
     def _lock_tables(self, db: Connection) -> None:
         """Keep others from making tables at the same time."""
 
-    def _while_renewing(self, work: Callable[[Any], T]) -> T:
-        """Do `work` in a transaction that no append delays."""
+    def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
+        """Have tables vacuumed often, whose rows change or go all the time (N-77)."""
+
+    def _while_renewing(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:  # noqa: ARG002  # no matter
+        """Do `work` in a transaction that no append delays; `is_single` if it is one statement."""
         return self._transact(work)
 
     def can_join(self) -> str:
@@ -89,7 +111,9 @@ class NodeTables(Store):
         def work(db: Connection) -> T:
             if not self._has_accounts:
                 self._lock_tables(db)
-                db.execute("create table if not exists accounts (name text primary key, state text not null)")
+                if not self._has_table(db, "accounts"):
+                    db.execute("create table accounts (name text primary key, state text not null)")
+                    self._keep_small(db, ["accounts"])
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
@@ -109,6 +133,7 @@ class NodeTables(Store):
             if not self._has_table(db, "takeovers"):
                 for statement in TABLES:
                     db.execute(statement)
+                self._keep_small(db, (*BUSY, "nodes"))
             db.execute("delete from nodes where not exists (select 1 from holders where holders.owner = nodes.owner)")
             db.execute("delete from takeovers where not exists (select 1 from leases where entity = takeovers.entity)")
             db.execute(_NEW_RELEASE, (info.release,))
@@ -120,17 +145,31 @@ class NodeTables(Store):
     def beat(self, owner: str, ttl: float, info: NodeInfo, *, busy: int, is_draining: bool) -> bool:
         """Let all leases of a node last until `ttl` seconds from now; return whether it was asked to drain.
 
-        A node whose row was removed meanwhile, because it was very late, gets a new row.
+        A node whose row was removed meanwhile, because it was very late, gets a new row. A beat in which nothing about
+        the node has changed is one statement.
         """
+        self._beats += 1
+        # a server that failed over may have forgotten the row as it was written last
+        row = self.connections, owner, encode_info(info), busy, is_draining
 
-        def work(db: Connection) -> bool:
-            self._beats += 1
+        def renew(db: Connection) -> bool | None:
+            query, values = self._renewal(owner, ttl)
+            found = db.execute(f"{query} returning {_ASKED}", values).fetchone()
+            return None if found is None or found[0] is None else bool(found[0])
+
+        def write(db: Connection) -> bool:
             if self._beats % FORGET == 0 or not self._extend(db, owner, ttl):
                 self._hold(db, owner, ttl)
-            (asked,) = db.execute(_BEAT, (owner, encode_info(info), busy, is_draining, False)).fetchone()
+            (asked,) = db.execute(_BEAT, (*row[1:], False)).fetchone()
             return bool(asked)
 
-        return self._while_renewing(work)
+        if row == self._written and self._beats % FORGET:
+            asked = self._while_renewing(renew, is_single=True)
+            if asked is not None:
+                return asked
+        asked = self._while_renewing(write)
+        self._written = row
+        return asked
 
     def leave(self, owner: str) -> None:
         """Remove a node: its leases end, and its row is deleted."""
@@ -167,22 +206,58 @@ class NodeTables(Store):
         """Return the nodes that have joined, ordered by name; dead ones stay listed for an hour."""
         if not self._knows_nodes():
             return []
-        nothing = ", ".join("null" for _ in self._lasts.split(", "))
-        found = self._rows(  # the releases are rows without an `info`
-            f"select nodes.owner, info, busy, draining, {self._lasts} from nodes "  # noqa: S608  # our own words
-            "join holders on holders.owner = nodes.owner "
-            f"union all select release, '', no, false, {nothing} from releases"
+        return self._as_nodes(self._rows(f"{self._nodes_query} union all {self._releases_query}"))
+
+    @property
+    def _nodes_query(self) -> str:
+        return (
+            f"select 'node' as what, nodes.owner as id, info, busy, draining, {self._lasts} from nodes "  # noqa: S608  # likewise
+            "join holders on holders.owner = nodes.owner"
         )
-        releases = {_text(name): no for name, text, no, *_ in found if not text}
+
+    @property
+    def _releases_query(self) -> str:
+        return f"select 'release', release, '', no, false, {self._no_lasts} from releases"  # noqa: S608  # likewise
+
+    @property
+    def _holders_query(self) -> str:
+        return (
+            f"select 'holder', owner, '', no, false, {self._lasts} from holders "  # noqa: S608  # likewise
+            "where exists (select 1 from leases where holder = holders.no)"
+        )
+
+    @property
+    def _no_lasts(self) -> str:
+        return ", ".join("null" for _ in self._lasts.split(", "))
+
+    def _as_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
+        releases = {_text(id): no for what, id, _, no, *_ in found if _text(what) == "release"}
         rows = []
-        for owner, text, busy, is_draining, *lasts in found:
-            if not text:
-                continue
-            info, name = decode_info(text), _text(owner)
-            left = self._left(*lasts)
-            is_living = left > 0 and not gone(name)
-            rows.append(NodeRow(name, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
+        for what, id, text, busy, is_draining, *lasts in found:
+            if _text(what) == "node":
+                info, owner = decode_info(text), _text(id)
+                is_living = self._left(*lasts) > 0 and not gone(owner)
+                rows.append(NodeRow(owner, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
+
+    def _as_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
+        dead: list[tuple[int, Why]] = []
+        for what, id, _, no, _, *lasts in found:
+            if _text(what) != "holder":
+                continue
+            if gone(_text(id)):
+                dead.append((no, "gone"))
+            elif not self._is_live(_text(id), self._left(*lasts)):
+                dead.append((no, "expired"))
+        return dead
+
+    def survey(self, limit: int) -> Survey:
+        """Return what a node looks for every beat, asked in one statement; at most `limit` entities of each kind."""
+        free = f"select 'free', id, '', 0, is_busy, {self._no_lasts} from ({_FREE}) as free"  # noqa: S608  # likewise
+        parts = [self._nodes_query, self._releases_query, self._holders_query, free]
+        found = self._rows(" union all ".join(parts), limit, limit)
+        free_ones = [(_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if _text(what) == "free"]
+        return Survey(self._as_nodes(found), self._as_dead(found), free_ones)
 
     def place(self, entity_id: str) -> str | None:
         """Return the living holder of the lease on a root entity; None if there is none."""
@@ -192,10 +267,10 @@ class NodeTables(Store):
                 return _text(owner)
         return None
 
-    def unowned(self, limit: int, dead: Sequence[tuple[int, Why]] | None = None) -> list[Unowned]:
+    def unowned(self, limit: int, seen: Survey | None = None) -> list[Unowned]:
         """Return root entities that have work and no living holder, those with running episodes first.
 
-        `dead` is the result of `dead_holders`.
+        `seen` is the result of a `survey` just made.
 
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
         that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
@@ -206,8 +281,10 @@ class NodeTables(Store):
             for (entity,) in rows:
                 found.setdefault(_text(entity), Unowned(_text(entity), is_busy, why))
 
-        dead = self.dead_holders() if dead is None else dead
-        free = self._rows(_FREE, limit, limit)
+        if seen is None:
+            free = [(_text(entity), bool(is_busy)) for entity, is_busy in self._rows(_FREE, limit, limit)]
+            seen = Survey([], self.dead_holders(), free)
+        _, dead, free = seen
         for no, why in dead:
             add(self._rows(_BUSY_OF, no, limit), why, is_busy=True)
         add(((entity,) for entity, is_busy in free if is_busy), "free", is_busy=True)
@@ -231,17 +308,7 @@ class NodeTables(Store):
 
     def dead_holders(self) -> list[tuple[int, Why]]:
         """Return the numbers of dead holders that have leases, and how their death is known."""
-        found: list[tuple[int, Why]] = []
-        query = (
-            f"select no, owner, {self._lasts} from holders "  # noqa: S608  # our own words
-            "where exists (select 1 from leases where holder = holders.no)"
-        )
-        for no, owner, *lasts in self._rows(query):
-            if gone(_text(owner)):
-                found.append((no, "gone"))
-            elif not self._is_live(_text(owner), self._left(*lasts)):
-                found.append((no, "expired"))
-        return found
+        return self._as_dead(self._rows(self._holders_query))
 
     def _knows_nodes(self) -> bool:
         if not self._has_nodes:
@@ -274,6 +341,7 @@ _BEAT = (
     "insert into nodes (owner, info, busy, draining, asked) values (?, ?, ?, ?, ?) on conflict (owner) do update set "
     "info = excluded.info, busy = excluded.busy, draining = excluded.draining returning asked"
 )
+_ASKED = "(select asked from nodes where nodes.owner = holders.owner)"
 _ROOT = "join entities on entities.id = leases.entity and tree = entities.no"
 _BUSY_OF = f"select id from leases {_ROOT} where holder = ? and life = 0 order by leases.token limit ?"  # noqa: S608  # our own words
 _BUSY_FREE = (
@@ -288,7 +356,10 @@ _MAIL_FREE = (
     "select id from trees join entities using (no) where control + intents > 0 and loads > 0 "
     "and not exists (select 1 from leases where entity = id) order by trees.no limit ?"
 )
-_FREE = f"select id, true from ({_BUSY_FREE}) as busy union all select id, false from ({_MAIL_FREE}) as mailed"  # noqa: S608  # likewise
+_FREE = (
+    f"select id, true as is_busy from ({_BUSY_FREE}) as busy "  # noqa: S608  # likewise
+    f"union all select id, false from ({_MAIL_FREE}) as mailed"
+)
 _WORK = (
     "select (select count(*) from entities where life = 0 and tree = no) + (select count(*) from trees "
     "join entities using (no) where control + intents > 0 and loads > 0 and life <> 0)"

@@ -10,8 +10,9 @@ The rules of this file:
   gets a LoomError, and the next call connects again. An append that failed because the connection was lost may still
   have been committed, if only the server's answer was lost: read the entity again before it continues.
 - A writer waits for another one of its tree only briefly (`WAITING`). A writer that was frozen in the middle of a
-  transaction, or is out of reach, would keep its tree locked for good. A process that may claim that tree ends the
-  writer's connection; the writer learns of that, and of the loss of its lease, when it continues.
+  transaction, or is out of reach, would keep its tree locked for good. The server ends its transaction after `WAITING`
+  seconds without a word from it, and a process that may claim the tree before that ends the writer's connection. The
+  writer learns of that, and of the loss of its lease, when it continues.
 - Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
 - Behind a pooler (pgbouncer) each transaction may use another connection to the server, with another client's settings.
@@ -27,22 +28,26 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.node_tables import BUSY
+from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
+from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, link_in
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
@@ -70,9 +75,21 @@ _TYPES = {
     "seq": ", seq",
     "no": ", no",
 }
+_VACUUM = "alter table {} set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)"
 _ALSO = (
     "create table version (version integer not null, readable_by integer); create sequence seqs; create sequence mails;"
 )
+
+
+class _Tip(NamedTuple):
+    """Where a process has left a tree that it has claimed."""
+
+    link: bytes
+    """The last link."""
+    number: int
+    """The number of the record that has it; -1 if another process wrote it."""
+    writer: int
+    """Which of the store's connections wrote or read it."""
 
 
 class PostgresStore(TableStore):
@@ -117,8 +134,16 @@ class PostgresStore(TableStore):
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None
         self._reader: psycopg.Connection[TupleRow] | None = None
+        self._writers = 0
+        """How often it has connected to write."""
+        self._tips: dict[str, _Tip] = {}
+        """Of each tree that this process has claimed, where it has left it."""
+        self._new_tips: dict[str, _Tip | None] = {}
+        """Likewise, of the transaction under way; None for one that is released."""
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
+        self._tells_as = 0
+        """What the server calls the connection that hints are sent on."""
         self._where = _where(url)
         try:
             self._ask(self._check)
@@ -151,7 +176,7 @@ class PostgresStore(TableStore):
             given["synchronous_commit"] = sql.SQL("off")
         if appends:  # a cancelled commit that waits for a standby stays, visible but not safe (N-74)
             given["statement_timeout"] = sql.Literal("0")
-        if appends and self.seal.chain:  # all appends wait for the row of the head, so none may stop while it holds it
+        if appends:  # frees the locks of a writer that was frozen or whose machine vanished
             given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
         each = sql.SQL(f"{how} {{}} to {{}}")
         return sql.SQL("; ").join(each.format(sql.Identifier(name), value) for name, value in given.items())
@@ -180,6 +205,7 @@ class PostgresStore(TableStore):
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + statements(0, _TYPES))
+                self._keep_small(_Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
                 check_migration(self._migrate, self._where, found)
@@ -188,6 +214,7 @@ class PostgresStore(TableStore):
                     self._copy_tables(connection, copy)
                 self.migrated = note_migration(self._where, found, copy)
                 connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
+                self._keep_small(_Sql(connection), BUSY)
                 connection.execute("alter table version add column if not exists readable_by integer")
                 connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
             self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=True)
@@ -199,6 +226,10 @@ class PostgresStore(TableStore):
 
     def _asks_for_table(self, name: str) -> bool:
         return self._ask(lambda reader: self._has_table(_Sql(reader), name))
+
+    def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
+        for table in tables:
+            db.execute(_VACUUM.format(table))
 
     def _lock_tables(self, db: Connection) -> None:
         db.execute("select pg_advisory_xact_lock(?)", (SETTING_UP,))
@@ -242,10 +273,12 @@ class PostgresStore(TableStore):
             for again in (True, False):
                 if self._writer is None or _lost(self._writer):
                     self._writer = self._connect()
+                    self._writers += 1
                     if not self.is_pooled:
                         self._writer.execute(self._settings("set", appends=True))
                 committing = False
                 self._known.forget()
+                self._new_tips.clear()
                 try:
                     with self._set_up(self._writer, appends=True), self._writer.transaction():
                         done = work(_Sql(self._writer))
@@ -257,8 +290,50 @@ class PostgresStore(TableStore):
                     if lost and again and not committing:
                         continue
                     self._fail("cannot write to", error, unsure=committing and lost)
+                self._note_tips()
                 return done
         raise AssertionError  # the second time either returns or fails
+
+    def _note_tips(self) -> None:
+        for root, tip in self._new_tips.items():
+            if tip is None:
+                self._tips.pop(root, None)
+            else:
+                self._tips[root] = tip
+
+    def _write(self, db: Connection, made: Plan) -> None:
+        numbers = {place.tree.root: number for number, place in zip(made.numbers, made.places, strict=True)}
+        for tree, head in made.heads.items():
+            known = self._tips.get(tree.root)
+            if known is not None:
+                self._check_tip(db, tree, known)
+                self._new_tips[tree.root] = _Tip(head, numbers[tree.root], self._writers)
+        super()._write(db, made)
+
+    def _check_tip(self, db: Connection, tree: Tree, known: _Tip) -> None:
+        """Raise LoomError if the server that is there now does not have what this process has recorded of a tree.
+
+        A server that failed over may have forgotten records. The entity in memory is ahead of the loom then: it has to
+        be read again before it records anything (N-73).
+        """
+        if known.writer == self._writers or known.link == tree.head:
+            return
+        row = db.execute("select body from records where seq = ?", (known.number,)).fetchone()
+        if row is None or link_in(row[0]) != known.link:  # else another process has added a reward
+            raise LoomError(
+                f"entity {tree.root} cannot continue from memory: {self._where} does not have its last records, "
+                "because the server failed over or was restored. It continues from the loom once it is read again"
+            )
+
+    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+        place = self._known.place(entity)
+        head = NOTHING if place is None else place.tree.head or NOTHING
+        self._new_tips[entity] = _Tip(head, -1, self._writers)
+        return super()._grant(db, entity, owner, deaths, ttl)
+
+    def _drop(self, db: Connection, entity: str, token: int) -> None:
+        self._new_tips[entity] = None
+        super()._drop(db, entity, token)
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         if posts:
@@ -266,6 +341,11 @@ class PostgresStore(TableStore):
         db.execute(_LOCK, (entities,))
         if claims:  # trees always exist and leases do not, so without the trees' locks claims would deadlock
             db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
+
+    def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
+        if not self.seal.chain:  # a long log is read and rewritten for longer than a writer may be silent
+            db.execute("set local idle_in_transaction_session_timeout to 0")
+        return super()._forget_entities(wanted, leases, db)
 
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
@@ -346,20 +426,23 @@ class PostgresStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._while_renewing(lambda db: self._extend(db, owner, ttl))
+        self._while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
 
-    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
-        return bool(db.execute(_RENEW, (ttl, owner)).rowcount)
+    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+        return _RENEW, (ttl, owner)
 
-    def _while_renewing(self, work: Callable[[Connection], T]) -> T:
+    def _while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
+        """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
         with self._renewing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: no lease can be renewed any more")
             for again in (True, False):
                 if self._renewer is None or _lost(self._renewer):
                     self._renewer = self._connect()
+                    self._tells_as = self._renewer.info.backend_pid
                 try:
-                    with self._set_up(self._renewer), self._renewer.transaction():
+                    block = nullcontext() if is_single else self._renewer.transaction()
+                    with self._set_up(self._renewer), block:
                         return work(_Sql(self._renewer))
                 except psycopg.Error as error:
                     if not (_lost(self._renewer) and again):
@@ -449,8 +532,8 @@ class PostgresStore(TableStore):
         return f"cantrip_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
 
     def hint(self) -> None:
-        """Tell the other processes to look, in a transaction of its own: NOTIFY locks the whole server (N-30)."""
-        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"))
+        """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
+        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
         """Call `heard` for each hint, on a connection of its own that is in no transaction (N-32)."""
@@ -459,8 +542,9 @@ class PostgresStore(TableStore):
                 connection.execute(f"listen {self._channel}".encode())
                 heard()  # for hints from before it listened
                 while not stopped.is_set():
-                    for _ in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        heard()
+                    for one in connection.notifies(timeout=HEARKEN, stop_after=1):
+                        if one.pid != self._tells_as:  # a process knows what it has told the others
+                            heard()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_told(error)}") from error
 

@@ -353,8 +353,8 @@ class SqliteStore(TableStore):
         """Let all leases of `owner` last until `ttl` seconds from now."""
         self._transact(lambda db: self._extend(db, owner, ttl))
 
-    def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
-        return bool(db.execute("update holders set until = ? where owner = ?", (now() + ttl, owner)).rowcount)
+    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+        return "update holders set until = ? where owner = ?", (now() + ttl, owner)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`; reads only if another connection has written."""

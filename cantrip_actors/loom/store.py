@@ -47,7 +47,7 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
-from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
+from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
@@ -307,9 +307,7 @@ class Store(ABC):
             _, numbers = self._look_up(db, mails=mails, entities=[owner for owner, _ in which if owner])
             made = Plan()
             mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
-            found: dict[int, list[MailRow] | Refusal | None] = {}
-            for at in sorted(range(len(changes)), key=which.__getitem__):  # all writers lock rows in one order
-                found[at] = self._check_timer(db, *which[at], changes[at][0])
+            found = self._check_timers(db, which, [old for old, _, _ in changes])
             done, timers = [], []
             for at, (_, new, post) in enumerate(changes):
                 if isinstance(found[at], list):
@@ -328,11 +326,24 @@ class Store(ABC):
 
         return self._transact(work)
 
-    def _check_timer(self, db: Any, entity_id: str, id: str, old: Timer | None) -> list[MailRow] | Refusal | None:
-        """Return an empty list if a timer may be replaced, an error if its entity is unknown, else None."""
-        if entity_id and self._known.place(entity_id) is None:
-            return LoomError(f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
-        return [] if self._is_timer(db, id, entity_id, old) else None
+    def _check_timers(
+        self, db: Any, which: Sequence[tuple[str, str]], olds: Sequence[Timer | None]
+    ) -> dict[int, list[MailRow] | Refusal | None]:
+        """Return, by its index, an empty list for a timer that may be replaced, an error for one of an unknown entity,
+        and None for one that is not as expected.
+        """
+        found: dict[int, list[MailRow] | Refusal | None] = {
+            at: LoomError(f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
+            for at, (entity_id, id) in enumerate(which)
+            if entity_id and self._known.place(entity_id) is None
+        }
+        # all writers lock rows in one order
+        order = sorted((at for at in range(len(which)) if at not in found), key=which.__getitem__)
+        lines = self._lines_of_timers(db, [which[at] for at in order])
+        for at, line in zip(order, lines, strict=True):
+            old = olds[at]
+            found[at] = [] if line == (None if old is None else encode_timer(old)) else None
+        return found
 
     @abstractmethod
     def timers(self, entity_id: str = "") -> list[Timer]:
@@ -354,8 +365,8 @@ class Store(ABC):
         """Return whether at least `count` timers are due at `until` (seconds since 1970)."""
 
     @abstractmethod
-    def _is_timer(self, db: Any, id: str, entity_id: str, expected: Timer | None) -> bool:
-        """Return whether a timer is as expected, None for a missing one; lock it against changes."""
+    def _lines_of_timers(self, db: Any, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """Return the lines of timers, given by entity and id, None for a missing one; lock them against changes."""
 
     def risks(self) -> list[str]:
         """Return the ways in which acknowledged records may be lost, for an administrator (N-70)."""

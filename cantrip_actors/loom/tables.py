@@ -33,10 +33,10 @@ from cantrip_actors.records.codec import Newer, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, sealed_with
-from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
+from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "mail_row"]
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "link_in", "mail_row"]
 
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
@@ -434,12 +434,15 @@ class TableStore(NodeTables):
         rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
         return [self._timer(_text(line)) for (line,) in rows]
 
-    def _is_timer(self, db: Connection, id: str, entity_id: str, expected: Timer | None) -> bool:
-        no = self._known.places[entity_id].no if entity_id else SCHEDULES
-        query = "select line from timers where entity = ? and id = ? "
-        row = db.execute(query + self._row_locked, (no, id)).fetchone()
-        found = None if row is None else _text(row[0]).encode()
-        return found == (None if expected is None else encode_timer(expected))
+    def _lines_of_timers(self, db: Connection, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        query = f"select line from timers where entity = ? and id = ? {self._row_locked}"  # noqa: S608  # our own words
+        with self._at_once(db):
+            found = [
+                db.execute(query, (self._known.places[entity_id].no if entity_id else SCHEDULES, id))
+                for entity_id, id in which
+            ]
+        rows = (cursor.fetchone() for cursor in found)
+        return [None if row is None else _text(row[0]).encode() for row in rows]
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
@@ -531,7 +534,7 @@ class TableStore(NodeTables):
             "order by seq desc limit 1",
             entity_id,
         )
-        return Tip(rows[0][0], _link_in(rows[0][1])) if rows else None
+        return Tip(rows[0][0], link_in(rows[0][1])) if rows else None
 
     def _link(self, entity_id: str, position: int) -> bytes | None:
         rows = self._rows(
@@ -539,7 +542,7 @@ class TableStore(NodeTables):
             position,
             entity_id,
         )
-        return _link_in(rows[0][0]) if rows else None
+        return link_in(rows[0][0]) if rows else None
 
     def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         at = max(first, 0) - 1
@@ -803,7 +806,8 @@ def mail_row(row: Sequence[Any]) -> MailRow:
     return MailRow(no, taken, _text(entity), _text(key), lane, bool(loads), bytes(digest))
 
 
-def _link_in(body: str | bytes) -> bytes:
+def link_in(body: str | bytes) -> bytes:
+    """Return the link in a line."""
     return sealed_with(body.encode() if isinstance(body, str) else body)[1] or NOTHING
 
 

@@ -1,9 +1,9 @@
 """Verify a loom: `verify_loom` reads every line and compares it with its tree's hash chain.
 
-It finds a record that was edited, removed, moved or cut, in any store, and a blob (an image, a snapshot of a sandbox)
-that is missing or was changed. For a store with an index, as the SQL ones have, it also finds where the index
-contradicts the lines, and a missing end of a tree. A JSONL file has no such index: a missing end looks like one that
-was never written, and only an earlier fingerprint shows it.
+It finds a record that was edited, removed, moved or cut, in any store; a blob (an image, a snapshot of a sandbox) that
+is missing or was changed; and turns of an entity whose numbers repeat. For a store with an index, as the SQL ones have,
+it also finds where the index contradicts the lines, and a missing end of a tree. A JSONL file has no such index: a
+missing end looks like one that was never written, and only an earlier fingerprint shows it.
 
 A forgotten entity leaves tombstones (`records/tombstone.py`). They keep the links of the original lines, so the chain
 continues over them, and a record with their checksum follows.
@@ -28,7 +28,7 @@ import orjson
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn
+from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn, turn_number
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import key_of
 from cantrip_actors.records.records import Record, images_of, snapshot_of
@@ -220,6 +220,8 @@ class _Reading:
         """The tombstones of entities, up to the record that ends them."""
         self.forgotten: dict[str, int] = {}
         """Forgotten entities, and their number of tombstones."""
+        self.sequences: dict[str, int] = {}
+        """Entities to the number of their last turn."""
         self.whole: dict[str, int] = {}
         """The last record of each entity that is not a tombstone."""
         self._sealed = store.sealed
@@ -262,8 +264,19 @@ class _Reading:
         if misplaced is not None:
             self.faults.append(misplaced)
         self._note_blobs(number, record)
+        self._count_turn(number, record)
         if (key := key_of(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
+
+    def _count_turn(self, number: int, record: Record) -> None:
+        """Compare the number of a turn with that of the one before it: two writers of one entity would repeat it."""
+        turn = turn_number(record)
+        if turn is not None:
+            last = self.sequences.get(record.entity_id, 0)
+            if turn <= last:
+                what = f"this is turn {turn} of entity {record.entity_id}, and turn {last} is recorded already"
+                self.faults.append(Fault(number, what))
+            self.sequences[record.entity_id] = max(last, turn)
 
     def _follow_head(self, line: bytes) -> None:
         if self._seal.chain:

@@ -37,6 +37,10 @@ NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 OVERLOADED = 1.25
 """A node that is so many times as loaded as the mean unloads idle entities, so that others may load them (N-18)."""
 
+NOISE = 0.05
+"""A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two
+entities work here and one elsewhere, the idle ones would be unloaded and loaded again at each look."""
+
 
 class Member(NamedTuple):
     """A living node, as every other node sees it."""
@@ -91,7 +95,9 @@ class Take(NamedTuple):
 
 
 class UnloadIdle(NamedTuple):
-    """Unload idle entities: this node is loaded more than others."""
+    """Unload idle entities, at most so many: this node is loaded more than others."""
+
+    many: int
 
 
 def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]]:
@@ -107,8 +113,9 @@ def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]
             break
         if rank(me, one, event.members) <= seen[one.entity_id]:
             taken.append(Take(one.entity_id))
-    if event.idle and is_overloaded(me, event.members):
-        taken.append(UnloadIdle())
+    excess = excess_of(me, event.members)
+    if event.idle and excess:
+        taken.append(UnloadIdle(excess))
     return State(state.owner, seen), taken
 
 
@@ -157,11 +164,17 @@ def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
     return rank(me, one, members) == 0
 
 
-def is_overloaded(me: Member, members: Sequence[Member]) -> bool:
-    """Return whether a node is loaded far more than the mean of all nodes."""
+def excess_of(me: Member, members: Sequence[Member]) -> int:
+    """Return how many entities more a node has at work than with the mean load of all; 0 unless it is overloaded.
+
+    So many idle entities are unloaded. If all were, those of a node that was overloaded for a moment would be loaded
+    again for their next mail, which costs more than the load that it saves.
+    """
     loads = [one.busy / one.capacity for one in members if not one.is_draining]
     mean = sum(loads) / len(loads) if loads else 0.0
-    return len(loads) > 1 and me.busy > 1 and me.busy / me.capacity > OVERLOADED * mean
+    load = me.busy / me.capacity
+    is_overloaded = len(loads) > 1 and me.busy > 1 and load > OVERLOADED * mean and load > mean + NOISE
+    return math.ceil(me.busy - mean * me.capacity) if is_overloaded else 0
 
 
 def _score(member: Member, entity_id: str) -> float:

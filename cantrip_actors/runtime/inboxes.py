@@ -273,7 +273,7 @@ class Inboxes:
     async def send(self, mail: Mail, *, durable: bool) -> Outcome:
         """Send an intent and wait for its episode. An idle entity takes one that is not `durable` at once.
 
-        Raises what ended the episode; as `post`.
+        Raises what ended the episode; as `post`; and Stranded, as `outcome`. The mail stays where it is then.
         """
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.of(entity_id)
@@ -285,7 +285,7 @@ class Inboxes:
                     self._settle_from_log(entity_id, inbox)
                 if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
-            return await waiter.wait()
+            return await self._wait(entity_id, waiter)
         finally:
             inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
@@ -296,16 +296,20 @@ class Inboxes:
         If no living node of a cluster can run the entity, it raises Stranded after `stranded_after` seconds (N-61).
         """
         waiter = self.expect(entity_id, key, self._core.capture_variables())
-        patience = self._core.limits.stranded_after if self._core.store.shared else math.inf
         try:
-            while True:
-                with anyio.move_on_after(patience):
-                    return await waiter.wait()
-                why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
-                if why is not None and not waiter.is_settled.is_set():
-                    raise why
+            return await self._wait(entity_id, waiter)
         finally:
             self.forget(entity_id, key, waiter)
+
+    async def _wait(self, entity_id: str, waiter: Waiter) -> Outcome:
+        """Wait for an outcome; raise Stranded if no living node of a cluster can run the entity."""
+        patience = self._core.limits.stranded_after if self._core.store.shared else math.inf
+        while True:
+            with anyio.move_on_after(patience):
+                return await waiter.wait()
+            why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
+            if why is not None and not waiter.is_settled.is_set():
+                raise why
 
     def expect(
         self,

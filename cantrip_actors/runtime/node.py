@@ -8,6 +8,7 @@ which node runs it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -131,12 +132,17 @@ class NodeActor(Actor):
                     f"entity {one.entity_id} waits for its loom, which cannot be reached; it goes on afterwards",
                 )
             else:
-                self._unload_idle()
+                self._unload_idle(one.many)
 
-    def _unload_idle(self) -> None:
-        for cell in self._core.living:
-            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell):
-                cell.entity.send(UNLOAD_WHEN_IDLE)
+    def _unload_idle(self, many: int) -> None:
+        """Unload some idle entities, those first that were loaded first."""
+        idle = (
+            cell
+            for cell in self._core.living
+            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell)
+        )
+        for cell in itertools.islice(idle, many):
+            cell.entity.send(UNLOAD_WHEN_IDLE)
 
     def _tell(self, instrument: Instrument, found: _Look, taken: int) -> None:
         """Report the results of this look to the instrument."""
@@ -165,14 +171,13 @@ class NodeActor(Actor):
         """Read the entities that no living node runs. May run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
         ours = self._membership
-        nodes = store.nodes()
         if ours.is_draining:
-            return _Look(nodes, [], [])
-        dead = store.dead_holders()
-        while ours.may_sweep() and store.sweep(dead):
+            return _Look(store.nodes(), [], [])
+        seen = store.survey(MANY)
+        while ours.may_sweep() and store.sweep(seen.dead):
             pass
         candidates, hopeless = [], []
-        for one in store.unowned(MANY, dead):
+        for one in store.unowned(MANY, seen):
             if not ours.may_look_for(one):
                 continue
             candidate = self._candidate(one)
@@ -181,7 +186,7 @@ class NodeActor(Actor):
             else:
                 candidates.append(candidate)
         quarantined = 0 if self._core.instrument is None else len(store.quarantined())
-        return _Look(nodes, candidates, hopeless, quarantined)
+        return _Look(seen.nodes, candidates, hopeless, quarantined)
 
     def _candidate(self, one: Unowned) -> Candidate | None:
         """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""

@@ -22,11 +22,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
+from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.project import Life, state_of
 from cantrip_actors.machine.schedule import firing_key, look
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.tenant import unscoped
+from cantrip_actors.records.tenant import scoped, unscoped
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import NOT_OPEN, Core
@@ -53,6 +54,12 @@ SOON: Final = 0.001
 
 SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
+
+GAP: Final = 0.05
+"""Seconds between two looks at least, if something was due: what is due in between is fired together."""
+
+PAGE: Final = 100
+"""Timers that are read, and fired in one transaction, at once."""
 
 SELDOM: Final = 4
 """Without hints, it looks for the timers of other processes only at every so many looks."""
@@ -96,6 +103,12 @@ class Scheduler:
         """Whether a timer was set that may be due before `_looked`."""
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
+        self.has_fired = False
+        """Whether something was due at the last look."""
+        self._nodes: Sequence[NodeRow] = ()
+        """The living nodes, for a runtime that is none."""
+        self._learns_at = -math.inf
+        """The time of the event loop when they are read again."""
 
     def time_of_day(self) -> float:
         """Return the time of day by which timers are due."""
@@ -128,12 +141,12 @@ class Scheduler:
         if core.drains or not core.is_open:
             self.next = math.inf
             return
-        now = core.time_of_day()
+        now, self.has_fired = core.time_of_day(), False
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
-        first = await self._first_after(self._looked)
+        first = self.next if self.next <= now else await self._first_after(self._looked)
         if first <= now:
-            await self._carry_out(now, start_soon)
+            self.has_fired = await self._carry_out(now, start_soon)
             if self._casting:  # meanwhile others may submit casts that are due before `_looked`
                 self._again = min(self._again, now + LOOK)
             self._looked = -math.inf if self._again == math.inf else now
@@ -145,12 +158,20 @@ class Scheduler:
         found = await self._in_store(partial(self._core.store.timers_due, math.inf, after=_after(time), limit=1))
         return found[0].position.due if found else math.inf
 
-    async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> None:
-        after = _after(self._looked)
-        while page := await self._in_store(partial(self._core.store.timers_due, now, after=after)):
+    async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
+        """Carry out what is due; return whether there was anything."""
+        after, page = _after(self._looked), None
+        while page is None or len(page) == PAGE:
+            page = await self._in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
+            if not page:
+                break
+            await self._learn_nodes()
             mailing: list[Timer] = []
             for timer in page:
-                if timer.schedule is None or timer.schedule.to == "entity":
+                if self._leaves(timer):
+                    is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
+                    self._again = min(self._again, now + (RETRY if is_cast else LOOK * SELDOM))
+                elif timer.schedule is None or timer.schedule.to == "entity":
                     if self._core.admits_timer(timer.id, now - timer.position.due):
                         mailing.append(timer)
                     else:
@@ -167,6 +188,30 @@ class Scheduler:
             if after < SUBMITTED and not self._core.has_room():
                 after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
+        return after > _after(self._looked)
+
+    async def _learn_nodes(self) -> None:
+        """Read which nodes live, from time to time, if this runtime is not one itself."""
+        now = anyio.current_time()
+        if self._core.membership is None and now >= self._learns_at:
+            self._nodes = [one for one in await self._in_store(self._core.store.nodes) if one.is_living]
+            self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
+
+    def _leaves(self, timer: Timer) -> bool:
+        """Return whether a timer is left to the nodes of a cluster: this runtime is none, and one of them can fire it.
+
+        A runtime without a node fires for the entities that it runs itself, and casts what no node serves (N-08).
+        """
+        if not self._nodes:
+            return False
+        schedule, living = timer.schedule, self._core.living
+        if schedule is None:
+            assert timer.mail is not None, "a timer of an entity has mail"
+            return living.get(timer.mail.entity_id) is None
+        name = scoped(schedule.tenant, schedule.name)
+        if schedule.to == "entity":
+            return living.named(name) is None and living.get(schedule.name) is None
+        return any(schedule.name in one.info.serves.values() for one in self._nodes)
 
     async def _cast(self, timer: Timer, now: float) -> None:
         try:
@@ -442,6 +487,8 @@ class SchedulerActor(Actor):
         self._alarm: Alarm | None = None
         self._ticks = 0
         self._heard: int | None = None
+        self._not_before = -math.inf
+        """The time of the event loop before which it does not look."""
 
     async def init(self) -> None:
         """Look at once after a crash of this actor; otherwise the runtime wakes it once it is open."""
@@ -458,14 +505,19 @@ class SchedulerActor(Actor):
                 return
         elif message is not _LOOK:
             return
+        elif (early := self._not_before - anyio.current_time()) > 0:
+            self._set_alarm(early)
+            return
         try:
             await self._scheduler.look(self.tasks.start_soon)
         except LoomError as error:  # a server that is away comes back
             _log.warning("the loom could not be searched for timers", error=str(error))
             self._scheduler.look_again(LOOK)
+        self._not_before = anyio.current_time() + GAP if self._scheduler.has_fired else -math.inf
+        delay = max(0.0, self._scheduler.next - self._scheduler.time_of_day()) + SOON
+        self._set_alarm(min(delay, LONGEST) if delay < math.inf else None)
+
+    def _set_alarm(self, delay: float | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
-        if self._scheduler.next < math.inf:
-            delay = min(max(0.0, self._scheduler.next - self._scheduler.time_of_day()) + SOON, LONGEST)
-            self._alarm = self.send_after(delay, _LOOK)
+        self._alarm = None if delay is None else self.send_after(delay, _LOOK)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from cantrip_actors import Runtime
 from cantrip_actors.recipes import load_recipe
+from tests.loom import postgres
 
 pytestmark = pytest.mark.real_time
 
@@ -39,8 +40,8 @@ def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
     (place / "keeper.yaml").write_text(RECIPE)
 
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
+    def run(*arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+        command = [*before, sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
         started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -92,6 +93,107 @@ def test_a_worker_runs_entities_until_a_signal_and_exits_with_0(start: Any, cant
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
     assert cantrip("cluster", "ls", "--json").json == []
+
+
+SLOW = """\
+name: slow
+crystal:
+  scripted:
+    - {tool_calls: [{gate: done, args: {answer: at last}}], delay: 60}
+    - {tool_calls: [{gate: done, args: {answer: after another load}}], delay: 60}
+circle:
+  gates: [done]
+  wards: [{max_turns: 10}]
+"""
+
+
+@pytest.mark.rule("N-78", "N-63")
+def test_a_second_signal_stops_a_worker_that_still_drains(start: Any, place: Path) -> None:
+    (place / "slow.yaml").write_text(SLOW)
+    worker = start("worker", "slow.yaml", "--name", "w1", *QUICK)
+    wait_for(worker, "w1 works on")
+
+    async def submit() -> None:
+        async with Runtime.open(LOOM) as runtime:
+            submission = await runtime.submit("slow", "go")
+            while not submission.has_begun:
+                await anyio.sleep(0.05)
+
+    anyio.run(submit)
+    worker.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):  # its query takes a minute
+        worker.wait(2)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(10)
+
+
+@pytest.mark.rule("N-14")
+def test_an_entity_that_brings_its_nodes_down_is_quarantined_until_it_is_freed(
+    start: Any, cantrip: Any, place: Path
+) -> None:
+    (place / "slow.yaml").write_text(SLOW)
+
+    async def submit() -> str:
+        async with Runtime.open(LOOM) as runtime:
+            return (await runtime.submit("slow", "go", key="job")).entity_id
+
+    entity = ""
+
+    def runs_it(name: str) -> bool:
+        return bool(cantrip("cluster", "where", entity).out == f"{name}\n")
+
+    for n in range(4):  # the first one records that it begins; the others record nothing
+        worker = start("worker", "slow.yaml", "--name", f"w{n}", *QUICK)
+        wait_for(worker, f"w{n} works on")
+        entity = entity or anyio.run(submit)
+        wait_until(lambda name=f"w{n}": runs_it(name))
+        worker.kill()
+        worker.wait()
+    wait_for(start("worker", "slow.yaml", "--name", "last", *QUICK), "last works on")
+    wait_until(lambda: bool(cantrip("cluster", "stranded", "--json").json))
+    (stranded,) = cantrip("cluster", "stranded", "--json").json
+    assert stranded["entity_id"] == entity
+    assert "quarantined" in stranded["why"]
+    assert cantrip("cluster", "free", entity).code == 0
+    wait_until(lambda: runs_it("last"))
+
+
+@pytest.mark.rule("N-78")
+def test_a_worker_that_is_process_1_drains_at_a_signal(start: Any, cantrip: Any) -> None:
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a namespace for processes")
+    invoke()
+    worker = start("worker", "keeper.yaml", "--name", "w1", *QUICK, before=alone)
+    wait_for(worker, "w1 works on")
+    inner = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text(encoding="ascii").split()
+    assert cantrip("cluster", "ls", "--json").json[0]["state"] == "living"
+    os.kill(int(inner[0]), signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert cantrip("cluster", "ls", "--json").json == []
+
+
+@pytest.mark.rule("N-88")
+def test_dead_nodes_are_listed_also_when_no_node_lives(start: Any, cantrip: Any) -> None:
+    invoke()
+    workers = [start("worker", "keeper.yaml", "--name", name, *QUICK) for name in ("w1", "w2")]
+    for worker, name in zip(workers, ("w1", "w2"), strict=True):
+        wait_for(worker, f"{name} works on")
+    for killed in (1, 2):
+        workers[killed - 1].kill()
+        workers[killed - 1].wait()
+        states = [(node["name"], node["state"]) for node in cantrip("cluster", "ls", "--json").json]
+        assert states == [(f"w{n}", "dead" if n <= killed else "living") for n in (1, 2)]
+
+
+@pytest.mark.rule("N-70")
+def test_ls_warns_of_a_server_that_may_lose_records(start: Any, cantrip: Any) -> None:
+    url = postgres.fresh()
+    worker = start("worker", "keeper.yaml", "--name", "w1", "--loom", url, *QUICK)
+    wait_for(worker, "w1 works on")
+    said = cantrip("cluster", "ls", "--loom", url)
+    assert "w1" in said.out
+    assert "fsync is off" in said.err
 
 
 @pytest.mark.rule("N-63", "N-88")

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import psycopg
 import pytest
@@ -14,7 +14,7 @@ from cantrip_actors.loom import Held, open_store, postgres, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
@@ -411,6 +411,66 @@ def test_reclaiming_an_own_lease_does_not_lose_it_to_a_concurrent_claim(store, o
             time.sleep(0.01)
     rival.join()
     assert came
+
+
+@pytest.mark.rule("N-73")
+def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memory(store, other):
+    lease = store.claim("e", "us", 60)
+    store.append(run("e", "t1", ends=False), {"e": lease.token})
+    ((head,),) = other.execute("select head from trees").fetchall()
+    ((last,),) = other.execute("select max(seq) from records").fetchall()
+    store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": lease.token})
+    cut(store._writer)  # and the next server does not have the last append
+    other.execute("delete from records where seq > %s", (last,))
+    other.execute("update trees set head = %s", (head,))
+    intent = [IntentGiven("e", "the next one", AT)]
+    with pytest.raises(LoomError, match="cannot continue from memory"):
+        store.append(intent, {"e": lease.token})
+    again = store.claim("e", "us", 60)  # it is read again
+    store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": again.token})
+    store.append(intent, {"e": again.token})
+    assert verify_loom(store).ok
+
+
+@pytest.mark.rule("N-73")
+def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(store):
+    lease = store.claim("e", "us", 60)
+    store.append(run("e", "t1", ends=False), {"e": lease.token})
+    cut(store._writer)
+    store.append(turn("e", "t2", "t1", 2), {"e": lease.token})
+    with PostgresStore(store._url, schema=store.schema) as elsewhere:
+        elsewhere.append([Rewarded("e", "t1", 1.0, AT)])
+    cut(store._writer)
+    store.append(turn("e", "t3", "t2", 3), {"e": lease.token})
+    assert verify_loom(store).ok
+
+
+@pytest.mark.rule("N-10")
+def test_the_server_ends_a_transaction_whose_writer_says_nothing(store, other, monkeypatch):
+    store.append(run("e", "t1", ends=False))
+    store.close()
+    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    has_locked, may_end = threading.Event(), threading.Event()
+
+    def freeze(db):
+        db.execute("select from trees for update")
+        has_locked.set()
+        may_end.wait()
+
+    def write():
+        with suppress(LoomError):
+            writer._transact(freeze)
+
+    with PostgresStore(store._url, schema=store.schema) as writer:
+        frozen = threading.Thread(target=write)
+        frozen.start()
+        has_locked.wait()
+        other.execute("set lock_timeout = '5s'")
+        try:
+            assert other.execute("select id from trees join entities using (no) for update").fetchall() == [("e",)]
+        finally:
+            may_end.set()
+            frozen.join()
 
 
 def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):

@@ -58,10 +58,13 @@ def scans(place: Any) -> dict[str, int]:
 
 
 def look(store: Any) -> None:
-    store.unowned(10)
+    store.join("us", 60, NodeInfo("w", 10))
+    seen = store.survey(10)
+    store.unowned(10, seen)
     store.work()
-    store.sweep(store.dead_holders())
+    store.sweep(seen.dead)
     store.nodes()
+    store.dead_holders()
 
 
 def join(store: Any) -> None:
@@ -114,3 +117,17 @@ def test_frequent_queries_do_not_scan_a_whole_table(place: Any, work: Callable[[
     with place.open() as store:
         work(store)
     assert scans(place) == before
+
+
+@pytest.mark.rule("N-77")
+def test_tables_whose_rows_change_all_the_time_are_vacuumed_often() -> None:
+    with anywhere("postgres") as fresh, fresh.open() as store:
+        store.join("me", 60, NodeInfo("w", 10))
+        store.change_account("shared", lambda *_: ("used", None), 0.0)
+        with by_hand(fresh) as other:
+            query = (
+                "select relname from pg_class where relnamespace = current_schema()::regnamespace "
+                "and 'autovacuum_vacuum_scale_factor=0.02' = any(reloptions)"
+            )
+            often = {table for (table,) in other.execute(query)}
+    assert often == {"mail", "trees", "timers", "leases", "holders", "nodes", "accounts"}

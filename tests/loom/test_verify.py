@@ -76,6 +76,19 @@ def test_the_fingerprint_is_the_same_in_every_store_and_after_reopening(history)
     assert len(prints) == 1
 
 
+@pytest.mark.rule("LOOM-3")
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_number_of_a_turn_that_comes_again_is_found(store, again):
+    store.append(run("e", "t1", "t2", ends=False))
+    store.append(run("other", "t3", "t4", ends=False))
+    assert verify_loom(store).ok
+    store.append(turn("e", "t5", "t2", again))
+    (fault,) = verify_loom(store).faults
+    assert fault.what == f"this is turn {again} of entity e, and turn 2 is recorded already"
+    store.append(turn("e", "t6", "t5", 3))
+    assert verify_loom(store).faults == [fault]
+
+
 def test_a_loom_with_other_records_has_another_fingerprint(store):
     store.append(run("e", "t1"))
     before = verify_loom(store).fingerprint

@@ -147,7 +147,7 @@ def test_a_node_that_drains_takes_nothing_and_is_not_ready() -> None:
 @pytest.mark.rule("N-18")
 def test_a_node_with_far_more_load_than_others_unloads_idle_entities() -> None:
     loaded = ME._replace(busy=2)
-    assert play((1, found(members=(loaded, OTHER), idle=1)))[1] == [UnloadIdle()]
+    assert play((1, found(members=(loaded, OTHER), idle=1)))[1] == [UnloadIdle(1)]
     assert play((1, found(members=(loaded, OTHER))))[1] == []
 
 

@@ -129,8 +129,16 @@ def test_a_node_that_drains_takes_nothing() -> None:
 @pytest.mark.parametrize(("busy", "unloads"), [(8, True), (5, False), (0, False)])
 def test_a_node_that_is_loaded_more_than_others_unloads_idle_entities(busy: int, unloads: bool) -> None:
     nodes = members((10, busy), (10, 4))
-    assert (UnloadIdle() in advance(State("n0"), Looked(nodes, [], idle=3))[1]) is unloads
-    assert UnloadIdle() not in advance(State("n0"), Looked(nodes, [], idle=0))[1]
+    assert (UnloadIdle(2) in advance(State("n0"), Looked(nodes, [], idle=3))[1]) is unloads
+    assert advance(State("n0"), Looked(nodes, [], idle=0))[1] == []
+
+
+@pytest.mark.rule("N-18")
+@pytest.mark.parametrize(("busy", "many"), [(2, 0), (20, 0), (22, 11), (60, 30)])
+def test_a_node_unloads_as_many_idle_entities_as_it_works_on_more_than_others(busy: int, many: int) -> None:
+    nodes = members((200, busy), (200, 0))
+    actions = advance(State("n0"), Looked(nodes, [], idle=500))[1]
+    assert actions == ([UnloadIdle(many)] if many else [])
 
 
 def test_a_node_that_is_not_listed_takes_nothing() -> None:

@@ -250,6 +250,32 @@ async def test_an_entity_that_makes_progress_is_never_quarantined(url: str) -> N
             assert (await client.find(cast.id).episode()).result == "all"
 
 
+@pytest.mark.rule("N-63")
+async def test_a_gate_that_outlasts_the_grace_is_stopped_as_by_a_crash(url: str) -> None:
+    began: list[str] = []
+
+    @gate
+    async def pay() -> str:
+        """Pay."""
+        began.append("paid")
+        await anyio.sleep(100)
+        return "paid"
+
+    async def policy(context: Any) -> object:
+        seen = [message.content for message in context if message.role == "tool"]
+        return done(str(seen[-1])) if seen else say("pay")
+
+    payer = cantrip(policy, pay, name="payer")
+    async with Runtime.open(url) as client:
+        async with node(url, "w1", payer, grace=3) as leaving:
+            cast = await leaving.start(payer, "pay")
+            await anyio.sleep(1)
+            assert not await leaving.drain()
+        async with node(url, "w2", payer):
+            assert "outcome unknown" in (await client.find(cast.id).episode()).result
+    assert began == ["paid"]
+
+
 @pytest.mark.rule("N-71")
 async def test_an_outage_of_the_store_suspends_entities_and_ends_none(url: str) -> None:
     slow = answering(delay=3)

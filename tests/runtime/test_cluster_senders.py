@@ -61,6 +61,21 @@ async def test_a_sender_gets_an_error_when_no_living_node_can_run_the_entity(url
 
 
 @pytest.mark.rule("N-61")
+async def test_a_send_fails_when_no_living_node_can_run_the_entity_and_its_mail_stays(url: str) -> None:
+    slow = answering(name="slow", turns=20)
+    async with Runtime.open(url, cantrips=[slow]) as program:
+        await (await program.invoke(slow, "begin", name="keeper")).episode()
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1"):
+        keeper = client.entity("keeper")
+        assert keeper is not None
+        with pytest.raises(Stranded), anyio.fail_after(20):
+            await keeper.send("work", key="k")
+        async with node(url, "w2", slow):
+            assert (await keeper.send("work", key="k")).result == "work"
+            assert len(client.loom.turns(keeper.id)) == 2
+
+
+@pytest.mark.rule("N-61")
 async def test_a_sender_continues_to_wait_while_a_node_is_busy_or_full(url: str) -> None:
     slow = answering(delay=40)
     async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", slow, capacity=1):

@@ -124,3 +124,43 @@ async def test_an_entity_handed_over_is_resumed_before_the_next_heartbeat() -> N
             assert await leaving.drain()
             with anyio.fail_after(RARELY / 4):
                 assert (await staying.find(cast.id).episode()).result == "there"
+
+
+@pytest.mark.rule("N-30")
+async def test_a_process_does_not_hear_its_own_hints() -> None:
+    url, cantrip = await with_nodes(), desk()
+    async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker, Runtime.open(url) as client:
+        ours, theirs = worker._tree.inboxes, client._tree.inboxes
+
+        async def both_listen() -> bool:
+            return ours.heard == theirs.heard == 1  # each looks once when it begins to listen
+
+        await until(both_listen)
+        for _ in range(5):
+            ours.tell()
+            await anyio.sleep(0.1)
+        assert (ours.heard, theirs.heard) == (1, 6)
+
+
+@pytest.mark.rule("N-30")
+async def test_hints_that_are_due_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, cantrip = await with_nodes(), desk()
+    sent: list[PostgresStore] = []
+    hint = PostgresStore.hint
+
+    def counted(store: PostgresStore) -> None:
+        sent.append(store)
+        hint(store)
+
+    monkeypatch.setattr(PostgresStore, "hint", counted)
+    async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
+        inboxes = worker._tree.inboxes
+
+        async def can_tell() -> bool:
+            return inboxes.hints is not None
+
+        await until(can_tell)
+        for _ in range(1000):
+            inboxes.tell()
+        await anyio.sleep(0.5)
+    assert 1 <= len(sent) <= 2

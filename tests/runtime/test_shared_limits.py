@@ -127,3 +127,24 @@ async def test_an_account_outlives_its_processes(tmp_path: Path) -> None:
                             runtime.cast, spell(Model(0.01, seen), requests_per_minute=5, shared="account"), "go"
                         )
     assert len(seen["asked"]) == 5
+
+
+@pytest.mark.rule("N-53")
+@pytest.mark.real_time
+async def test_a_refusal_that_one_process_hears_pauses_the_others_and_then_one_request_tries_first(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    refused: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
+    says = ProviderError("slow down", status=429, retry_after=2.0)
+    limits = Limits(requests_per_minute=6000, shared="account")
+    loud = Cantrip(limited(Model(0.01, refused, says), limits), circle=Circle(["done"], [max_turns(3)]))
+    async with Runtime.open(url) as one, Runtime.open(url) as two, anyio.create_task_group() as tasks:
+        with anyio.move_on_after(0.5):
+            await one.cast(loud, "go")
+        for _ in range(5):
+            tasks.start_soon(two.cast, spell(Model(0.3, seen), requests_per_minute=6000, shared="account"), "go")
+    first, second, *_ = sorted(seen["asked"])
+    assert first >= refused["asked"][0] + 2
+    assert second >= first + 0.3

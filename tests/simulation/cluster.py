@@ -154,6 +154,8 @@ class Loader(Process):
         if self.state.is_draining or not (is_placed or self.admits(entity)):
             return None
         with self._leasing:
+            if entity in self.cells:  # it was loaded while this task waited: a runtime loads an entity once
+                return None
             claimed = claim_lease(self.store, entity, self.owner, TTL if self.is_member else PROGRAM)
             self.tokens[entity] = claimed.token
             self.unreleased.pop(entity, None)
@@ -419,13 +421,15 @@ class SimNode(Loader):
             self.world.sleep(BEAT)
 
     def _find(self) -> None:
-        rows = self.store.nodes()
         unowned = []
-        if not self.state.is_draining:
-            dead = self.store.dead_holders()
+        if self.state.is_draining:
+            rows = self.store.nodes()
+        else:
+            seen = self.store.survey(1000)
+            rows = seen.nodes
             if may_sweep(self.state, self.world.now):
-                self.store.sweep(dead)
-            found = self.store.unowned(1000, dead)
+                self.store.sweep(seen.dead)
+            found = self.store.unowned(1000, seen)
             wanted = [one for one in found if may_look_for(self.state, self.world.now, one.entity_id, one.why)]
             unowned = [self.candidate(one.entity_id) for one in wanted]
         members = [member_of(row) for row in rows if row.is_living]
@@ -441,8 +445,8 @@ class SimNode(Loader):
             if isinstance(one, Take):
                 self.spawn(partial(self.run_entity, one.entity_id, is_placed=True))
             elif isinstance(one, UnloadIdle):
-                for cell in self.cells.values():
-                    cell.is_leaving = cell.is_leaving or not cell.is_busy
+                for cell in [cell for cell in self.cells.values() if not cell.is_busy][: one.many]:
+                    cell.is_leaving = True
             else:
                 assert isinstance(one, GiveUp)
 
@@ -809,6 +813,9 @@ class Simulation:
         rows = self.server.rows
         held = {row[1]: row for row in rows["leases"].values() if row}
         ends = {at: row[2] for at, row in rows["holders"].items() if row}
+        # a claim waits so long for a locked tree before it ends the session of the one that locked it and says nothing,
+        # and the claims of other entities wait behind it: each process has one connection to write with
+        is_stuck = any(map(self.server.is_stuck, rows["entities"]))
         orphans = {}
         for number, row in rows["entities"].items():
             assert row is not None
@@ -818,8 +825,7 @@ class Simulation:
             is_owned = owner is not None and (owner[2] == 0 or ends.get(owner[2], 0.0) > now)
             if has_work and not is_owned:
                 since, is_locked = self._orphans.get(entity, (now, False))
-                # a claim waits so long before it ends the session of one that locked the tree and says nothing
-                orphans[entity] = since, is_locked or self.server.is_stuck(number)
+                orphans[entity] = since, is_locked or is_stuck
         self._orphans = orphans
         for entity, (since, is_locked) in orphans.items():
             for one in self.loaders:

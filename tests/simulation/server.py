@@ -77,6 +77,8 @@ class Transaction:
     is_over: bool = False
     is_running: bool = False
     """Whether a statement is being carried out."""
+    idle_since: float = 0.0
+    """When its last statement ended."""
 
 
 @dataclass(eq=False)
@@ -343,7 +345,8 @@ class Server:
         answer = Cursor(cursor.fetchall(), cursor.rowcount)
         if statement.kind != "select":
             for table, rowid in rows:
-                who.writes[table, rowid] = self._image(table, rowid)
+                if self.rows[table].get(rowid) is not None or (table, rowid) in who.writes:
+                    who.writes[table, rowid] = self._image(table, rowid)  # else another one has deleted it meanwhile
         return answer
 
     def _insert(self, who: Transaction, statement: _Statement, values: Sequence[Any]) -> Cursor:
@@ -450,7 +453,9 @@ class Server:
 
     def _keep_alive(self) -> None:
         while True:
-            self.world.sleep(LINGERS / 4)
+            self.world.sleep(1.0)
+            for session in list(self.sessions):
+                session.end_if_idle()
             for _, session in [one for one in self._lingering if one[0] < self.world.now]:
                 session.end()
             self._lingering = [one for one in self._lingering if one[0] >= self.world.now]
@@ -497,7 +502,7 @@ class Session:
     def info(self) -> Any:
         """Its state: a transaction of it ends with its block."""
         return SimpleNamespace(transaction_status=psycopg.pq.TransactionStatus.IDLE,
-                               pipeline_status=psycopg.pq.PipelineStatus.OFF)  # fmt: skip
+                               pipeline_status=psycopg.pq.PipelineStatus.OFF, backend_pid=0)  # fmt: skip
 
     def check(self) -> None:
         """Raise if nothing can be said to the server any more."""
@@ -523,6 +528,13 @@ class Session:
 
     close = end
 
+    def end_if_idle(self) -> None:
+        """End it if it has been silent in a transaction for long (`idle_in_transaction_session_timeout`)."""
+        own = self._transaction
+        is_idle = own is not None and not own.is_over and not own.is_running
+        if is_idle and own.idle_since < self.server.world.now - WAITING:
+            self.end()
+
     def _wait(self) -> None:
         """Let others do something while a message is on its way."""
         world = self.server.world
@@ -541,7 +553,7 @@ class Session:
         try:
             answer = self.server.execute(own, query.replace("%s", "?"), values)
         finally:
-            own.is_running = False
+            own.is_running, own.idle_since = False, self.server.world.now
         if self._transaction is None:
             self.server.commit(own)
         return answer
@@ -564,7 +576,7 @@ class Session:
     def transaction(self) -> Iterator[None]:
         """Commit at the end of the block."""
         self.check()
-        own = self._transaction = Transaction(self, self.server.world.now)
+        own = self._transaction = Transaction(self, self.server.world.now, idle_since=self.server.world.now)
         try:
             yield
             self._wait()
@@ -606,7 +618,7 @@ def _understood(query: str) -> _Statement:
         )
         return _Statement(whole, "insert", table, "")
     if match := re.match(r"(?:update|delete from) (\w+)(.*?)( where .*)?$", text):
-        kind, table, rest = text.split()[0], match[1], match[3] or ""
+        kind, table, rest = text.split()[0], match[1], (match[3] or "").partition(" returning ")[0]
         return _Statement(text, kind, table, f"select rowid from {table}{rest}")
     if "for update" in " ".join(query.split()):
         table = locked.removeprefix(" of ").strip() or re.search(r" from (\w+)", text)[1]

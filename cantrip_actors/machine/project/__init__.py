@@ -41,6 +41,7 @@ from cantrip_actors.machine.project.record import (
     needs_lease,
     sender_of,
     time_of,
+    turn_number,
 )
 from cantrip_actors.machine.project.requests import Verdict, decision_in, request_in, waited_in
 from cantrip_actors.machine.project.story import Began, Story, StoryEvent, StoryKind
@@ -89,6 +90,7 @@ __all__ = [
     "state_of",
     "status_of",
     "time_of",
+    "turn_number",
     "turns_of",
     "turns_quoting",
     "usage_of",

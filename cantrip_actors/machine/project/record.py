@@ -33,6 +33,7 @@ __all__ = [
     "needs_lease",
     "sender_of",
     "time_of",
+    "turn_number",
 ]
 
 NOTED: frozenset[type] = frozenset(
@@ -78,6 +79,11 @@ def as_header(record: Record) -> Header | None:
 def committed_turn(record: Record) -> str | None:
     """Return the turn that the record completes, or None."""
     return record.turn_id if type(record) is Committed else None
+
+
+def turn_number(record: Record) -> int | None:
+    """Return the number, among those of its entity, of the turn that the record completes, or None."""
+    return record.sequence if type(record) is Committed else None
 
 
 def named_turn(record: Record) -> str | None:
