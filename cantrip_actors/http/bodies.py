@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
@@ -44,14 +45,14 @@ async def read_body(request: Request, most: int, patience: float) -> bytes:
     total = 0
     try:
         if size <= most:
-            stream = aiter(request.stream())
-            while total <= most:
-                with anyio.fail_after(patience):
-                    part = await anext(stream, None)
-                if part is None:
-                    break
-                total += len(part)
-                parts.append(part)
+            async with aclosing(request.stream()) as stream:
+                while total <= most:
+                    with anyio.fail_after(patience):
+                        part = await anext(stream, None)
+                    if part is None:
+                        break
+                    total += len(part)
+                    parts.append(part)
     except ClientDisconnect:
         raise Problem(400, "incomplete", "the body ended too early") from None
     except TimeoutError:
