@@ -209,6 +209,74 @@ async def test_a_key_with_another_body_is_refused() -> None:
         await on.ask("POST", "casts", 400, json=body, headers={"idempotency-key": "x" * 256})
 
 
+@pytest.mark.rule("HTTP-08", "HTTP-19")
+async def test_a_decision_is_repeated_with_its_key_and_nothing_else() -> None:
+    async with served(tokens=[token("ann", "approve")]) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        said = {"decision": "allow", "args": {"amount": 2}}
+        path = f"requests/{request['id']}"
+        first = await on.ask("POST", path, 200, json=said, headers=KEY)
+        await finish(on, request["entity"])
+        again = await on.ask("POST", path, 200, json=said, headers=KEY)
+        assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+        for other, headers in (
+            (said, {}),
+            (said, {"idempotency-key": "other"}),
+            ({**said, "args": {"amount": 4}}, KEY),
+            (said, KEY | on.as_token("ann")),
+        ):
+            refused = await on.post(path, other, 409, headers=headers)
+            assert (refused["decision"], refused["by"]) == ("allow", "admin")
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_a_reward_is_given_once_for_a_key() -> None:
+    async with served() as on:
+        cast = await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+        path = f"turns/{cast['last_turn']}/rewards"
+        first = await on.ask("POST", path, 201, json={"reward": 0.5}, headers=KEY)
+        await on.post(path, {"reward": 1}, 201)
+        again = await on.ask("POST", path, 201, json={"reward": 0.5}, headers=KEY)
+        assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+        assert "idempotency-replayed" not in first.headers
+        await on.post(path, {"reward": 0.6}, 422, headers=KEY)
+        assert (await on.get(f"turns/{cast['last_turn']}"))["reward"] == 1, "the latest, not the repeated one"
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_the_same_key_for_another_route_is_another_content() -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "hi"}
+        await on.post("casts", body, 201, headers=KEY)
+        await on.post("entities", {**body, "name": "bob"}, 422, headers=KEY)
+
+
+@pytest.mark.rule("HTTP-08")
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256])
+async def test_a_key_is_up_to_255_visible_characters(key: str) -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "hi"}
+        await on.post("casts", body, 400, headers={"idempotency-key": key})
+        quoted = await on.ask("POST", "casts", 201, json=body, headers={"idempotency-key": f'"{"x" * 255}"'})
+        again = await on.ask("POST", "casts", 201, json=body, headers={"idempotency-key": "x" * 255})
+        assert again.headers["location"] == quoted.headers["location"]
+
+
+@pytest.mark.rule("HTTP-14")
+async def test_a_turn_whose_content_was_erased_takes_neither_forks_nor_rewards() -> None:
+    async with served() as on:
+        first = await on.post("/v1/responses", {"model": "echo", "input": "hi"}, 200)
+        (entity,) = on.runtime.loom.entities()
+        (turn,) = on.runtime.loom.turns(entity)
+        await on.ask("DELETE", f"entities/{entity}", 204)
+        await on.runtime.forget(entity)
+        for path, body in ((f"turns/{turn.id}/fork", {"intent": "x"}), (f"turns/{turn.id}/rewards", {"reward": 1})):
+            assert (await on.post(path, body, 409))["type"] == "urn:cantrip:forgotten"
+        again = {"model": "echo", "input": "x", "previous_response_id": first["id"]}
+        assert (await on.post("/v1/responses", again, 409))["error"]["code"] == "forgotten"
+
+
 # People
 
 
