@@ -7,7 +7,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import scripted
-from cantrip_actors.http import Limits
+from cantrip_actors.http import Limits, feeds
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
 from tests.http.serving import Served, echo, served
@@ -390,23 +389,55 @@ async def test_a_reader_that_hangs_up_is_forgotten_and_its_entity_continues(is_h
         assert on.runtime.loom.state(entity) == "active"
 
 
-@pytest.mark.rule("HTTP-20")
-async def test_two_servers_on_one_loom_work_for_each_others_entities(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path / 'loom.db'}"
-    async with served(url=url) as one, served(url=url) as two:
-        begun = await one.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 201)
-        await one.post("entities/bob/send", {"intent": "nap 0.2"}, 202)
-        async with two.stream(f"entities/{begun['entity_id']}/events", "0") as reader:
-            assert (await two.post("entities/bob/resume", {}, 409))["type"] == "urn:cantrip:held"
-            told = await two.post("entities/bob/send", {"intent": "from two", "wait": 10}, 200)
-            assert told["result"] == "you said: from two"
-            await two.ask("DELETE", "entities/bob", 204)
-            kinds = []
-            with anyio.fail_after(10):
-                while (event := await reader.next()) is not None:
-                    kinds.append(event["event"])
-        assert kinds.count("turn") == 4
-        assert kinds[-1] == "end"
+@pytest.mark.rule("HTTP-03", "HTTP-06")
+async def test_a_stream_begins_with_its_headers_and_a_delay_and_a_quiet_one_has_comments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert feeds.QUIET == 15.0
+    monkeypatch.setattr(feeds, "QUIET", 0.2)
+    async with served() as on:
+        entity = await run(on, "nap 30")
+        for path in (f"entities/{entity}/events", "events"):
+            async with on.stream(path) as reader:
+                assert reader.headers["content-type"] == "text/event-stream; charset=utf-8"
+                assert reader.headers["cache-control"] == "no-store"
+                assert reader.headers["x-accel-buffering"] == "no"
+                text = b""
+                with anyio.fail_after(10):
+                    while b"\n: " not in text:
+                        text += (await reader.receive()).data
+                assert text.startswith(b"retry: 2000\n\nid: " if "/" in path else b"retry: 2000\n\nevent: snapshot")
+
+
+@pytest.mark.rule("HTTP-03")
+async def test_a_stream_cut_after_each_event_resumes_with_the_next_one() -> None:
+    async with served() as on:
+        entity = await run(on, "pay 3")
+        with anyio.fail_after(10):
+            while not (requests := (await on.get("requests"))["items"]):
+                await anyio.sleep(0.02)
+        await on.post(f"requests/{requests[0]['id']}", {"decision": "allow"}, 200)
+        await on.runtime.find(entity).episode()
+        path = f"entities/{entity}/events"
+        whole = durable(await on.events(path, "0"))
+        assert [kind for kind, _ in whole] == ["entity", "request", "decision", "turn", "turn", "end"]
+        for count, (_, last) in enumerate(whole[:-1], start=1):
+            assert durable(await on.events(path, last)) == whole[count:]
+        assert (await on.ask("GET", path, headers={"last-event-id": whole[-1][1]})).status_code == 204
+
+
+@pytest.mark.rule("HTTP-04")
+async def test_the_first_event_has_what_a_reader_needs_to_place_an_entity() -> None:
+    async with served() as on:
+        entity = await run(on, "hi")
+        await on.runtime.find(entity).episode()
+        first, turn, end = (one["data"] for one in await on.events(f"entities/{entity}/events?after=0"))
+        known = {"id", "parent", "parent_turn", "cantrip", "intent", "name", "began", "by"}
+        assert known <= first.keys()
+        assert (first["cantrip"], first["intent"], first["by"]) == ("echo", "hi", "token:admin")
+        assert turn["utterance"] == "you said: hi"
+        assert {"state", "reason", "ward", "result", "usage"} <= end.keys()
+        assert (end["state"], end["result"]) == ("terminated", "you said: hi")
 
 
 def test_positions_sort_in_order_of_arrival() -> None:
