@@ -150,7 +150,7 @@ def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
     shown: list[File] = []
     for given in content if isinstance(content, list) else [None]:
         part: dict[str, Any] = given if isinstance(given, dict) else {}
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind in PARTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in IMAGES:
@@ -188,16 +188,19 @@ def _sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
+def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantrip | None) -> None:
     """Raise Problem 400 for a parameter that would change the answer and is not supported."""
-    refused = next((name for name in ("tools", "functions", "logprobs", "top_logprobs") if given.get(name)), None)
-    if refused is None and (given.get("n") or 1) > 1:
+    wished = ("tools", "functions", "logprobs", "top_logprobs")
+    refused = next((name for name in wished if getattr(said, name, None)), None)
+    if refused is None and said.n not in (None, 1):
         refused = "n"
-    for name in ("response_format", "text"):
-        wanted = given.get(name)
-        wanted = wanted.get("format") if name == "text" and wanted else wanted
-        if refused is None and wanted and wanted.get("type") != "text" and not _has_schema(cantrip, wanted):
-            refused = name
+    name, wanted = "text", None
+    if isinstance(said, models.ChatBody):
+        name, wanted = "response_format", said.response_format
+    elif said.text is not None:
+        wanted = said.text.format
+    if refused is None and wanted is not None and wanted.type != "text" and not _has_schema(cantrip, wanted):
+        refused = name
     if refused is not None:
         raise Problem(
             400,
@@ -207,9 +210,9 @@ def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
         )
 
 
-def _has_schema(cantrip: Cantrip | None, wanted: Mapping[str, Any]) -> bool:
+def _has_schema(cantrip: Cantrip | None, wanted: models.Format) -> bool:
     """Return whether the cantrip's `done` already requires this JSON Schema."""
-    schema = (wanted.get("json_schema") or wanted).get("schema")
+    schema = (wanted.json_schema or wanted).schema_
     done = None if cantrip is None else cantrip.circle.open_gates.get("done")
     if done is None or schema is None:
         return False
@@ -347,7 +350,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     said: models.ChatBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said.model_dump(), cantrip)
+    _check_supported(said, cantrip)
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
@@ -373,7 +376,7 @@ async def create_response(call: Call) -> Answer | Response:
     said: models.ResponseBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said.model_dump(), cantrip)
+    _check_supported(said, cantrip)
     messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
     if said.instructions:
         messages.insert(0, {"role": "system", "content": said.instructions})

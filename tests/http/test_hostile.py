@@ -111,41 +111,84 @@ USUAL = st.sampled_from(
         *([data_url(png(), "image/png")], [{"url": data_url(PDF, "application/pdf")}]),
     ]
 )
-PARTS = st.fixed_dictionaries(
-    {"type": st.sampled_from(["text", "image_url", "input_image", "file", "input_file", "input_audio", "x"]) | LEAVES},
-    optional={
-        name: LEAVES | st.dictionaries(st.sampled_from(["url", "file_data", "data", "format", "filename"]), LEAVES)
-        for name in ("text", "image_url", "file", "file_data", "file_url", "input_audio", "filename", "detail")
-    },
-)
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["user", "system", "assistant", "tool"]) | LEAVES},
-        optional={"content": st.lists(PARTS | LEAVES, max_size=2) | LEAVES},
-    ),
-    max_size=3,
-)
-
-
-VALID: dict[str, Any] = {
-    "Cast": {"cantrip": "echo", "intent": "hi"},
-    "Begin": {"cantrip": "echo", "intent": "hi", "name": "eve"},
-    "Send": {"intent": "hi"},
-    "Fork": {"intent": "hi"},
-    "Steer": {"text": "psst"},
-    "Decide": {"decision": "allow"},
-    "Reward": {"reward": 0.5},
-    "ChatBody": {"model": "echo", "messages": [{"role": "user", "content": "hi"}]},
-    "ResponseBody": {"model": "echo", "input": "hi"},
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}, "schema": {}}
+PART: list[Any] = [
+    {"type": "text", "text": "hi"},
+    {"type": "image_url", "image_url": {"url": data_url(png(), "image/png"), "detail": "low"}},
+    {"type": "input_image", "image_url": "https://example.org/a.png"},
+    {"type": "file", "file": {"file_data": data_url(PDF, "application/pdf"), "filename": "a.pdf"}},
+    {"type": "input_file", "file_url": "https://example.org/a.pdf"},
+    {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+]
+SAID: list[Any] = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": PART}]
+GIVEN = {
+    "intent": "hi",
+    "context": {"n": 1},
+    "images": [data_url(png(), "image/png")],
+    "files": [{"url": data_url(PDF, "application/pdf"), "filename": "a.pdf"}],
+    "wait": 0.01,
+    "on_disconnect": "continue",
 }
+WHOLE: dict[str, dict[str, Any]] = {
+    "Cast": {"cantrip": "echo", **GIVEN},
+    "Begin": {"cantrip": "echo", "name": "eve", **GIVEN},
+    "Send": GIVEN,
+    "Fork": {"cantrip": "echo", "crystal": "scripted:x", **GIVEN},
+    "Steer": {"text": "psst"},
+    "Interrupt": {"why": "lunch", "now": True},
+    "Decide": {"decision": "allow", "answer": None, "note": "x", "args": {"amount": 1}, "remember": "entity"},
+    "Reward": {"reward": 0.5, "by": "ann"},
+    "ChatBody": {
+        "model": "echo",
+        "messages": SAID,
+        "stream": False,
+        "stream_options": {"include_usage": True},
+        "tools": [{"type": "function", "function": {"name": "x"}}],
+        "functions": [{"name": "x"}],
+        "n": 1,
+        "logprobs": False,
+        "response_format": FORMAT,
+        "temperature": 0.5,
+    },
+    "ResponseBody": {
+        "model": "echo",
+        "input": SAID,
+        "instructions": "Be terse.",
+        "previous_response_id": "resp_x",
+        "background": False,
+        "stream": False,
+        "text": {"format": FORMAT},
+        "tools": [],
+        "top_logprobs": 0,
+        "store": True,
+    },
+}
+"""For each model a body with all of its fields."""
 
 
-def bodies(row: Row) -> st.SearchStrategy[Any]:
-    """A valid body of which some fields are replaced, or any JSON value."""
+@st.composite
+def mutations(draw: st.DrawFn, value: Any) -> Any:
+    """Replace a part of a value, at any depth, by any JSON value."""
+    parts = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not parts or not draw(st.integers(0, 3)):
+        return draw(USUAL | VALUES)
+    part = draw(st.sampled_from(parts))
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    changed[part] = draw(mutations(changed[part]))
+    return changed
+
+
+@st.composite
+def bodies(draw: st.DrawFn, row: Row) -> Any:
+    """Return a body with a few of the fields of a route, of which one part or none is replaced."""
     assert row.body is not None
-    strange = USUAL | VALUES | MESSAGES
-    replaced = st.dictionaries(st.sampled_from([*row.body.model_fields, "surprise"]), strange, max_size=2)
-    return replaced.map(lambda fields: {**VALID.get(row.body.__name__, {}), **fields}) | VALUES
+    whole = WHOLE.get(row.body.__name__, {"surprise": 1})
+    needed = {name for name, field in row.body.model_fields.items() if field.is_required()}
+    extra = (
+        draw(st.sets(st.sampled_from(sorted(whole.keys() - needed)), max_size=3)) if whole.keys() - needed else set()
+    )
+    body = {name: whole[name] for name in whole if name in needed | extra}
+    return draw(mutations(body)) if draw(st.integers(0, 5)) else body
 
 
 def check(answered: httpx.Response, told: str) -> None:

@@ -7,7 +7,7 @@ import openai
 import pytest
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors import Cantrip, Circle, gate, scripted
 from cantrip_actors.http import openai as openai_door
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, Served, echo, served
@@ -191,7 +191,9 @@ async def test_messages_before_the_last_one_are_data() -> None:
         ("functions", [{"name": "x"}]),
         ("n", 2),
         ("logprobs", True),
+        ("n", 0),
         ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}),
     ],
 )
 async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, value: Any) -> None:
@@ -201,6 +203,49 @@ async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, 
             await client.chat.completions.create(model="echo", messages=said, extra_body={name: value})
         body: Any = refused.value.body
         assert (body["param"], body["code"], body["type"]) == (name, "unsupported_parameter", "invalid_request_error")
+
+
+@pytest.mark.rule("WIRE-03")
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (
+            "chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": [1]}},
+            "response_format.json_schema",
+        ),
+        ("chat/completions", {"response_format": "text"}, "response_format"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages"),
+        ("chat/completions", {"stream_options": "usage", "stream": True}, "stream_options"),
+        ("responses", {"text": {"format": 3}}, "text.format"),
+        ("responses", {"input": [[]]}, "input.str"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_an_error_in_openais_shape(path: str, more: Any, param: str) -> None:
+    async with served() as on:
+        said = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], "input": "hi", **more}
+        error = (await on.post(f"/v1/{path}", said, 400))["error"]
+        assert error["type"] == "invalid_request_error"
+        assert param in (error["param"] or error["message"])
+        assert not on.runtime.loom.entities()
+
+
+@pytest.mark.rule("WIRE-03")
+async def test_a_response_format_that_the_cantrip_has_is_accepted() -> None:
+    @gate
+    def done(count: int) -> int:
+        """Say how many."""
+        return count
+
+    answers = scripted([{"tool_calls": [{"gate": "done", "args": {"count": 3}}]}])
+    counts = Cantrip(answers, circle=Circle([done], [max_turns(3)]), name="counts")
+    schema = counts.circle.open_gates["done"].definition.parameters
+    async with served([counts]) as on, client_of(on) as client:
+        wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        said: Any = [{"role": "user", "content": "count"}]
+        whole = await client.chat.completions.create(model="counts", messages=said, response_format=wanted)
+        assert whole.choices[0].message.content == "3"
 
 
 async def test_errors_have_the_classes_of_openais_client() -> None:
