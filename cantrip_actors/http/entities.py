@@ -7,7 +7,7 @@ thread and do not block the event loop.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -114,11 +114,9 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
     Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
     """
     service, token = call.service, call.token
-    async with AsyncExitStack() as stack:
-        if call.key is not None:
-            await stack.enter_async_context(service.key_lock(f"{token.tenant or ''}\0{call.key}"))
-            if call.runtime.begun_with(call.key) is not None:
-                return await begin(), True
+    async with nullcontext() if call.key is None else service.key_lock(f"{token.tenant or ''}\0{call.key}"):
+        if call.key is not None and call.runtime.begun_with(call.key) is not None:
+            return await begin(), True
         await service.limiter.check_cost(token)
         with service.limiter.starting(token) as count:
             entity = await begin()
