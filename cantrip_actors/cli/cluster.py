@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -87,6 +86,8 @@ def worker(
     early: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: early.append(number))  # until it serves; it must not raise
     with report_errors(json=False, loom=loom):
+        import socket
+
         import anyio
 
         from cantrip_actors import Node

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
 from cantrip_actors.cli import output
@@ -42,6 +41,8 @@ def check(
     """Put 25 short queries to a provider, and say which of them do what entities rely on. They cost a few cents."""
     with report_errors(json=as_json, loom=LOOM):
         from dataclasses import asdict
+
+        import anyio
 
         from cantrip_actors.crystal import resolve
         from cantrip_actors.crystal.check import check as check_crystal

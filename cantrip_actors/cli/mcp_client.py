@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import orjson
 import typer
 
 from cantrip_actors.cli.command import report_errors
@@ -77,6 +76,7 @@ def call(
     """Call a tool of an MCP server once, and print what it returns; exit with 1 if that is an error."""
     with report_errors(json=False, loom=NO_LOOM):
         import anyio
+        import orjson
 
         from cantrip_actors import InvalidCantrip
         from cantrip_actors.mcp.look import call_once, with_connection

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
@@ -23,6 +22,8 @@ from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_readi
 from cantrip_actors.cli.output import one_line, short
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from cantrip_actors import Loom
     from cantrip_actors.cli.top_screen import View
 
@@ -221,6 +222,8 @@ class _Screen:
         self._question = ""
         self._typed = ""
         self._is_over = False
+        from concurrent.futures import ThreadPoolExecutor
+
         self._threads = ThreadPoolExecutor(1, "cantrip-top")
         self._looking: Future[Mapping[str, Any]] | None = None
         self._next_look = 0.0

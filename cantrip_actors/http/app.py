@@ -76,7 +76,7 @@ def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES,
 
     handlers: dict[Any, Any] = {404: _nothing_here, 405: _nothing_here}
     return Guard(
-        Starlette(routes=[*plain, *mcp_routes(service), *table], lifespan=lifespan, exception_handlers=handlers),
+        Starlette(routes=[*table, *plain, *mcp_routes(service)], lifespan=lifespan, exception_handlers=handlers),
         service,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from cantrip_actors.http.problems import Problem
 
@@ -42,20 +42,18 @@ async def read_body(request: Request, most: int, patience: float) -> bytes:
     size = int(told) if told.isascii() and told.isdecimal() and len(told) <= 18 else 0
     parts: list[bytes] = []
     total = 0
-    try:
-        if size <= most:
-            stream = aiter(request.stream())
-            while total <= most:
-                with anyio.fail_after(patience):
-                    part = await anext(stream, None)
-                if part is None:
-                    break
-                total += len(part)
-                parts.append(part)
-    except ClientDisconnect:
-        raise Problem(400, "incomplete", "the body ended too early") from None
-    except TimeoutError:
-        raise Problem(408, "incomplete", f"nothing of the body came for {patience:g} s") from None
+    more = size <= most
+    while more and total <= most:
+        try:
+            with anyio.fail_after(patience):
+                message = await request.receive()
+        except TimeoutError:
+            raise Problem(408, "incomplete", f"nothing of the body came for {patience:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "incomplete", "the body ended too early")
+        parts.append(message.get("body", b""))
+        total += len(parts[-1])
+        more = message.get("more_body", False)
     if max(size, total) > most:
         raise Problem(413, "too-large", f"expected a body of at most {most} bytes", limit="body_size")
     return b"".join(parts)

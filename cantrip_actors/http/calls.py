@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import anyio
 from starlette.requests import Request
@@ -19,7 +19,10 @@ from cantrip_actors.records.codec import dumps
 if TYPE_CHECKING:
     from cantrip_actors.http.service import Service
 
-__all__ = ["Answer", "Call", "Waited", "json_response", "wait_for"]
+__all__ = ["REPLAYED", "Answer", "Call", "Waited", "json_response", "wait_for"]
+
+REPLAYED: Final = {"idempotency-replayed": "true"}
+"""The header of an answer to a request that repeats an earlier one."""
 
 T = TypeVar("T")
 
@@ -81,6 +84,13 @@ class Call:
         """Return the id of an existing turn. Raises Problem 404."""
         if turn_id not in self.runtime.loom:
             raise Problem(404, "unknown-turn", "no turn has this id")
+        return turn_id
+
+    def whole_turn_id(self, turn_id: str) -> str:
+        """Return the id of a turn whose content is there. Raises Problem 404, and 409 for a forgotten turn."""
+        loom = self.runtime.loom
+        if loom.is_forgotten(loom.owner(self.turn_id(turn_id))):
+            raise Problem(409, "forgotten", "the content of this turn was erased: it takes neither forks nor rewards")
         return turn_id
 
 

@@ -7,7 +7,7 @@ thread and do not block the event loop.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from cantrip_actors import Cantrip, Entity, LoomError, Receipt
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import Answer, Call, wait_for
+from cantrip_actors.http.calls import REPLAYED, Answer, Call, wait_for
 from cantrip_actors.http.files import intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
@@ -41,7 +41,6 @@ __all__ = [
 
 ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
-REPLAYED = {"idempotency-replayed": "true"}
 
 
 async def list_cantrips(call: Call) -> Answer:
@@ -87,7 +86,7 @@ async def begin_entity(call: Call) -> Answer:
 async def fork(call: Call) -> Answer:
     """Continue from a turn with a new entity."""
     said: models.Fork = call.body
-    turn_id = call.turn_id(call.path["id"])
+    turn_id = call.whole_turn_id(call.path["id"])
     if said.crystal is not None and not call.token.allows("admin"):
         raise Problem(403, "crystal", "a crystal may be chosen with the scope admin only")
     name = said.cantrip
@@ -115,14 +114,13 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
     Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
     """
     service, token = call.service, call.token
-    async with AsyncExitStack() as stack:
-        if call.key is not None:
-            await stack.enter_async_context(service.key_lock(f"{token.tenant or ''}\0{call.key}"))
-            if call.runtime.begun_with(call.key) is not None:
-                return await begin(), True
-        service.limiter.check_cast(token)
-        entity = await begin()
-        service.limiter.count_cast(token, entity.id)
+    async with nullcontext() if call.key is None else service.key_lock(f"{token.tenant or ''}\0{call.key}"):
+        if call.key is not None and call.runtime.begun_with(call.key) is not None:
+            return await begin(), True
+        await service.limiter.check_cost(token)
+        with service.limiter.starting(token) as count:
+            entity = await begin()
+            count(entity.id)
         return entity, False
 
 
@@ -205,6 +203,8 @@ async def send(call: Call) -> Answer:
     entity = call.runtime.find(call.entity_id(call.path["id"]))
     intent = intent_of(said)
     is_replay = call.key is not None and _has_receipt(call, entity.id, call.key)
+    if not is_replay:
+        await call.service.limiter.check_cost(call.token)
     receipt = await entity.post(intent, context=said.context, key=call.key, by=call.token.sender)
     headers = {"location": f"{ENTITIES}/{entity.id}/receipts/{receipt.key}", **(REPLAYED if is_replay else {})}
     if said.wait is not None:

@@ -32,7 +32,7 @@ from cantrip_actors import (
     Subscription,
 )
 from cantrip_actors.http.shapes import outcome_shape
-from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, RETRY, Position, encode_event
+from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, QUIET, RETRY, Position, encode_event
 from cantrip_actors.loom.export.thread import turn_fields
 from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
@@ -42,8 +42,6 @@ from cantrip_actors.stream.wire import as_wire
 
 __all__ = ["Feed", "Filter", "Frame", "replay", "standing_upserts", "story_data"]
 
-QUIET: Final = 15.0
-"""Seconds after which a comment keeps a quiet connection alive."""
 LOOK: Final = 0.5
 """Seconds between two polls of the loom for records of another process."""
 FRAMES: Final = 4096

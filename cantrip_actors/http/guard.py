@@ -68,6 +68,10 @@ class Guard:
                     found.add_vary_header("origin")
                 if not await body.read_rest(self._service.limiter.limits.body) and scope["http_version"] != "2":
                     found["connection"] = "close"
+            elif not body.is_read and scope["http_version"] != "2" and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await body.discard_rest()  # a client that still sends loses the answer if the connection is closed
+                message = {"type": "http.response.body"}
             await send(message)
 
         await (answer or self._app)(scope, body.receive, send_with_headers)
@@ -100,21 +104,27 @@ class _Body:
     def __init__(self, receive: Receive, headers: Headers) -> None:
         self._receive = receive
         self._size = headers.get("content-length", "")
-        self._is_read = self._size in ("", "0") and "transfer-encoding" not in headers
+        self.is_read = self._size in ("", "0") and "transfer-encoding" not in headers
 
     async def receive(self) -> Message:
         """Return the next message of the client."""
         message = await self._receive()
-        self._is_read = self._is_read or not message.get("more_body", False)
+        self.is_read = self.is_read or not message.get("more_body", False)
         return message
 
     async def read_rest(self, most: int) -> bool:
         """Read the rest of the body within a number of bytes and `REST` seconds; return whether that was all."""
-        if not self._is_read and not (self._size.isdecimal() and int(self._size[:18]) > most):
+        if not self.is_read and not (self._size.isdecimal() and int(self._size[:18]) > most):
             with anyio.move_on_after(REST):
-                while not self._is_read and most > 0:
+                while not self.is_read and most > 0:
                     most -= len((await self.receive()).get("body", b""))
-        return self._is_read
+        return self.is_read
+
+    async def discard_rest(self) -> None:
+        """Read the rest of the body, for `REST` seconds."""
+        with anyio.move_on_after(REST):
+            while not self.is_read:
+                await self.receive()
 
 
 def host_name(host: str) -> str:

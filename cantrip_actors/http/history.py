@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from cantrip_actors import Loom, LoomError
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.feeds import story_data
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
@@ -93,10 +93,10 @@ async def get_tree(call: Call) -> Answer:
 async def reward(call: Call) -> Answer:
     """Reward a turn."""
     said: models.Reward = call.body
-    turn_id = call.turn_id(call.path["id"])
+    turn_id = call.whole_turn_id(call.path["id"])
     by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
-    await call.runtime.loom.reward(turn_id, said.reward, by=by)
-    return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201)
+    is_new = await call.runtime.loom.reward(turn_id, said.reward, by=by, key=call.key or "")
+    return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
 
 
 async def search_loom(call: Call) -> Answer:

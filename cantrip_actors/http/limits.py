@@ -1,4 +1,7 @@
-"""Limits of each token: requests a second, casts at a time, open event streams. Each 429 says which one was met."""
+"""Limits of each token: requests a second, casts at a time, open event streams, cost a day.
+
+Each 429 says which one was met.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import anyio
+from anyio import to_thread
 
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.tokens import Token
 
 __all__ = ["Limiter", "Limits"]
@@ -41,15 +46,17 @@ class _Use:
     left: float
     at: float
     streams: int = 0
+    starting: int = 0
     casts: dict[str, None] = field(default_factory=dict)
 
 
 class Limiter:
     """Counts the usage of each token."""
 
-    def __init__(self, limits: Limits, is_busy: Callable[[str], bool]) -> None:
+    def __init__(self, limits: Limits, is_busy: Callable[[str], bool], spending: Spending) -> None:
         self.limits = limits
         self._is_busy = is_busy
+        self._spending = spending
         self._uses: dict[str, _Use] = {}
 
     def _of(self, token: Token) -> _Use:
@@ -67,18 +74,33 @@ class Limiter:
             _refuse("rate", f"{self.limits.rate:g} requests a second", math.ceil((1 - use.left) / self.limits.rate))
         use.left -= 1
 
-    def check_cast(self, token: Token) -> None:
-        """Raise Problem 429 if this token has its maximum of active entities."""
+    async def check_cost(self, token: Token) -> None:
+        """Raise Problem 429 if the token has spent what it may spend today."""
+        most = token.max_cost_per_day
+        if most is not None and await to_thread.run_sync(self._spending.today, token.sender) >= most:
+            _refuse("cost_per_day", f"a cost of ${most:g} a day", self._spending.seconds_left())
+
+    @contextmanager
+    def starting(self, token: Token) -> Iterator[Callable[[str], None]]:
+        """Reserve a place for an entity that the block begins; yield a function that counts it.
+
+        Raises Problem 429 if this token has its maximum of active entities.
+        """
         use = self._of(token)
         most = token.max_concurrent or self.limits.casts
-        if len(use.casts) >= most:
+        if len(use.casts) + use.starting >= most:
             use.casts = {one: None for one in use.casts if self._is_busy(one)}
-        if len(use.casts) >= most:
+        if len(use.casts) + use.starting >= most:
             _refuse("concurrent_casts", f"{most} casts at a time", 1)
 
-    def count_cast(self, token: Token, entity_id: str) -> None:
-        """Count an entity that this token began."""
-        self._of(token).casts[entity_id] = None
+        def count(entity_id: str) -> None:
+            use.casts[entity_id] = None
+
+        use.starting += 1
+        try:
+            yield count
+        finally:
+            use.starting -= 1
 
     @contextmanager
     def stream(self, token: Token) -> Iterator[None]:

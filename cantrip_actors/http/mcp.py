@@ -6,6 +6,8 @@ The SDK is imported at the first request, in a thread: it takes about a second, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -108,9 +110,17 @@ def _mark(service: Service, scope: Scope, token: Token) -> None:
 
     from cantrip_actors.mcp_server import Caller, Refused
 
-    def check_cast() -> None:
+    async def check_cost() -> None:
         try:
-            service.limiter.check_cast(token)
+            await service.limiter.check_cost(token)
+        except Problem as problem:
+            raise Refused(problem.detail) from problem
+
+    @contextmanager
+    def starting() -> Iterator[Callable[[str], None]]:
+        try:
+            with service.limiter.starting(token) as count:
+                yield count
         except Problem as problem:
             raise Refused(problem.detail) from problem
 
@@ -120,8 +130,8 @@ def _mark(service: Service, scope: Scope, token: Token) -> None:
         by=token.sender,
         door=token.sender,
         allows=token.allows,
-        check_cast=check_cast,
-        count_cast=lambda entity_id: service.limiter.count_cast(token, entity_id),
+        check_cost=check_cost,
+        starting=starting,
     )
     scope["state"] = {**scope.get("state", {}), "mcp_caller": caller}
     scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=token.name, scopes=[], subject=token.digest))

@@ -135,7 +135,7 @@ class Decide(Strict):
 class Reward(Strict):
     """A reward for a turn."""
 
-    reward: float | int
+    reward: float = Field(allow_inf_nan=False)
     by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
 
 

@@ -8,7 +8,8 @@ response names its entity and the mail with the intent, so it is known at once a
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -34,7 +35,7 @@ from cantrip_actors.http.openai_encoders import (
 )
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.sse import HEADERS
+from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, send_part
 from cantrip_actors.http.table import Row
 from cantrip_actors.machine.project import episode_in, intents_in
 from cantrip_actors.observe import FellBehind, UpsertSubscription
@@ -149,7 +150,7 @@ def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
     shown: list[File] = []
     for given in content if isinstance(content, list) else [None]:
         part: dict[str, Any] = given if isinstance(given, dict) else {}
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind in PARTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in IMAGES:
@@ -187,16 +188,19 @@ def _sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
+def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantrip | None) -> None:
     """Raise Problem 400 for a parameter that would change the answer and is not supported."""
-    refused = next((name for name in ("tools", "functions", "logprobs", "top_logprobs") if given.get(name)), None)
-    if refused is None and (given.get("n") or 1) > 1:
+    wished = ("tools", "functions", "logprobs", "top_logprobs")
+    refused = next((name for name in wished if getattr(said, name, None)), None)
+    if refused is None and said.n not in (None, 1):
         refused = "n"
-    for name in ("response_format", "text"):
-        wanted = given.get(name)
-        wanted = wanted.get("format") if name == "text" and wanted else wanted
-        if refused is None and wanted and wanted.get("type") != "text" and not _has_schema(cantrip, wanted):
-            refused = name
+    name, wanted = "text", None
+    if isinstance(said, models.ChatBody):
+        name, wanted = "response_format", said.response_format
+    elif said.text is not None:
+        wanted = said.text.format
+    if refused is None and wanted is not None and wanted.type != "text" and not _has_schema(cantrip, wanted):
+        refused = name
     if refused is not None:
         raise Problem(
             400,
@@ -206,9 +210,9 @@ def _check_supported(given: Mapping[str, Any], cantrip: Cantrip | None) -> None:
         )
 
 
-def _has_schema(cantrip: Cantrip | None, wanted: Mapping[str, Any]) -> bool:
+def _has_schema(cantrip: Cantrip | None, wanted: models.Format) -> bool:
     """Return whether the cantrip's `done` already requires this JSON Schema."""
-    schema = (wanted.get("json_schema") or wanted).get("schema")
+    schema = (wanted.json_schema or wanted).schema_
     done = None if cantrip is None else cantrip.circle.open_gates.get("done")
     if done is None or schema is None:
         return False
@@ -240,6 +244,8 @@ class _Run(NamedTuple):
 
 async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
     check_scope(call.token, "send")
+    if call.key is None or not call.runtime.has_mail(entity.id, call.key):
+        await call.service.limiter.check_cost(call.token)
     outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
     context = asked.context if with_context else None
     receipt = await entity.post(asked.intent, context=context, key=call.key, by=call.token.sender)
@@ -254,7 +260,7 @@ async def _start(call: Call, begin: Callable[[], Awaitable[Entity]]) -> _Run:
 
 async def _leave(call: Call, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later."""
-    if call.key is None:
+    if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
             if run.is_new:
                 await run.entity.stop(HUNG_UP, by=call.token.sender)
@@ -290,9 +296,10 @@ class _Stream(Response):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, receive, tasks.cancel_scope)
                 tasks.start_soon(self._wait)
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await self._send_all(send)
-                is_done = True
+                with suppress(OSError):  # the client has gone, or has not read for too long
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await self._send_all(send)
+                    is_done = True
                 tasks.cancel_scope.cancel()
         finally:
             self._run.outputs.close()
@@ -300,20 +307,27 @@ class _Stream(Response):
                 await _leave(self._call, self._run)
 
     async def _send_all(self, send: Send) -> None:
-        encoder = self._encoder
-        await _send_parts(send, encoder.begin())
+        encoder, outputs = self._encoder, self._run.outputs
+        await self._send(send, encoder.begin())
         try:
-            async for output in self._run.outputs:
-                await _send_parts(send, encoder.add(output))
+            while True:
+                with anyio.move_on_after(QUIET) as quiet:
+                    output = await anext(outputs)
+                await self._send(send, [COMMENT] if quiet.cancelled_caught else encoder.add(output))
+        except StopAsyncIteration:
+            pass
         except FellBehind:  # then the answer comes whole
             await self._run.episode()
         if self._error is None:
-            await _send_parts(send, encoder.end(self._run.outcome(self._call)))
+            await self._send(send, encoder.end(self._run.outcome(self._call)))
         else:
             told = problem_of(self._error)
             shown = self._call.runtime.redact({"type": told.kind, "detail": told.detail})
-            await _send_parts(send, encoder.fail(_error(told.status, shown)))
+            await self._send(send, encoder.fail(_error(told.status, shown)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, parts: Iterable[bytes]) -> None:
+        await send_part(send, b"".join(parts), self._call.service.limiter.limits.patience)
 
     async def _wait(self) -> None:
         try:
@@ -328,12 +342,6 @@ class _Stream(Response):
         scope.cancel()
 
 
-async def _send_parts(send: Send, parts: Any) -> None:
-    body = b"".join(parts)
-    if body:
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
 # Chat completions
 
 
@@ -342,7 +350,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     said: models.ChatBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said.model_dump(), cantrip)
+    _check_supported(said, cantrip)
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
@@ -368,7 +376,7 @@ async def create_response(call: Call) -> Answer | Response:
     said: models.ResponseBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said.model_dump(), cantrip)
+    _check_supported(said, cantrip)
     messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
     if said.instructions:
         messages.insert(0, {"role": "system", "content": said.instructions})
@@ -402,7 +410,11 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
     if turns[-1].id == ended.last_turn and loom.header(entity_id).lasting and not loom.is_over(entity_id):
         return await _send(call, call.runtime.find(entity_id), asked, with_context=True)
     fork = partial(
-        call.runtime.start_fork, ended.last_turn, intent=asked.intent, context=asked.context, cantrip=cantrip
+        call.runtime.start_fork,
+        call.whole_turn_id(ended.last_turn),
+        intent=asked.intent,
+        context=asked.context,
+        cantrip=cantrip,
     )
     return await _start(call, partial(fork, **who))
 

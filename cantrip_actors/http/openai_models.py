@@ -6,11 +6,30 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ChatBody", "Ignored", "ModelList", "Opaque", "ResponseBody"]
+__all__ = ["ChatBody", "Format", "Ignored", "JsonSchema", "ModelList", "Opaque", "ResponseBody", "TextSetting"]
 
 
 class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class JsonSchema(_Lenient):
+    """A JSON Schema by its name."""
+
+    schema_: Any = Field(default=None, alias="schema")
+
+
+class Format(JsonSchema):
+    """The form of an answer."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class TextSetting(_Lenient):
+    """How the text of a response is formed."""
+
+    format: Format | None = None
 
 
 class _Shared(_Lenient):
@@ -26,7 +45,7 @@ class ChatBody(_Shared):
     messages: list[dict[str, Any]] = Field(min_length=1)
     stream_options: dict[str, Any] | None = None
     functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: Format | None = None
     logprobs: bool | None = None
 
 
@@ -37,7 +56,7 @@ class ResponseBody(_Shared):
     instructions: str | None = None
     previous_response_id: str | None = None
     background: bool | None = None
-    text: dict[str, Any] | None = None
+    text: TextSetting | None = None
     top_logprobs: int | None = None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.shapes import request_shape
+from cantrip_actors.records.mail import decision_key
 
 __all__ = ["decide", "list_requests"]
 
@@ -21,6 +22,7 @@ async def decide(call: Call) -> Answer:
     """Decide a request; the decision is durable when this answers."""
     said: models.Decide = call.body
     request_id = call.path["id"]
+    is_repeated = call.key is not None and call.runtime.has_mail(request_id.partition(":")[0], decision_key(request_id))
     await call.runtime.decide(
         request_id,
         said.decision,
@@ -30,5 +32,7 @@ async def decide(call: Call) -> Answer:
         args=said.args,
         remember=said.remember,
         door=call.token.sender,
+        key=call.key,
     )
-    return Answer({"id": request_id, "decision": said.decision or "answer", "by": call.token.name})
+    told = {"id": request_id, "decision": said.decision or "answer", "by": call.token.name}
+    return Answer(told, headers=REPLAYED if is_repeated else None)

@@ -113,6 +113,8 @@ def problem_of(error: CantripError) -> Problem:
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
     if isinstance(error, AlreadyDecided):
         more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
+    if isinstance(error, Held) and error.holder is not None:
+        more["holder"] = error.holder
     for row in _ROWS:
         if isinstance(error, row.error):
             return Problem(row.status, row.kind, str(error), headers=SOON if row.later else None, **more)

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.http.app import make_app
+from cantrip_actors.http.h2_buffer import bound_buffers
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import Limits
 from cantrip_actors.http.operations import dump_at_signal
@@ -159,6 +160,7 @@ async def run_hypercorn(app: ASGIApp, listener: socket.socket, started: Callable
     config.graceful_timeout = LINGER
     config.keep_alive_timeout = KEEP_ALIVE
     config.include_server_header = False
+    bound_buffers()
     if type(current_token().native_token).__module__.startswith("trio"):
         from hypercorn.trio import serve as serve_on_trio
 

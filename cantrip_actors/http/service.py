@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from cantrip_actors import Cantrip, InvalidCantrip, RequestFeed, Runtime
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, Limits
+from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
@@ -55,7 +56,7 @@ class Service:
         self.access_log = access_log
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
-        self.limiter = Limiter(limits or Limits(), self._is_busy)
+        self.limiter = Limiter(limits or Limits(), self._is_busy, Spending(runtime.loom))
         self.upserts: Upserts
         self.is_ending = False
         """True once the event streams are ending."""

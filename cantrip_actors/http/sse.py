@@ -17,12 +17,27 @@ from starlette.types import Receive, Scope, Send
 
 from cantrip_actors.records.codec import dumps
 
-__all__ = ["COMMENT", "END_OF_RECORD", "HEADERS", "RETRY", "EventStream", "Position", "encode_event"]
+__all__ = [
+    "COMMENT",
+    "END_OF_RECORD",
+    "HEADERS",
+    "QUIET",
+    "RETRY",
+    "EventStream",
+    "Position",
+    "encode_event",
+    "send_part",
+]
 
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
 END_OF_RECORD: Final = 9
 """The part number after all events of a record; a snapshot ends with it."""
+
+QUIET: Final = 15.0
+"""Seconds after which a comment keeps a quiet connection alive."""
+CHUNK: Final = 1 << 15
+"""Bytes that are sent at once: a client that reads slowly, and not too slowly, gets them within its patience."""
 
 HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -55,16 +70,30 @@ def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> byte
     return b"".join((head.encode(), b"data: ", dumps(data, mark=False), b"\n\n"))
 
 
+async def send_part(send: Send, part: bytes, patience: float) -> None:
+    """Send a part of a stream. Raises TimeoutError for a client that reads nothing for `patience` seconds.
+
+    This sees clients of HTTP/2; for HTTP/1.1 the kernel closes the connection (0044).
+    """
+    for at in range(0, len(part), CHUNK):
+        with anyio.fail_after(patience):
+            await send({"type": "http.response.body", "body": part[at : at + CHUNK], "more_body": True})
+
+
 class EventStream(Response):
     """A response of events, until they end or the client hangs up. A reader never cancels anything but itself.
 
-    `on_close` is called once when the response ends for any reason.
+    It also ends if the client reads nothing for `patience` seconds. `on_close` is called once when the response ends
+    for any reason.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], on_close: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes], patience: float, on_close: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__(status_code=200, headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
+        self._patience = patience
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
@@ -83,7 +112,7 @@ class EventStream(Response):
         with suppress(OSError):  # the client has gone, or has not read for too long
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for part in self._events:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send_part(send, part, self._patience)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:

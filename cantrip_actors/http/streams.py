@@ -40,7 +40,7 @@ async def entity_events(call: Call) -> Response | Answer:
     wanted: models.EventsQuery = call.query
     entity_id = call.entity_id(call.path["id"])
     after = _resumed(call.request.headers.get("last-event-id") or wanted.after or "")
-    loom = call.runtime.shown_loom
+    loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
     if loom.is_over(entity_id):
         story = Story()
         told = await to_thread.run_sync(lambda: list(story.add_all(loom.records(entity_id))))
@@ -49,8 +49,8 @@ async def entity_events(call: Call) -> Response | Answer:
             return Answer(status=204)  # so that EventSource does not reconnect
         if after is None or after > last:
             before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
-            return EventStream(_finished(entity_id, told, before, _snapshot(call, entity_id, before)))
-        return EventStream(_finished(entity_id, told, after))
+            return EventStream(_finished(entity_id, told, before, _snapshot(call, entity_id, before)), patience)
+        return EventStream(_finished(entity_id, told, after), patience)
     return _stream(
         call, entity_id, after, _everything, lambda number: _snapshot(call, entity_id, Position(number, END_OF_RECORD))
     )
@@ -147,4 +147,4 @@ def _stream(
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
         events = feed.stream(after, wanted, lambda: snapshot(feed.number))
-        return EventStream(events, stack.pop_all().close)
+        return EventStream(events, service.limiter.limits.patience, stack.pop_all().close)

@@ -50,6 +50,8 @@ class Token:
     expires: datetime | None = None
     cantrips: frozenset[str] | None = None
     max_concurrent: int | None = None
+    max_cost_per_day: float | None = None
+    """In US dollars; a day is one of UTC."""
 
     def allows(self, scope: str) -> bool:
         """Return whether the token has a scope."""
@@ -77,6 +79,7 @@ class _Row(Strict):
     expires: datetime | date | None = None
     cantrips: list[str] | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
+    max_cost_per_day: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class _File(Strict):
@@ -178,7 +181,16 @@ def _token(row: _Row, path: Path) -> Token:
     elif expires is not None and expires.tzinfo is None:
         expires = expires.replace(tzinfo=UTC)
     cantrips = None if row.cantrips is None else frozenset(row.cantrips)
-    return Token(row.name, row.sha256, frozenset(row.scopes), row.tenant, expires, cantrips, row.max_concurrent)
+    return Token(
+        row.name,
+        row.sha256,
+        frozenset(row.scopes),
+        row.tenant,
+        expires,
+        cantrips,
+        row.max_concurrent,
+        row.max_cost_per_day,
+    )
 
 
 def _check(tokens: list[Token], path: Path) -> None:

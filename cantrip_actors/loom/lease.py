@@ -87,17 +87,21 @@ class Holder(NamedTuple):
 
 
 class Held(LoomError):
-    """A claim was refused: another holder runs that entity."""
+    """A claim was refused: another holder runs that entity. `holder` names its process; None if that is this one."""
+
+    holder: str | None = None
 
     @classmethod
     def by(cls, entity: str, owner: str, left: float) -> Held:
         """Return the error for an entity that `owner` runs, with the least time that it lasts."""
         at = datetime.fromtimestamp(time.time() + left, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         lasts = f"its lease lasts until {at} unless it is renewed" if left > 0 else "its process is there"
-        return cls(
+        error = cls(
             f"entity {entity} is being run by {owner}; {lasts}. "
             "It can be had here once it has ended or is unloaded there, or that process is gone: try again then"
         )
+        error.entity_id, error.holder = entity, owner
+        return error
 
 
 class Quarantined(LoomError):

@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import NoReturn
 
 from cantrip_actors.loom.blobs import attached
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
+from cantrip_actors.loom.inbox import KeyUsed
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
@@ -30,6 +32,7 @@ from cantrip_actors.machine.project import (
     first_intent,
     header_in_force,
     header_of,
+    rewards_of,
     status_of,
     turns_of,
     usage_of,
@@ -224,16 +227,25 @@ class Loom:
         self.owner(turn_id)
         return self._store.forks(turn_id)
 
-    async def reward(self, turn_id: str, value: float, *, by: str = "") -> None:
+    async def reward(self, turn_id: str, value: float, *, by: str = "", key: str = "") -> bool:
         """Reward a turn at any time; the latest reward counts, the earlier ones stay recorded (LOOM-3).
 
-        `by` says who gives the reward, for the record.
+        `by` says who gives the reward, for the record. A reward with a `key` is given once: return False if this one
+        was given before. Raises KeyUsed if another reward of the entity has that key.
         """
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
         if self.is_forgotten(self.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
-        await self._append([Rewarded(self.owner(turn_id), turn_id, float(value), self._now(), by)])
+        owner, given = self.owner(turn_id), (turn_id, float(value), by)
+        rewards = rewards_of(self.records(owner)) if key else {}
+        for earlier in chain.from_iterable(rewards.values()):
+            if earlier.key == key:
+                if (earlier.turn_id, earlier.reward, earlier.by) != given:
+                    raise KeyUsed(f"the key {key!r} was used for another reward: give this one another key")
+                return False
+        await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])
+        return True
 
     # --------------------------------------------------------------------------------------------------------- the tree
 

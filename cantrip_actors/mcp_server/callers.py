@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from cantrip_actors import Cantrip, CantripError, Loom, Runtime
@@ -18,10 +19,12 @@ def _allow(_scope: str) -> bool:
     return True
 
 
-def _no_limit() -> None: ...
+async def _no_limit() -> None: ...
 
 
-def _count_nothing(_entity_id: str) -> None: ...
+@contextmanager
+def _uncounted() -> Iterator[Callable[[str], None]]:
+    yield lambda _entity_id: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class Caller:
     """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
-    (`cantrip_actors.http.tokens`). `check_cast` raises Refused if it may not begin another entity now, and
-    `count_cast` counts one that it began.
+    (`cantrip_actors.http.tokens`). `check_cost` raises Refused if it has spent what it may spend. `starting` raises
+    Refused if it may not begin another entity now, and yields a function that counts the one it begins in the block.
     """
 
     runtime: Runtime
@@ -38,8 +41,8 @@ class Caller:
     by: str
     door: str = ""
     allows: Callable[[str], bool] = _allow
-    check_cast: Callable[[], None] = _no_limit
-    count_cast: Callable[[str], None] = _count_nothing
+    check_cost: Callable[[], Awaitable[None]] = _no_limit
+    starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _uncounted
 
     @property
     def loom(self) -> Loom:

@@ -70,23 +70,24 @@ class Work:
         caller.check(offer.scope)
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
         intent, context, by = arguments.intent, arguments.context or None, caller.by
+        await caller.check_cost()
         if isinstance(arguments, Send) and arguments.entity_id:
             _check_entity(caller, arguments.entity_id, offer)
             entity = runtime.find(arguments.entity_id)
             receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
             return cls(caller, entity, receipt.key)
         caller.check("cast")
-        caller.check_cast()
-        if isinstance(arguments, Fork):
-            turn = _turn_of(caller, arguments.at, offer)
-            entity = await runtime.start_fork(
-                turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
-            )
-        elif survives or isinstance(arguments, Send):
-            entity = await runtime.invoke(cantrip, intent, context=context, by=by)
-        else:
-            entity = await runtime.start(cantrip, intent, context=context, by=by)
-        caller.count_cast(entity.id)
+        with caller.starting() as count:
+            if isinstance(arguments, Fork):
+                turn = _turn_of(caller, arguments.at, offer)
+                entity = await runtime.start_fork(
+                    turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
+                )
+            elif survives or isinstance(arguments, Send):
+                entity = await runtime.invoke(cantrip, intent, context=context, by=by)
+            else:
+                entity = await runtime.start(cantrip, intent, context=context, by=by)
+            count(entity.id)
         return cls(caller, entity)
 
     async def wait(self) -> types.CallToolResult:

@@ -444,13 +444,14 @@ class Sampled(_Record, frozen=True, kw_only=True, tag="sampled"):
 
 
 class Rewarded(_Record, frozen=True, tag="reward"):
-    """A reward for a turn; the latest counts (LOOM-3). `by` says who gave it."""
+    """A reward for a turn; the latest counts (LOOM-3). `by` says who gave it, and `key` names the request that did."""
 
     entity_id: str
     turn_id: str
     reward: float
     at: str
     by: str = ""
+    key: str = ""
 
 
 class Ended(_Record, frozen=True, tag="ended"):

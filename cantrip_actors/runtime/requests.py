@@ -11,8 +11,9 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, cast, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import anyio
 
@@ -20,7 +21,7 @@ from cantrip_actors.loom import KeyUsed
 from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, decision_key
-from cantrip_actors.records.records import Decision, Requested
+from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
@@ -217,7 +218,9 @@ class Requests:
             if not self._core.is_tenants(entity_id, tenant):
                 continue
             requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
-            if requested is not None and self._posted(requested.id) is None:
+            if requested is None or self._posted(requested.id) is not None:
+                continue
+            if store.life(entity_id) is Life.WAITING:  # else its decision was taken since
                 yield self._request(requested)
 
     def _request(self, requested: Requested) -> Request:
@@ -247,6 +250,7 @@ class Requests:
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
         door: str = "",
+        key: str | None = None,
         tenant: str | None = None,
     ) -> None:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
@@ -267,27 +271,48 @@ class Requests:
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
             check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)
             return self.elicitations.settle(elicitation, answer, by, door)
-        requested = self._find(request_id, tenant)
+        no = self._core.moment().fresh if key is None else key  # two decisions are never the same mail
+        who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
+        make_mail = partial(self._mail, request_id, decision, answer, args, remember, who)
+        try:
+            requested = self._find(request_id, tenant)
+        except AlreadyDecided:
+            if key is None or not self._is_repeated(make_mail()):
+                raise
+            return None
         request, foreign = self._request(requested), bool(requested.round)
-        kind = check_decision(request, decision, answer, args, remember, foreign=foreign)
+        check_decision(request, decision, answer, args, remember, foreign=foreign)
         if args is not None:
             self._check_args(requested, args)
-        body: dict[str, Any] = {"request": request_id, "decision": kind, "by": by, "note": note}
+        try:
+            await self._inboxes.post(make_mail())
+        except (KeyUsed, EntityEnded) as why:
+            raise self._decided(request_id) from why
+
+    def _mail(
+        self,
+        request_id: str,
+        decision: str | None,
+        answer: Any,
+        args: Mapping[str, Any] | None,
+        remember: Remember,
+        who: Mapping[str, Any],
+    ) -> Mail:
+        """Return the mail with a decision."""
+        body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
         if args is not None:
             body["args"] = dict(args)
-        if kind == "answer":
+        if decision is None:
             body["answer"] = answer
         if remember == "entity":
             body["remember"] = True
-        if door:
-            body["door"] = door
-        moment = self._core.moment()
-        body["no"] = moment.fresh  # two decisions are never the same mail
-        mail = self._inboxes.mail(requested.entity_id, "decision", body, key=decision_key(request_id), sender=by)
-        try:
-            await self._inboxes.post(mail)
-        except (KeyUsed, EntityEnded) as why:
-            raise self._decided(request_id) from why
+        entity_id, key = request_id.partition(":")[0], decision_key(request_id)
+        return self._inboxes.mail(entity_id, "decision", body, key=key, sender=who["by"])
+
+    def _is_repeated(self, mail: Mail) -> bool:
+        """Return whether the decision of a request was this mail."""
+        row = self._core.store.find_mail(self._core.root_of(mail.entity_id), mail.key)
+        return row is not None and row.digest == mail.digest
 
     def _find(self, request_id: str, tenant: str | None) -> Requested:
         """Return an open request. Raises UnknownRequest, AlreadyDecided."""
@@ -341,8 +366,8 @@ class Requests:
 
 def check_decision(
     request: Request, decision: object, answer: object, args: object, remember: object, *, foreign: bool = False
-) -> Decision:
-    """Return the kind of decision; the schema of a question is `foreign` if a server asks.
+) -> None:
+    """Check a decision; the schema of a question is `foreign` if a server asks.
 
     Raises InvalidDecision for one that does not fit the request.
     """
@@ -359,7 +384,6 @@ def check_decision(
         raise InvalidDecision(f'request {request.id} is a question: expected either answer=… or "deny"')
     if decision is None and request.schema is not None:
         _check_json("answer", answer, request.schema, foreign=foreign)
-    return "answer" if decision is None else cast(Decision, decision)
 
 
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:

@@ -658,6 +658,7 @@ class Runtime:
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
         door: str = "",
+        key: str | None = None,
     ) -> None:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
@@ -668,6 +669,8 @@ class Runtime:
 
         `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or ""
         for a program that authenticates nobody. It is in the record, in `loom show` and in exports.
+
+        The same decision with the same `key` may be sent again: it counts once, and raises nothing.
 
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
@@ -682,6 +685,7 @@ class Runtime:
             args=args,
             remember=remember,
             door=door,
+            key=key,
             tenant=self._tenant,
         )
 

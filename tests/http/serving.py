@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,7 @@ class Reader:
     socket: anyio.abc.SocketStream
     http: h11.Connection
     status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
     text: str = ""
 
     async def receive(self) -> Any:
@@ -169,7 +170,9 @@ async def open_stream(url: str, path: str, headers: dict[str, str]) -> AsyncIter
         sent = {"host": f"{host}:{port}", **headers}
         request = h11.Request(method="GET", target=path, headers=list(sent.items()))
         await socket.send((reader.http.send(request) or b"") + (reader.http.send(h11.EndOfMessage()) or b""))
-        reader.status = (await reader.receive()).status_code
+        answer = await reader.receive()
+        reader.status = answer.status_code
+        reader.headers = {name.decode(): value.decode() for name, value in answer.headers}
         yield reader
 
 

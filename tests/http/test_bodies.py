@@ -7,7 +7,7 @@ import anyio
 import h11
 import pytest
 
-from cantrip_actors.http import Limits
+from cantrip_actors.http import Limits, server
 from tests.http.serving import Reader, Served, served
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("HTTP-14")]
@@ -67,6 +67,29 @@ async def test_a_body_that_is_too_large_is_answered_with_connection_close() -> N
         answer = await line.receive()
         assert answer.status_code == 413
         assert (b"connection", b"close") in answer.headers
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_client_that_sends_a_large_body_to_its_end_gets_the_answer(is_chunked: bool) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(128):
+            yield b" " * 65_536
+
+    headers = {"content-type": "application/json"}
+    async with served(limits=Limits(body=1000)) as on:
+        body = parts() if is_chunked else b" " * (8 << 20)
+        refused = await on.ask("POST", "casts", 413, content=body, headers=headers)
+        assert (refused.json()["limit"], refused.headers["connection"]) == ("body_size", "close")
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /api", b"GET /api/v1/cantrips HTTP/1.1\r\nhost: 127.0.0.1\r\n"])
+async def test_a_connection_whose_request_never_ends_is_closed(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE", 0.2)
+    async with served() as on, line_to(on) as line:
+        if start:
+            await line.socket.send(start)
+        with anyio.fail_after(10):
+            assert isinstance(await line.receive(), h11.ConnectionClosed)
 
 
 async def test_a_body_that_stops_arriving_ends_its_request() -> None:

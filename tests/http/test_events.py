@@ -1,17 +1,24 @@
 """Event streams over real sockets: resumed at any event, shared by many readers, indifferent to slow ones."""
 
+from __future__ import annotations
+
+import gc
 import socket
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.abc
+import h2.connection
 import pytest
+from hypercorn.protocol.h2 import StreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, scripted
-from cantrip_actors.http import Limits
+from cantrip_actors.http import Limits, feeds
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
 from cantrip_actors.mcp import inproc
@@ -176,14 +183,6 @@ async def test_two_hundred_readers_share_one_encoding_of_each_event() -> None:
 
 @pytest.mark.rule("HTTP-06", "U-55", "U-56")
 async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() -> None:
-    big = "x" * 200_000
-
-    def long_winded(context: Any) -> Iterator[Any]:
-        turns = sum(one.role == "assistant" for one in context)
-        if turns < 40:
-            return {"content": big, "tool_calls": [{"gate": "nap", "args": {"seconds": 0.01}}]}  # type: ignore[return-value]
-        return {"content": "enough"}  # type: ignore[return-value]
-
     limits = Limits(rate=10_000, burst=10_000, patience=1)
     async with served([echo(crystal=scripted(long_winded))], limits=limits) as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
@@ -202,6 +201,77 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
             while feed.readers:
                 await anyio.sleep(0.05)
         deaf.close()
+
+
+def long_winded(context: Any) -> dict[str, Any]:
+    """Say 200 kB in each of forty turns."""
+    if sum(one.role == "assistant" for one in context) < 40:
+        return {"content": "x" * 200_000, "tool_calls": [{"gate": "nap", "args": {"seconds": 0.01}}]}
+    return {"content": "enough"}
+
+
+@asynccontextmanager
+async def http2_to(on: Served, path: str, body: bytes | None = None, **headers: str) -> AsyncIterator[Http2]:
+    """Send one request over HTTP/2, and grant no more window than a connection begins with."""
+    host = on.url.partition("//")[2]
+    given = {":method": "GET" if body is None else "POST", ":path": path, ":scheme": "http", ":authority": host}
+    given |= {"host": host, "authorization": "Bearer admin-token", **headers}
+    async with await anyio.connect_tcp(*host.split(":")) as line:  # type: ignore[arg-type]  # the port is a text
+        http = h2.connection.H2Connection()
+        http.initiate_connection()
+        http.send_headers(1, [*given.items()], end_stream=body is None)
+        if body is not None:
+            http.send_data(1, body, end_stream=True)
+        await line.send(http.data_to_send())
+        yield Http2(line, http)
+
+
+@dataclass
+class Http2:
+    """A connection with one request, stream 1."""
+
+    line: anyio.abc.SocketStream
+    http: Any
+
+    async def reset(self) -> None:
+        self.http.reset_stream(1)
+        await self.line.send(self.http.data_to_send())
+
+
+def kept_for_http2() -> int:
+    """Return how many bytes hypercorn keeps for clients of HTTP/2."""
+    return sum(len(one.buffer) for one in gc.get_objects() if isinstance(one, StreamBuffer))
+
+
+@pytest.mark.rule("HTTP-06")
+async def test_a_reader_of_http2_that_never_reads_is_closed_and_costs_a_bounded_memory() -> None:
+    limits = Limits(rate=10_000, burst=10_000, patience=1)
+    async with served([echo(crystal=scripted(long_winded))], limits=limits) as on:
+        begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
+        async with http2_to(on, f"/api/v1/entities/{begun['entity_id']}/events"):
+            with anyio.fail_after(20):
+                while not on.service.readers:
+                    await anyio.sleep(0.01)
+                while on.service.readers:
+                    await anyio.sleep(0.05)
+                    assert kept_for_http2() < 100_000
+        assert on.runtime.loom.state(begun["entity_id"]) in ("active", "terminated")
+
+
+@pytest.mark.rule("HTTP-06")
+async def test_a_reader_that_never_reads_leaves_the_times_of_turns_as_they_are() -> None:
+    async def time_turns(*, deaf: bool) -> float:
+        async with served([echo(crystal=scripted(long_winded))]) as on:
+            begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
+            async with http2_to(on, f"/api/v1/entities/{begun['entity_id']}/events") if deaf else nullcontext():
+                with anyio.fail_after(30):
+                    while on.runtime.loom.state(begun["entity_id"]) == "active":
+                        await anyio.sleep(0.02)
+            turns = on.runtime.loom.turns(begun["entity_id"])
+            return sorted(turn.metadata.duration_ms for turn in turns)[len(turns) // 2]
+
+    alone = await time_turns(deaf=False)
+    assert await time_turns(deaf=True) < alone + 50
 
 
 @pytest.mark.rule("HTTP-06")
@@ -302,57 +372,94 @@ async def test_a_stream_of_openai_that_is_cut_cancels_and_an_event_stream_does_n
         assert on.runtime.loom.state(entity) == "active"
 
 
+CAST = b'{"cantrip": "echo", "intent": "nap 30", "wait": 20}'
+JSON = {"content-type": "application/json"}
+
+
 @pytest.mark.rule("HTTP-09")
-async def test_a_reset_of_an_http2_stream_cancels_too() -> None:
-    h2 = pytest.importorskip("h2.connection")
+@pytest.mark.parametrize(("headers", "state"), [({}, "cancelled"), ({"idempotency-key": "k"}, "active")])
+async def test_a_reset_of_an_http2_stream_cancels_or_continues(headers: dict[str, str], state: str) -> None:
+    async with served() as on, http2_to(on, "/api/v1/casts", CAST, **JSON, **headers) as client:
+        with anyio.fail_after(10):
+            while not on.runtime.loom.entities():
+                await anyio.sleep(0.02)
+            (entity,) = on.runtime.loom.entities()
+            await anyio.sleep(0.1)
+            await client.reset()
+            if state == "active":
+                await anyio.sleep(0.5)
+            while on.runtime.loom.state(entity) != state:
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("HTTP-09")
+@pytest.mark.parametrize("is_http2", [False, True])
+async def test_a_reader_that_hangs_up_is_forgotten_and_its_entity_continues(is_http2: bool) -> None:
     async with served() as on:
-        host, port = on.url.partition("//")[2].split(":")
-        async with await anyio.connect_tcp(host, int(port)) as line:
-            http = h2.H2Connection()
-            http.initiate_connection()
-            body = b'{"cantrip": "echo", "intent": "nap 30", "wait": 20}'
-            http.send_headers(
-                1,
-                [
-                    (":method", "POST"),
-                    (":path", "/api/v1/casts"),
-                    (":scheme", "http"),
-                    (":authority", f"{host}:{port}"),
-                    ("host", f"{host}:{port}"),
-                    ("content-type", "application/json"),
-                    ("authorization", "Bearer admin-token"),
-                ],
-            )
-            http.send_data(1, body, end_stream=True)
-            await line.send(http.data_to_send())
-            with anyio.fail_after(10):
-                while not on.runtime.loom.entities():
-                    await anyio.sleep(0.02)
-                (entity,) = on.runtime.loom.entities()
-                http.reset_stream(1)
-                await line.send(http.data_to_send())
-                while on.runtime.loom.state(entity) == "active":
-                    await anyio.sleep(0.02)
-        assert on.runtime.loom.state(entity) == "cancelled"
+        entity = await run(on, "nap 30")
+        path = f"entities/{entity}/events"
+        with anyio.fail_after(10):
+            async with http2_to(on, f"/api/v1/{path}") if is_http2 else on.stream(path) as reader:
+                while not on.service.readers:
+                    await anyio.sleep(0.01)
+                if is_http2:
+                    await reader.reset()  # type: ignore[union-attr]  # the connection stays
+                    while on.service.readers:
+                        await anyio.sleep(0.01)
+            while on.service.readers:
+                await anyio.sleep(0.01)
+        assert on.runtime.loom.state(entity) == "active"
 
 
-@pytest.mark.rule("HTTP-20")
-async def test_two_servers_on_one_loom_work_for_each_others_entities(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path / 'loom.db'}"
-    async with served(url=url) as one, served(url=url) as two:
-        begun = await one.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 201)
-        await one.post("entities/bob/send", {"intent": "nap 0.2"}, 202)
-        async with two.stream(f"entities/{begun['entity_id']}/events", "0") as reader:
-            assert (await two.post("entities/bob/resume", {}, 409))["type"] == "urn:cantrip:held"
-            told = await two.post("entities/bob/send", {"intent": "from two", "wait": 10}, 200)
-            assert told["result"] == "you said: from two"
-            await two.ask("DELETE", "entities/bob", 204)
-            kinds = []
-            with anyio.fail_after(10):
-                while (event := await reader.next()) is not None:
-                    kinds.append(event["event"])
-        assert kinds.count("turn") == 4
-        assert kinds[-1] == "end"
+@pytest.mark.rule("HTTP-03", "HTTP-06")
+async def test_a_stream_begins_with_its_headers_and_a_delay_and_a_quiet_one_has_comments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert feeds.QUIET == 15.0
+    monkeypatch.setattr(feeds, "QUIET", 0.2)
+    async with served() as on:
+        entity = await run(on, "nap 30")
+        for path in (f"entities/{entity}/events", "events"):
+            async with on.stream(path) as reader:
+                assert reader.headers["content-type"] == "text/event-stream; charset=utf-8"
+                assert reader.headers["cache-control"] == "no-store"
+                assert reader.headers["x-accel-buffering"] == "no"
+                text = b""
+                with anyio.fail_after(10):
+                    while b"\n: " not in text:
+                        text += (await reader.receive()).data
+                assert text.startswith(b"retry: 2000\n\nid: " if "/" in path else b"retry: 2000\n\nevent: snapshot")
+
+
+@pytest.mark.rule("HTTP-03")
+async def test_a_stream_cut_after_each_event_resumes_with_the_next_one() -> None:
+    async with served() as on:
+        entity = await run(on, "pay 3")
+        with anyio.fail_after(10):
+            while not (requests := (await on.get("requests"))["items"]):
+                await anyio.sleep(0.02)
+        await on.post(f"requests/{requests[0]['id']}", {"decision": "allow"}, 200)
+        await on.runtime.find(entity).episode()
+        path = f"entities/{entity}/events"
+        whole = durable(await on.events(path, "0"))
+        assert [kind for kind, _ in whole] == ["entity", "request", "decision", "turn", "turn", "end"]
+        for count, (_, last) in enumerate(whole[:-1], start=1):
+            assert durable(await on.events(path, last)) == whole[count:]
+        assert (await on.ask("GET", path, headers={"last-event-id": whole[-1][1]})).status_code == 204
+
+
+@pytest.mark.rule("HTTP-04")
+async def test_the_first_event_has_what_a_reader_needs_to_place_an_entity() -> None:
+    async with served() as on:
+        entity = await run(on, "hi")
+        await on.runtime.find(entity).episode()
+        first, turn, end = (one["data"] for one in await on.events(f"entities/{entity}/events?after=0"))
+        known = {"id", "parent", "parent_turn", "cantrip", "intent", "name", "began", "by"}
+        assert known <= first.keys()
+        assert (first["cantrip"], first["intent"], first["by"]) == ("echo", "hi", "token:admin")
+        assert turn["utterance"] == "you said: hi"
+        assert {"state", "reason", "ward", "result", "usage"} <= end.keys()
+        assert (end["state"], end["result"]) == ("terminated", "you said: hi")
 
 
 def test_positions_sort_in_order_of_arrival() -> None:

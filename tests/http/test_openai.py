@@ -7,7 +7,8 @@ import openai
 import pytest
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors import Cantrip, Circle, gate, scripted
+from cantrip_actors.http import openai as openai_door
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, Served, echo, served
 from tests.pictures import MP3, PDF, data_url
@@ -59,17 +60,63 @@ async def test_the_client_lists_models_chats_and_streams() -> None:
 
 @pytest.mark.rule("WIRE-01")
 async def test_the_synchronous_client_works_too() -> None:
+    said: Any = [{"role": "user", "content": "hello"}]
+    usage: Any = {"include_usage": True}
+
+    def use(client: openai.OpenAI) -> list[Any]:
+        chat, responses = client.chat.completions, client.responses
+        with chat.stream(model="echo", messages=said, stream_options=usage) as stream:
+            kinds = {event.type for event in stream}
+            final = stream.get_final_completion()
+        with responses.stream(model="echo", input="hello") as events:
+            last = [event.type for event in events][-1]
+            response = events.get_final_response()
+        assert "content.delta" in kinds
+        assert last == "response.completed"
+        assert (final.usage and final.usage.total_tokens) == 10
+        return [
+            [one.id for one in client.models.list()],
+            chat.create(model="echo", messages=said).choices[0].message.content,
+            final.choices[0].message.content,
+            responses.create(model="echo", input="hello").output_text,
+            response.output_text,
+        ]
+
     async with served() as on:
         with openai.OpenAI(base_url=f"{on.url}/v1", api_key=ADMIN) as client:
+            assert await to_thread.run_sync(use, client) == [["echo"], *["you said: hello"] * 4]
 
-            def chat() -> str:
-                said: Any = [{"role": "user", "content": "hello"}]
-                with client.chat.completions.stream(model="echo", messages=said) as stream:
-                    for _ in stream:
-                        pass
-                    return stream.get_final_completion().choices[0].message.content or ""
 
-            assert await to_thread.run_sync(chat) == "you said: hello"
+@pytest.mark.rule("WIRE-02")
+async def test_a_previous_response_that_cannot_be_continued_is_an_error_in_openais_shape() -> None:
+    async with served() as on, client_of(on) as client:
+        begun = await client.responses.create(model="echo", input="nap 30", background=True)
+        with pytest.raises(openai.ConflictError) as early:
+            await client.responses.create(model="echo", input="two", previous_response_id=begun.id)
+        assert early.value.body["param"] == "previous_response_id"  # type: ignore[index]  # its type is object
+        for unknown in ("resp_nobody", "nobody", f"{begun.id}x", f"{begun.id}.x"):
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.create(model="echo", input="two", previous_response_id=unknown)
+
+
+@pytest.mark.rule("HTTP-09")
+async def test_a_background_response_survives_the_end_of_its_stream() -> None:
+    async with served() as on:
+        said = {"model": "echo", "input": "nap 0.6", "stream": True, "background": True}
+        with anyio.move_on_after(0.3):
+            await on.post("/v1/responses", said)
+        (entity,) = on.runtime.loom.entities()
+        with anyio.fail_after(10):
+            assert (await on.runtime.find(entity).episode()).result == "it said: slept"
+
+
+async def test_a_quiet_stream_has_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_door, "QUIET", 0.1)
+    async with served() as on:
+        said = {"model": "echo", "messages": [{"role": "user", "content": "nap 0.5"}], "stream": True}
+        text = (await on.ask("POST", "/v1/chat/completions", 200, json=said)).text
+        assert text.count(": still here\n\n") >= 2
+        assert text.endswith("data: [DONE]\n\n")
 
 
 @pytest.mark.rule("WIRE-01")
@@ -144,7 +191,9 @@ async def test_messages_before_the_last_one_are_data() -> None:
         ("functions", [{"name": "x"}]),
         ("n", 2),
         ("logprobs", True),
+        ("n", 0),
         ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}),
     ],
 )
 async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, value: Any) -> None:
@@ -154,6 +203,49 @@ async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, 
             await client.chat.completions.create(model="echo", messages=said, extra_body={name: value})
         body: Any = refused.value.body
         assert (body["param"], body["code"], body["type"]) == (name, "unsupported_parameter", "invalid_request_error")
+
+
+@pytest.mark.rule("WIRE-03")
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (
+            "chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": [1]}},
+            "response_format.json_schema",
+        ),
+        ("chat/completions", {"response_format": "text"}, "response_format"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages"),
+        ("chat/completions", {"stream_options": "usage", "stream": True}, "stream_options"),
+        ("responses", {"text": {"format": 3}}, "text.format"),
+        ("responses", {"input": [[]]}, "input.str"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_an_error_in_openais_shape(path: str, more: Any, param: str) -> None:
+    async with served() as on:
+        said = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], "input": "hi", **more}
+        error = (await on.post(f"/v1/{path}", said, 400))["error"]
+        assert error["type"] == "invalid_request_error"
+        assert param in (error["param"] or error["message"])
+        assert not on.runtime.loom.entities()
+
+
+@pytest.mark.rule("WIRE-03")
+async def test_a_response_format_that_the_cantrip_has_is_accepted() -> None:
+    @gate
+    def done(count: int) -> int:
+        """Say how many."""
+        return count
+
+    answers = scripted([{"tool_calls": [{"gate": "done", "args": {"count": 3}}]}])
+    counts = Cantrip(answers, circle=Circle([done], [max_turns(3)]), name="counts")
+    schema = counts.circle.open_gates["done"].definition.parameters
+    async with served([counts]) as on, client_of(on) as client:
+        wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        said: Any = [{"role": "user", "content": "count"}]
+        whole = await client.chat.completions.create(model="counts", messages=said, response_format=wanted)
+        assert whole.choices[0].message.content == "3"
 
 
 async def test_errors_have_the_classes_of_openais_client() -> None:

@@ -10,15 +10,16 @@ import pytest
 import structlog
 from starlette.routing import Route
 
-from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
 from cantrip_actors.http import Limits, Service, make_app
 from cantrip_actors.http.live_page import assets
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
-from cantrip_actors.http.table import ROUTES
+from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
-from tests.http.serving import Served, echo, served, token
+from tests.http.serving import Served, answer, echo, pay, served, token
 from tests.pictures import PDF, data_url, png
 
 pytestmark = [pytest.mark.real_time]
@@ -209,6 +210,74 @@ async def test_a_key_with_another_body_is_refused() -> None:
         await on.ask("POST", "casts", 400, json=body, headers={"idempotency-key": "x" * 256})
 
 
+@pytest.mark.rule("HTTP-08", "HTTP-19")
+async def test_a_decision_is_repeated_with_its_key_and_nothing_else() -> None:
+    async with served(tokens=[token("ann", "approve")]) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        said = {"decision": "allow", "args": {"amount": 2}}
+        path = f"requests/{request['id']}"
+        first = await on.ask("POST", path, 200, json=said, headers=KEY)
+        await finish(on, request["entity"])
+        again = await on.ask("POST", path, 200, json=said, headers=KEY)
+        assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+        for other, headers in (
+            (said, {}),
+            (said, {"idempotency-key": "other"}),
+            ({**said, "args": {"amount": 4}}, KEY),
+            (said, KEY | on.as_token("ann")),
+        ):
+            refused = await on.post(path, other, 409, headers=headers)
+            assert (refused["decision"], refused["by"]) == ("allow", "admin")
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_a_reward_is_given_once_for_a_key() -> None:
+    async with served() as on:
+        cast = await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+        path = f"turns/{cast['last_turn']}/rewards"
+        first = await on.ask("POST", path, 201, json={"reward": 0.5}, headers=KEY)
+        await on.post(path, {"reward": 1}, 201)
+        again = await on.ask("POST", path, 201, json={"reward": 0.5}, headers=KEY)
+        assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+        assert "idempotency-replayed" not in first.headers
+        await on.post(path, {"reward": 0.6}, 422, headers=KEY)
+        assert (await on.get(f"turns/{cast['last_turn']}"))["reward"] == 1, "the latest, not the repeated one"
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_the_same_key_for_another_route_is_another_content() -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "hi"}
+        await on.post("casts", body, 201, headers=KEY)
+        await on.post("entities", {**body, "name": "bob"}, 422, headers=KEY)
+
+
+@pytest.mark.rule("HTTP-08")
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256])
+async def test_a_key_is_up_to_255_visible_characters(key: str) -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "hi"}
+        await on.post("casts", body, 400, headers={"idempotency-key": key})
+        quoted = await on.ask("POST", "casts", 201, json=body, headers={"idempotency-key": f'"{"x" * 255}"'})
+        again = await on.ask("POST", "casts", 201, json=body, headers={"idempotency-key": "x" * 255})
+        assert again.headers["location"] == quoted.headers["location"]
+
+
+@pytest.mark.rule("HTTP-14")
+async def test_a_turn_whose_content_was_erased_takes_neither_forks_nor_rewards() -> None:
+    async with served() as on:
+        first = await on.post("/v1/responses", {"model": "echo", "input": "hi"}, 200)
+        (entity,) = on.runtime.loom.entities()
+        (turn,) = on.runtime.loom.turns(entity)
+        await on.ask("DELETE", f"entities/{entity}", 204)
+        await on.runtime.forget(entity)
+        for path, body in ((f"turns/{turn.id}/fork", {"intent": "x"}), (f"turns/{turn.id}/rewards", {"reward": 1})):
+            assert (await on.post(path, body, 409))["type"] == "urn:cantrip:forgotten"
+        again = {"model": "echo", "input": "x", "previous_response_id": first["id"]}
+        assert (await on.post("/v1/responses", again, 409))["error"]["code"] == "forgotten"
+
+
 # People
 
 
@@ -240,25 +309,106 @@ async def test_a_request_is_denied_and_invalid_decisions_are_refused() -> None:
         assert "too much" in (await finish(on, request["entity"]))["episode"]["result"]
 
 
+@pytest.mark.rule("HTTP-19")
+async def test_a_request_is_in_the_loom_before_it_is_shown_and_a_decision_before_it_is_answered() -> None:
+    async with served() as on:
+        cast = await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        async with on.stream(f"entities/{cast['entity_id']}/events", "0") as reader:
+            with anyio.fail_after(10):
+                while (event := await reader.next()) and event["event"] != "request":
+                    pass
+        assert event is not None
+        store = on.runtime.loom.records(cast["entity_id"])
+        assert event["data"]["id"] in [getattr(record, "id", None) for record in store]
+        await on.post(f"requests/{event['data']['id']}", {"decision": "deny", "note": "no"}, 200, headers=KEY)
+        refused = await on.post(f"requests/{event['data']['id']}", {"decision": "allow"}, 409)
+        assert (refused["decision"], refused["note"]) == ("deny", "no")
+
+
+@pytest.mark.rule("HTTP-19")
+async def test_a_request_expires() -> None:
+    hurried = Cantrip(
+        scripted(answer), circle=Circle(["done", ask_first(pay, expires=0.3)], [max_turns(5)]), name="hurried"
+    )
+    async with served([hurried]) as on:
+        cast = await on.post("casts", {"cantrip": "hurried", "intent": "pay 3"}, 201)
+        request = await wait_for_request(on)
+        assert request["expires_at"] > request["asked_at"]
+        entity = await finish(on, cast["entity_id"])
+        assert entity["episode"]["result"] == "it said: pay was not run: nobody decided in time"
+        refused = await on.post(f"requests/{request['id']}", {"decision": "allow"}, 409)
+        assert (refused["type"], refused["decision"]) == ("urn:cantrip:already-decided", "expired")
+
+
+@pytest.mark.rule("HTTP-19")
+async def test_a_remembered_decision_is_used_for_later_calls() -> None:
+    async with served() as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "pay 3", "name": "bob"}, 201)
+        request = await wait_for_request(on)
+        await on.post(f"requests/{request['id']}", {"decision": "allow", "remember": "entity"}, 200)
+        await finish(on, "bob")
+        told = await on.post("entities/bob/send", {"intent": "pay 4", "wait": 10}, 200)
+        assert told["result"] == "it said: paid 4"
+        assert (await on.get("requests"))["items"] == []
+
+
 # Who may
 
 
+ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)
+
+
 @pytest.mark.rule("HTTP-11")
-async def test_each_route_needs_its_scope() -> None:
-    known = [token(one, one) for one in SCOPES]
-    async with served(tokens=known) as on:
-        for row in (*ROUTES, *OPENAI_ROUTES):
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_scope_allows_its_routes_and_no_other(scope: str) -> None:
+    async with served(tokens=[token("mine", scope)], telemetry=Telemetry(otel=False)) as on:
+        for row in ALL:
             assert row.scope in SCOPES
+            path = plain_path(row.path)
+            for name, value in (("{id}", "nobody"), ("{key}", "k"), ("{path}", "nowhere")):
+                path = path.replace(name, value)
+            if path == "/api/v1/events" and scope in ("read", "admin"):
+                async with on.stream("events", headers=on.as_token("mine")) as reader:
+                    assert reader.status == 200
+                continue
+            answered = await on.ask(row.method, path, headers=on.as_token("mine"))
+            if scope in (row.scope, "admin"):
+                assert answered.status_code not in (401, 403), path
+            else:
+                assert answered.status_code == 403, path
+                needed = f'Bearer error="insufficient_scope", scope="{row.scope}"'
+                assert answered.headers["www-authenticate"] == needed
+
+
+@pytest.mark.rule("HTTP-11")
+async def test_each_route_needs_a_token() -> None:
+    async with served() as on:
+        for row in ALL:
             path = plain_path(row.path).replace("{id}", "nobody").replace("{key}", "k")
-            anonymous = await on.ask(row.method, path, 401, headers={"authorization": "Bearer wrong"})
-            assert anonymous.headers["www-authenticate"] == "Bearer"
-            other = "observe" if row.scope != "observe" else "read"
-            refused = await on.ask(row.method, path, 403, headers=on.as_token(other))
-            scope = f'Bearer error="insufficient_scope", scope="{row.scope}"'
-            assert refused.headers["www-authenticate"] == scope
-            if path != "/api/v1/events":
-                passed = await on.ask(row.method, path, headers=on.as_token(row.scope))
-                assert passed.status_code not in (401, 403), path
+            for wrong in (
+                "Bearer wrong",
+                "Bearer",
+                "Bearer admin-token x",
+                "Basic YWRtaW46YWRtaW4=",
+                "admin-token",
+                "",
+            ):
+                refused = await on.ask(row.method, path, 401, headers={"authorization": wrong})
+                assert refused.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.rule("HTTP-11")
+async def test_openais_api_needs_the_scope_of_what_it_does() -> None:
+    known = [token("reader", "read"), token("caster", "read", "cast"), token("sender", "read", "send")]
+    async with served(tokens=known) as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 201)
+        for name, may in (("reader", ""), ("caster", "echo"), ("sender", "entity:bob")):
+            for model in ("echo", "entity:bob"):
+                status = 200 if model == may else 403
+                said = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                await on.ask("POST", "/v1/chat/completions", status, json=said, headers=on.as_token(name))
+                asked = {"model": model, "input": "hi"}
+                await on.ask("POST", "/v1/responses", status, json=asked, headers=on.as_token(name))
 
 
 @pytest.mark.rule("HTTP-11")
@@ -309,6 +459,50 @@ async def test_another_tenants_ids_are_unknown_everywhere() -> None:
         assert listed == ["echo", "entity:bob"]
 
 
+@pytest.mark.rule("HTTP-12")
+async def test_another_tenants_ids_are_unknown_as_parameters_and_to_openais_api() -> None:
+    scopes = [one for one in SCOPES if one != "admin"]
+    known = [token("acme", *scopes, tenant="acme"), token("other", *scopes, tenant="other")]
+    telemetry = Telemetry(otel=False)
+    async with served(tokens=known, telemetry=telemetry, options={"telemetry": telemetry}) as on:
+        acme, other = on.as_token("acme"), on.as_token("other")
+        begun = await on.post("/v1/responses", {"model": "echo", "input": "plans"}, 200, headers=acme)
+        await on.post("entities", {"cantrip": "echo", "intent": "plans", "name": "bob"}, 201, headers=acme)
+        bob = (await on.get("entities/bob", headers=acme))["id"]
+        for path in (
+            *(f"requests?entity={bob}", f"loom/search?q=plans&entity={bob}", f"loom/stats?entity={bob}"),
+            *(f"loom/export?entity={bob}", f"events?subtree={bob}", "/v1/models/entity:bob"),
+            f"/v1/responses/{begun['id']}",
+        ):
+            assert "plans" not in (await on.ask("GET", path, 404, headers=other)).text
+        await on.ask("GET", f"entities?cursor={bob}", 422, headers=other)
+        for query in (f"parent={bob}", "name=bob", "state=terminated"):
+            assert (await on.get(f"entities?{query}", headers=other))["items"] == []
+        said = {"messages": [{"role": "user", "content": "x"}], "model": "entity:bob"}
+        await on.ask("POST", "/v1/chat/completions", 404, json=said, headers=other)
+        again = {"model": "echo", "input": "x", "previous_response_id": begun["id"]}
+        await on.ask("POST", "/v1/responses", 404, json=again, headers=other)
+        await on.ask("POST", f"/v1/responses/{begun['id']}/cancel", 404, json={}, headers=other)
+        overview = await on.get("overview", headers=other)
+        assert (overview["entities"], overview["totals"]["turns"], overview.get("live")) == ([], 0, None)
+        for path in ("/metrics", "system", "crashes", "events?kinds=actor"):
+            assert (await on.ask("GET", path, 403, headers=other)).json()["type"] == "urn:cantrip:tenant"
+        for form in ("jsonl", "chat", "pairs", "atif"):
+            assert (await on.ask("GET", f"loom/export?format={form}", 200, headers=other)).text.strip() == ""
+        assert len((await on.get("entities"))["items"]) == 2, "admin sees all"
+
+
+@pytest.mark.rule("HTTP-12")
+async def test_children_and_forks_belong_to_their_tenant() -> None:
+    known = [token("acme", "cast", "read", tenant="acme"), token("other", "read", tenant="other")]
+    async with served(tokens=known) as on:
+        acme, other = on.as_token("acme"), on.as_token("other")
+        cast = await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200, headers=acme)
+        fork = await on.post(f"turns/{cast['last_turn']}/fork", {"intent": "x"}, 201, headers=acme)
+        assert (await on.get(f"entities/{fork['entity_id']}", headers=acme))["tenant"] == "acme"
+        await on.ask("GET", f"entities/{fork['entity_id']}", 404, headers=other)
+
+
 # Other sites
 
 
@@ -325,7 +519,12 @@ async def test_hosts_origins_and_cookies_of_other_pages_are_refused() -> None:
         assert "access-control-allow-credentials" not in allowed.headers
         ask = {"origin": "https://a.example", "access-control-request-method": "POST"}
         preflight = await on.ask("OPTIONS", "casts", 204, headers=ask)
-        assert "Idempotency-Key" in preflight.headers["access-control-allow-headers"]
+        assert preflight.headers["access-control-allow-methods"] == "GET, POST, DELETE"
+        may_send = {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"}
+        assert may_send <= set(preflight.headers["access-control-allow-headers"].split(", "))
+        may_read = {"Location", "Retry-After", "Idempotency-Replayed"}
+        assert may_read <= set(allowed.headers["access-control-expose-headers"].split(", "))
+        assert allowed.headers["vary"].lower() == "origin"
         await on.ask("OPTIONS", "casts", 403, headers={**ask, "origin": "https://b.example"})
 
 
@@ -356,6 +555,21 @@ async def test_the_pages_cookie_is_accepted_for_the_page_only() -> None:
                 assert (kept.status_code, kept.headers["x-content-type-options"]) == (200, "nosniff")
             session = (await page.get("/session")).json()
             assert (session["name"], session["tenant"]) == ("admin", None)
+
+
+@pytest.mark.rule("HTTP-13")
+async def test_the_cookie_of_a_service_with_a_name_is_sent_over_tls_only() -> None:
+    async with served(hosts=["notes.example"]) as on:
+        (cookie,) = (await on.ask("POST", "/session", 204, headers={"host": "notes.example"})).headers.get_list(
+            "set-cookie"
+        )
+        assert cookie.startswith("__Host-cantrip=admin-token; ")
+        assert {"HttpOnly", "SameSite=strict", "Path=/", "Secure"} <= set(cookie.split("; "))
+        plain = {"cookie": "cantrip=admin-token", "host": "notes.example"}
+        async with httpx.AsyncClient(base_url=on.url) as page:
+            assert (await page.get("/api/v1/cantrips", headers=plain)).status_code == 401
+            secure = {"cookie": "__Host-cantrip=admin-token", "host": "notes.example"}
+            assert (await page.get("/api/v1/cantrips", headers=secure)).status_code == 200
 
 
 async def test_without_the_page_there_is_neither_page_nor_session() -> None:

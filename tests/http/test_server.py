@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import httpx
+import openai
 import pytest
 from anyio import to_thread
 from typer.testing import CliRunner
@@ -114,6 +115,92 @@ def test_a_drain_ends_streams_and_casts_and_exits_with_0(tmp_path: Path, backend
         assert (kinds[-1], states) == ("drain", [True])
         assert on.child.returncode == 0, logged
         assert "Traceback" not in logged, logged
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-16")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_service_exits_with_0_at_either_signal(tmp_path: Path, backend: str, number: int) -> None:
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        client.post("/entities", json={"cantrip": "echo", "intent": "hi", "name": "bob"})
+        with client.stream("GET", "/events") as events:
+            assert events.status_code == 200
+            began = time.monotonic()
+            code, logged = on.end(number)
+            assert (code, "Traceback" in logged) == (0, False), logged
+            assert time.monotonic() - began < 5, "the open stream does not delay it"
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-11")
+def test_the_tokens_are_read_again_at_sighup(tmp_path: Path, backend: str) -> None:
+    file = tmp_path / "tokens.toml"
+    old = add_token(file, "old", ["read"])
+    with process(tmp_path, backend, "--tokens", str(file)) as on:
+
+        def status(text: str) -> int:
+            return httpx.get(f"{on.url}/api/v1/cantrips", headers={"authorization": f"Bearer {text}"}).status_code
+
+        assert (status(old), status("ct_x")) == (200, 401)
+        file.unlink()
+        new = add_token(file, "new", ["read"])
+        assert status(new) == 401
+        on.child.send_signal(signal.SIGHUP)
+        wait_until(lambda: status(new) == 200)
+        assert status(old) == 401
+        file.write_text("[[token", encoding="utf-8")
+        on.child.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert status(new) == 200, "a broken file changes nothing"
+        code, logged = on.end()
+        assert code == 0
+        assert "the tokens stay as they were" in logged
+        assert old not in logged
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-19")
+def test_an_approval_survives_kill_9_before_and_after_its_decision(tmp_path: Path, backend: str) -> None:
+    def requests() -> Any:
+        return client.get("/requests").json()["items"]
+
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        body = {"cantrip": "echo", "intent": "pay 3", "name": "bob"}
+        client.post("/entities", json=body)
+        wait_until(requests)
+        (request,) = requests()
+        on.kill()
+    said, key = {"decision": "allow", "args": {"amount": 2}}, {"idempotency-key": "once"}
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        assert requests() == [request]
+        assert client.post(f"/requests/{request['id']}", json=said, headers=key).status_code == 200
+        on.kill()
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        again = client.post(f"/requests/{request['id']}", json=said, headers=key)
+        assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+        assert client.post(f"/requests/{request['id']}", json={"decision": "deny"}).status_code == 409
+        wait_until(lambda: client.get("/entities/bob").json()["state"] == "terminated")
+        assert client.get("/entities/bob").json()["episode"]["result"] == "it said: paid 2"
+
+
+@BACKENDS
+@pytest.mark.rule("WIRE-02")
+def test_a_response_is_continued_and_forked_after_kill_9(tmp_path: Path, backend: str) -> None:
+    def respond(text: str, previous: str | None = None) -> str:
+        with openai.OpenAI(base_url=f"{on.url}/v1", api_key=on.token, max_retries=0) as client:
+            told = client.responses.create(model="echo", input=text, previous_response_id=previous)
+        assert told.output_text == f"you said: {text}"
+        return told.id
+
+    with process(tmp_path, backend) as on:
+        first = respond("one")
+        second = respond("two", first)
+        on.kill()
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        respond("three", second)
+        respond("other", first)
+        entities = client.get("/entities").json()["items"]
+        assert [(one["forked"], one["turns"]) for one in entities] == [(True, 1), (False, 3)]
 
 
 @BACKENDS
@@ -248,8 +335,22 @@ def test_a_broken_file_of_tokens_says_what_is_wrong(tmp_path: Path, text: str, w
         Tokens.of_file(file)
 
 
-def test_the_command_line_imports_neither_starlette_nor_hypercorn_nor_mcp() -> None:
-    program = "import sys\nfrom cantrip_actors.cli.app import app\nprint([n for n in sys.modules if n in WANTED])"
-    text = program.replace("WANTED", "('starlette', 'hypercorn', 'cantrip_actors.http', 'pydantic', 'openai', 'mcp')")
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+HEAVY = {
+    *("acp", "anyio", "asyncio", "concurrent.futures", "httpx", "hypercorn", "jsonschema", "logging", "mcp", "msgspec"),
+    *("openai", "opentelemetry", "orjson", "psycopg", "pydantic", "ray", "rich", "socket", "starlette", "structlog"),
+    *("trio", "yaml", "cantrip_actors.http", "cantrip_actors.runtime", "cantrip_actors.terms"),
+}
+
+
+def test_the_help_of_the_command_line_imports_nothing_that_takes_time() -> None:
+    program = """
+import sys
+from cantrip_actors.cli.main import main
+try:
+    main(["--help"])
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "dispatch" in done.stdout
+    assert not HEAVY & set(done.stderr.split())

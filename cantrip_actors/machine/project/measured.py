@@ -43,11 +43,12 @@ __all__ = [
 
 
 class Began(msgspec.Struct, frozen=True, gc=False):
-    """An episode begins; the header is there if the entity begins with it."""
+    """An episode begins; the header is there if the entity begins with it. `sender` gave its intent, if known."""
 
     at: str
     trace: str | None
     header: Header | None
+    sender: str | None = None
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
@@ -149,7 +150,7 @@ def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
         elif isinstance(record, Header):
             header = record
         elif isinstance(record, IntentGiven):
-            yield record.entity_id, "", Began(record.at, record.trace, header)
+            yield record.entity_id, "", Began(record.at, record.trace, header, record.sender)
             header = None
         elif isinstance(record, Folded):
             yield record.entity_id, "", Compacted(record.usage, record.at)
