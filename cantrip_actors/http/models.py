@@ -47,6 +47,7 @@ __all__ = [
     "StoryItem",
     "StoryPage",
     "StoryQuery",
+    "System",
     "Tree",
     "Turn",
     "TurnsQuery",
@@ -382,6 +383,18 @@ class Actor(BaseModel):
     restarts: int
     exit: str | None
     report: str | None = None
+
+
+class System(BaseModel):
+    """The service as it stands. `counters` has the series of each counter; `loom` has no password."""
+
+    at: str
+    items: list[Actor]
+    crystals: list[dict[str, Any]]
+    counters: dict[str, list[dict[str, Any]]]
+    loom: dict[str, Any]
+    requests: int
+    streams: dict[str, int]
 
 
 class Hit(BaseModel):

@@ -13,7 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
@@ -25,7 +25,7 @@ from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
 from supervisors.reports import beyond_ours
 
-__all__ = ["Supervision", "row_of", "rows_of", "traceback_of"]
+__all__ = ["Supervision", "row_of", "rows_of", "system_of", "traceback_of"]
 
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
@@ -138,6 +138,24 @@ def _crash_of(report: dict[str, Any]) -> dict[str, Any]:
         "reason": report["reason"],
         "report": None if trace is None else _for_page(trace),
     }
+
+
+def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
+    """Return what the system has besides its actors, as a JSON value."""
+    counters: dict[str, list[dict[str, Any]]] = {}
+    for one in system.counters:
+        counters.setdefault(one.name, []).append({"labels": dict(one.labels), "value": one.value})
+    shown: dict[str, Any] = runtime.redact(
+        {
+            "at": datetime.fromtimestamp(system.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "crystals": [one._asdict() for one in system.crystals],
+            "counters": counters,
+            "loom": system.loom._asdict(),
+            "requests": system.requests,
+            "streams": dict(system.streams),
+        }
+    )
+    return shown
 
 
 def held_crystals(system: System) -> list[Row]:

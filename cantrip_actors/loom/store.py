@@ -81,6 +81,8 @@ class Store(ABC):
     """Whether time alone ends a lease, also that of a process which is there: then a thread has to renew it."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
+    durability: Durability = "none"
+    """What an acknowledged record survives."""
     seal: Seal = UNSEALED
     """The keys that links are made with, in a loom that was opened with `seal_key`."""
     connections: int = 0
@@ -657,6 +659,10 @@ class Store(ABC):
     @abstractmethod
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """The entities whose lives are at a point from `first` to `last`, in order of creation; not for OVER."""
+
+    def size(self) -> int | None:
+        """The bytes of the loom on this disk; None where it has none here. Reads no line and waits for nobody."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -122,7 +122,8 @@ class Measuring:
         self._abouts: dict[str, _About] = {}
         self._episodes: dict[str, _Episode] = {}
         self._queue: list[Sequence[Record]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_flushing = False
         self._folded: list[Histogram] = []
         """The series that keep values until the next flush."""
         self._counting: dict[type, Callable[[str, Any], None]] = {
@@ -170,17 +171,26 @@ class Measuring:
         self._batches.add_later(messages)
 
     def flush(self) -> None:
-        """Count what waits. Any thread may call it."""
+        """Count what waits. Any thread may call it, and a signal handler while this thread counts."""
         with self._lock:
-            queue, self._queue = self._queue, []
-            for records in queue:
-                self._records.value += len(records)
-                for entity_id, _, fact in measured_in(records):
-                    count = self._counting.get(type(fact))
-                    if count is not None:
-                        count(entity_id, fact)
-            for series in self._folded:
-                series.fold()
+            if self._is_flushing:
+                return
+            self._is_flushing = True
+            try:
+                self._flush()
+            finally:
+                self._is_flushing = False
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        for records in queue:
+            self._records.value += len(records)
+            for entity_id, _, fact in measured_in(records):
+                count = self._counting.get(type(fact))
+                if count is not None:
+                    count(entity_id, fact)
+        for series in self._folded:
+            series.fold()
 
     def _histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series that keeps its values until the next flush."""
@@ -422,7 +432,7 @@ class Measuring:
             yield "cantrip.entities", (state,), count
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
         yield "cantrip.approvals.pending", (), len(self._pending)
-        for status in core.crystals.present():
+        for status in core.crystals.present(core.system.backend.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting

@@ -303,8 +303,8 @@ class BlockingRuntime(_Blocking[Runtime]):
         return self._inner.dump()
 
     def inspect(self) -> System:
-        """Return the supervision tree as it stands, as `Runtime.inspect`."""
-        return self._portal.call(self._inner.inspect)
+        """Return the state of the runtime, also while its event loop is blocked, as `Runtime.inspect`."""
+        return self._inner.inspect()
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""

@@ -11,7 +11,7 @@ of their work as the current one, in whichever actor they run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cantrip_actors.machine.actions import Action
@@ -162,3 +162,6 @@ class Instrument(Protocol):
 
     def noted(self, fact: Fact) -> None:
         """Take note of what no record tells."""
+
+    def counted(self) -> Iterable[tuple[str, Mapping[str, str], float]]:
+        """Return the counters of now: names, labels, values. Any thread and a signal handler may call it."""

@@ -147,6 +147,11 @@ class Requests:
         """Whether a program in this process follows requests."""
         return bool(self._feeds)
 
+    @property
+    def followers(self) -> int:
+        """The number of feeds in this process that follow requests."""
+        return len(self._feeds)
+
     def follow(self, tenant: str | None = None) -> RequestFeed:
         """Return a feed of open and new requests, of all tenants or of one."""
         feed = RequestFeed(self, self._bus, tenant)

@@ -196,6 +196,11 @@ class Tree(Core):
         return self._system
 
     @property
+    def url(self) -> str:
+        """The loom's URL, with its password."""
+        return self._url
+
+    @property
     def store_kind(self) -> str:
         """The first part of the loom's URL."""
         return self._url.partition(":")[0]

@@ -309,8 +309,12 @@ async def test_the_command_line_prints_the_tree_and_the_crash_reports_of_a_servi
         assert tree.splitlines()[:2] == ["root  Supervisor", "  runtime  Supervisor"]
         (circle,) = [line.strip() for line in tree.splitlines() if line.strip().startswith("circle")]
         assert circle == "circle  GatesActor  1 restart  crash: RuntimeError: the bed broke"
-        rows, known = json.loads(await command("system", "--json")), (await on.get("system"))["items"]
+        rows, known = json.loads(await command("system", "--json"))["items"], (await on.get("system"))["items"]
         assert [(row["path"], row["restarts"]) for row in rows] == [(row["path"], row["restarts"]) for row in known]
+        facts = {line.split()[0]: line.split(maxsplit=1)[1] for line in tree.splitlines() if not line.startswith(" ")}
+        assert facts["loom"] == "memory:  durability none  backlog 0"
+        assert (facts["requests"], facts["readers"]) == ("0 open", "events 0  upserts 1  requests 0  http 0")
+        assert any(line.startswith("counter  cantrip.supervisor.restarts 1 ") for line in tree.splitlines())
         assert "the bed broke" in await command("crashes")
         report = next(one for one in telemetry.crashes if one["actor"] == "circle")
         assert "RuntimeError: the bed broke" in await command("crashes", report["id"])
