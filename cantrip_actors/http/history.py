@@ -95,7 +95,9 @@ async def reward(call: Call) -> Answer:
     said: models.Reward = call.body
     turn_id = call.turn_id(call.path["id"])
     by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
-    await call.runtime.loom.reward(turn_id, said.reward, by=by)
+    loom = call.runtime.loom
+    await loom.reward(turn_id, said.reward, by=by)
+    call.service.read_late(loom.header_at(turn_id).entity_id)
     return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201)
 
 

@@ -312,6 +312,8 @@ class Entity(BaseModel):
     origin: str | None = Field(default=None, description="The entity that a fork continues.")
     intent: str | None = None
     turns: int = 0
+    gates: list[str] | None = Field(default=None, description="The gates that it has called.")
+    errors: int = Field(default=0, description="Calls that failed.")
     by: str | None = None
     requests: list[OpenRequest] | None = None
     usage: Usage | None = None

@@ -119,6 +119,12 @@ class Service:
                 if self.is_ending and not self._feeds:
                     self.has_no_readers.set()
 
+    def read_late(self, entity_id: str) -> None:
+        """Have the readers of an entity's events get what was recorded without an event, such as a reward."""
+        for feed in (self._feeds.get(None), self._feeds.get(entity_id)):
+            if feed is not None:
+                feed.read_late(entity_id)
+
     def overview(self, runtime: Runtime) -> Overview:
         """Return the cached reader of the loom for a tenant, or for all tenants."""
         loom = runtime.shown_loom

@@ -24,7 +24,8 @@ from cantrip_actors.stream.wire import as_wire
 __all__ = ["all_events", "entity_events"]
 
 KINDS = frozenset(
-    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "episode", "end", "upsert", "usage"},
+    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
+    | {"upsert", "usage"},
 )
 
 

@@ -29,7 +29,7 @@ from supervisors.reports import BURST, WINDOW, beyond_ours
 if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
 
-__all__ = ["KEPT", "MOST_FILES", "Crashes", "read_crashes"]
+__all__ = ["KEPT", "MOST_FILES", "Crashes", "in_words", "read_crashes"]
 
 KEPT: Final = 200
 """Reports in memory."""
@@ -74,7 +74,7 @@ class Crashes:
 
     def take(self, event: Event) -> None:
         """Remember an event, and report it if it is a crash."""
-        self._events.append((event.ref.path, _in_words(event)))
+        self._events.append((event.ref.path, in_words(event)))
         reason = _reason(event)
         if reason is None or not isinstance(event, ChildEvent):
             return
@@ -184,5 +184,6 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _in_words(event: Event) -> str:
+def in_words(event: Event) -> str:
+    """Return an event as a line: its time by the loop's clock, and what happened."""
     return f"{event.time:.3f} {_WORDS[type(event)](event)}"

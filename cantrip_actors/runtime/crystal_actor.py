@@ -275,7 +275,7 @@ class FallbackActor(Actor):
         self._members = members
         self._running = 0
 
-    def status(self) -> CrystalStatus:
+    def status(self, now: float) -> CrystalStatus:  # noqa: ARG002  # it has no clock of its own
         """Return how many queries run."""
         return CrystalStatus(self._name, self._running)
 
