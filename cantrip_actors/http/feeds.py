@@ -212,7 +212,7 @@ class Feed:
                 del self._over[next(iter(self._over))]
 
     def read_late(self, entity_id: str) -> None:
-        """Read records of which the runtime reports no event: rewards, also of an entity that has ended."""
+        """Read records of which the runtime reports no event, such as rewards, also of an entity that has ended."""
         known = self._over.get(entity_id)
         if known is None:
             self.read(entity_id)
@@ -255,6 +255,11 @@ class Feed:
     def add_actors(self, data: dict[str, Any]) -> None:
         """Add the changes of the supervision tree."""
         self._add(Frame("", "actor", self._encode("actor", data)))
+
+    def add_resumed(self, entity_id: str, by: str) -> None:
+        """Add that an interrupted entity was resumed."""
+        data = {"id": entity_id, "by": by, "at": instant(time.time())}
+        self._add(Frame(entity_id, "resume", self._encode("resume", data)))
 
     def _encode(self, kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
         self.encoded += 1

@@ -314,6 +314,7 @@ class Entity(BaseModel):
     turns: int = 0
     gates: list[str] | None = Field(default=None, description="The gates that it has called.")
     errors: int = Field(default=0, description="Calls that failed.")
+    interrupted: bool = Field(default=False, description="Its process died in an episode: resume or abandon it.")
     by: str | None = None
     requests: list[OpenRequest] | None = None
     usage: Usage | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -99,8 +99,10 @@ def _header_shape(loom: Loom, header: Header) -> dict[str, Any]:
     }
 
 
-def entity_shape(loom: Loom, header: Header, requests: Iterable[Request] | None = None) -> dict[str, Any]:
-    """Return an entity for a list; with its open `requests` in full."""
+def entity_shape(
+    loom: Loom, header: Header, requests: Iterable[Request] | None = None, *, interrupted: Container[str] = ()
+) -> dict[str, Any]:
+    """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
     entity_id = header.entity_id
     records = loom.records(entity_id)
     first = first_intent(records)
@@ -113,6 +115,7 @@ def entity_shape(loom: Loom, header: Header, requests: Iterable[Request] | None 
         "turns": sum(committed_turn(record) is not None for record in records),
         "gates": sorted({one.gate for one in ran}),
         "errors": sum(one.is_error for one in ran),
+        "interrupted": entity_id in interrupted,
         "usage": usage_shape(loom.usage(entity_id)),
     }
     if requests is None:

@@ -5,6 +5,7 @@ Each test polls for what it expects; none sleeps. `PICTURES=1` writes the pictur
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -297,6 +298,30 @@ class Mouse:
         self.page.keyboard.type(intent)
         self.page.click('#dialog button:has-text("Fork")')
 
+    def reward(self, value: str) -> None:
+        self.page.click('[data-sequence="1"] button:has-text("Reward")')
+        self.page.click("#dialog input")
+        self.page.keyboard.type(value)
+        self.page.click('#dialog button:has-text("Reward")')
+
+    def resume(self, entity: str) -> None:
+        self.page.click(f'#needs [data-entity="{entity}"] button:has-text("Resume")')
+
+    def abandon(self, entity: str) -> None:
+        self.page.click(f'#needs [data-entity="{entity}"] button:has-text("Abandon")')
+        self.page.click('#dialog button:has-text("Abandon")')
+
+    def filter(self, text: str) -> None:
+        self.page.click("#loom input")
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.press("Delete")
+        self.page.keyboard.type(text)
+
+    def all_shown(self, word: str) -> None:
+        self.page.click(f'#needs .many button:has-text("{word} all")')
+        self.page.click(f'#dialog button:has-text("{word}")')
+        self.page.wait_for_selector("#dialog", state="hidden")
+
     def stop(self, reason: str) -> None:
         self.page.click('#main button:has-text("Stop")')
         self.page.click("#dialog input")
@@ -360,6 +385,44 @@ class Keys:
         self.write(intent)
         self.press("Enter")
 
+    def reward(self, value: str) -> None:
+        self.press("j", "k", "k", "w")
+        self.until_focus("#dialog input")
+        self.write(value)
+        self.press("Enter")
+
+    def to_card(self, entity: str) -> None:
+        self.press("Escape", "r")
+        self.until_focus(".card.broken")
+        for _ in range(20):
+            if self.page.evaluate("document.activeElement?.dataset.entity") == entity:
+                return
+            self.press("Tab")
+        pytest.fail("Tab never reached the card")
+
+    def resume(self, entity: str) -> None:
+        self.to_card(entity)
+        self.press("r")
+
+    def abandon(self, entity: str) -> None:
+        self.to_card(entity)
+        self.press("x")
+        self.until_focus("#dialog button")
+        self.press("Shift+Tab", "Enter")
+
+    def filter(self, text: str) -> None:
+        self.press("/", "Control+a", "Delete")
+        self.write(text)
+        self.press("Escape")
+
+    def all_shown(self, word: str) -> None:
+        self.press({"Resume": "Shift+R", "Abandon": "Shift+X", "Approve": "Shift+A", "Deny": "Shift+D"}[word])
+        self.until_focus("#dialog :is(input, button)")
+        if word == "Abandon":  # what cannot be undone has the focus on "Cancel"
+            self.press("Shift+Tab")
+        self.press("Enter")
+        self.page.wait_for_selector("#dialog", state="hidden")
+
     def stop(self, reason: str) -> None:
         self.press("x")
         self.until_focus("#dialog input")
@@ -414,6 +477,150 @@ def test_every_action_is_done_by_mouse_and_by_keys_and_the_loom_has_who_and_when
         by, at = told[action]["by"], told[action].get("at") or told[action]["began"]
         assert by.removeprefix("token:") == OPERATOR, action
         assert began <= datetime.fromisoformat(at) <= datetime.now(UTC), action
+
+
+@pytest.mark.rule("PAGE-02")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_what_the_filter_shows_is_decided_at_once_and_a_turn_is_rewarded(
+    chrome: Any, service: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    mark = f"all-{hands.__name__}"
+    allowed = [cast(service, "echo", "pay 6", f"{mark}-yes-{n}") for n in range(2)]
+    denied = [cast(service, "echo", "pay 7", f"{mark}-no-{n}") for n in range(2)]
+    other = cast(service, "echo", "pay 8", f"other-{hands.__name__}")
+    with opened(chrome, service) as page:
+        person = hands(page)
+        until(lambda: page.locator(f'#needs .card.ask:has-text("{mark}")').count() == 4)
+        for word, name in (("Approve", "yes"), ("Deny", "no")):
+            person.filter(f"{mark}-{name}")
+            page.wait_for_selector(f'#needs .many button:has-text("{word} all 2")')
+            person.all_shown(word)
+            until(lambda name=name: page.locator(f'#needs .card.ask:has-text("{mark}-{name}")').count() == 0)
+        person.filter("")
+        assert page.locator(f'#needs .card.ask:has-text("other-{hands.__name__}")').count() == 1
+        page.evaluate("id => { location.hash = `#/e/${id}` }", allowed[0])
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        person.reward("0.5")
+        page.wait_for_selector(f'#main .step.good:has-text("rewarded turn 1 with 0.5 by {OPERATOR}")')
+        assert page.inner_text('[data-sequence="1"] .reward') == "★ 0.5"
+        # an entity that has ended takes rewards, too
+        person.stop("enough")
+        page.wait_for_selector('#main .step.ending:has-text("Ended")')
+        person.reward("-1")
+        page.wait_for_selector(f'#main .step.good:has-text("rewarded turn 1 with -1 by {OPERATOR}")')
+    assert [decisions(service, one)[0][:2] for one in allowed] == [("allow", OPERATOR)] * 2
+    assert [decisions(service, one)[0][:2] for one in denied] == [("deny", OPERATOR)] * 2
+    assert decisions(service, other) == []
+    rewards = [one["data"] for one in story(service, allowed[0]) if one["event"] == "reward"]
+    assert [(one["reward"], one["by"]) for one in rewards] == [(0.5, f"token:{OPERATOR}"), (-1.0, f"token:{OPERATOR}")]
+    service.call(service.on.ask, "DELETE", f"entities/{other}", 204)
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Iterator[Live]:
+    """A service whose loom has seven entities that were at work when their process died."""
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    names = ["one", "two", "go-1", "go-2", "end-1", "end-2", "last"]
+    with live([ECHO], f"jsonl:{first}") as before:
+        for name in names:
+            cast(before, "echo", "nap 60", name)
+        until(lambda: first.read_text().count('"gate_started"') == len(names))
+        shutil.copy(first, second)
+    with live([ECHO], f"jsonl:{second}", tokens=[token(OPERATOR, "read", "stop"), token("guest", "read")]) as service:
+        yield service
+
+
+@pytest.mark.rule("PAGE-02", "PAGE-10")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_interrupted_entities_are_resumed_and_abandoned_one_by_one_and_all_that_the_filter_shows(
+    chrome: Any, abandoned: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    service = abandoned
+    known = {one["name"]: one["id"] for one in service.call(service.on.get, "entities")["items"]}
+    assert all(service.call(service.on.get, f"entities/{id}")["interrupted"] for id in known.values())
+    with opened(chrome, url=service.link("guest")) as page:
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        assert page.locator("#needs button:visible").count() == 0
+    with opened(chrome, service) as page:
+        person = hands(page)
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        person.resume(known["one"])
+        page.wait_for_selector(f'#needs [data-entity="{known["one"]}"]', state="detached")
+        person.abandon(known["two"])
+        page.wait_for_selector(f'#needs [data-entity="{known["two"]}"]', state="detached")
+        for word, name in (("Resume", "go-"), ("Abandon", "end-")):
+            person.filter(name)
+            page.wait_for_selector(f'#needs .many button:has-text("{word} all 2")')
+            person.all_shown(word)
+            until(lambda name=name: page.locator(f'#needs .card.broken:has-text("{name}")').count() == 0)
+        person.filter("")
+        assert page.locator("#needs .card.broken").count() == 1
+        show(page, known["last"])
+        page.wait_for_selector('#main header .pill:has-text("interrupted")')
+        page.click('#main header button:has-text("Resume")')
+        page.wait_for_selector(f'#main .step:has-text("resumed by {OPERATOR}")')
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+    for name in ("two", "end-1", "end-2"):
+        end = story(service, known[name])[-1]
+        assert (end["event"], end["data"]["state"], end["data"]["by"]) == ("end", "abandoned", f"token:{OPERATOR}")
+    for name in ("one", "go-1", "go-2", "last"):
+        until(lambda name=name: story(service, known[name])[-1]["event"] == "episode")
+
+
+def refused(service: Live) -> str:
+    """Cast an entity whose one call is denied, which is an error that it observes."""
+    payer = cast(service, "echo", "pay 9")
+    (request,) = until(lambda: service.call(service.on.get, f"requests?entity={payer}")["items"])
+    service.call(service.on.post, f"requests/{request['id']}", {"decision": "deny"}, 200)
+    return payer
+
+
+@pytest.mark.rule("PAGE-01")
+def test_entities_are_filtered_by_gate_errors_state_and_name(chrome: Any, service: Live) -> None:
+    well = cast(service, "archivist", "Read the letters of Cavendish")
+    badly = refused(service)
+    with opened(chrome, service) as page:
+
+        def shown() -> set[str]:
+            return {
+                str(one) for one in page.evaluate("[...document.querySelectorAll('#loom .row')].map(r => r.dataset.id)")
+            }
+
+        page.wait_for_selector(f'#loom [data-id="{well}"]')
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "search")
+        until(lambda: well in shown() and badly not in shown())
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "pay")
+        until(lambda: badly in shown() and well not in shown())
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "")
+        page.click('#loom .chip:has-text("Errors")')
+        until(lambda: badly in shown() and well not in shown())
+        page.click('#loom .chip:has-text("All")')
+        page.fill("#loom input", "cavendish")
+        until(lambda: shown() == {well})
+        # a call that comes while the page looks counts, too
+        page.fill("#loom input", "")
+        late = refused(service)
+        page.click('#loom .chip:has-text("Errors")')
+        until(lambda: late in shown())
+
+
+@pytest.mark.rule("PAGE-02")
+def test_a_turn_is_forked_with_another_crystal(chrome: Any, service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    origin = cast(service, "echo", "hello")
+    with opened(chrome, url=service.link("admin")) as page:
+        show(page, origin)
+        page.wait_for_selector('[data-sequence="1"]')
+        page.click('[data-sequence="1"] button:has-text("Fork")')
+        page.fill("#dialog textarea", "and now?")
+        page.fill('#dialog input[type="text"]', "openai:gpt-5")
+        page.click('#dialog button:has-text("Fork")')
+        page.wait_for_selector('#main .facts:has-text("openai:gpt-5")')
+        fork = page.evaluate("location.hash").split("/")[2]
+    entity = service.call(service.on.get, f"entities/{fork}")
+    assert (entity["crystal"], entity["intent"], entity["by"]) == ("openai:gpt-5", "and now?", "token:admin")
+    service.call(service.on.ask, "DELETE", f"entities/{fork}")
 
 
 @pytest.mark.rule("PAGE-02")

@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { ago, code, h, number, pill, plain, setText, sign, standing } from "./dom.js";
+import { ago, code, h, number, pill, plain, plural, setText, sign, standing, write } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -10,6 +10,11 @@ const FLASH = 4000;
 
 const parts = (path) => path.split("/");
 export const entityOf = (path, model) => parts(path).findLast((part) => model.entities.has(part)) ?? null;
+
+// What a crash left: the reason, what its supervisor does, the traceback, and the actor's last events.
+export const crashReport = ({ reason, restart, report, events }) => [
+  h("p", { class: "why" }, write(h("span", { dir: "auto" }), String(reason ?? "").slice(0, 500)), restart ? h("span", { class: "dim" }, ` · restart: ${plain(restart)}`) : ""),
+  report ? code(report) : "", events?.length ? [h("h4", null, "Last events of the actor"), code(events.join("\n"))] : ""].flat(2).filter(Boolean);
 
 export class ActorsPane {
   #open = new Map(); // path -> whether somebody opened or closed it
@@ -47,7 +52,9 @@ export class ActorsPane {
     walk(below.get("") ?? [], 0);
     this.#shape = model.actorShape;
     this.tree.setRows(rows);
-    setText(this.count, model.actors.size ? number(model.actors.size) : "");
+    const loaded = new Set([...model.actors.keys()].map((path) => parts(path).at(-1)));
+    const unloaded = loaded.size ? [...model.entities.values()].filter((one) => !one.over && !loaded.has(one.id)).length : 0;
+    setText(this.count, model.actors.size ? `${number(model.actors.size)}${unloaded ? ` · ${plural(unloaded, "entity", "entities")} not loaded` : ""}` : "");
   }
   show(model) {
     if (this.#shape !== model.actorShape) this.rebuild();
@@ -81,9 +88,11 @@ export class ActorsPane {
       h("div", { class: "top" }, pill(standing(row.state)), h("b", { dir: "auto" }, plain(this.#label(path))),
         h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
       h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, plain(value))))), report);
-    if (row.exit?.startsWith("crash")) {
+    const crash = this.model.crashes.findLast((one) => one.path === path);
+    if (crash) report.append(h("h3", null, "Last crash"), ...crashReport(crash));
+    else if (row.exit?.startsWith("crash")) { // from before this page and without telemetry
       const told = await api("GET", `system/actors/${path.split("/").map(encodeURIComponent).join("/")}`).catch(() => null);
-      if (told?.report && this.shown === path) report.replaceChildren(h("h3", null, "Report of the last crash"), ...code(told.report));
+      if (told?.report && this.shown === path) report.append(h("h3", null, "Last crash"), ...crashReport({ reason: row.exit, report: told.report }));
     }
   }
   #label(path) {

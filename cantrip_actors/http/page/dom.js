@@ -2,7 +2,7 @@
 
 const ATTRIBUTES = new Set(["alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "dir", "disabled", "fill", "for",
   "height", "hidden", "href", "id", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
-  "selected", "spellcheck", "src", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+  "selected", "spellcheck", "src", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
 
 const fill = (made, options, inside) => {
   for (const [name, value] of Object.entries(options ?? {})) {
@@ -43,6 +43,7 @@ const SHAPES = {
   plus: "M7.200 3h1.600v4.200H13v1.600H8.800V13H7.200V8.800H3V7.200h4.200z",
   theme: "M6.200 1.800A6.300 6.300 0 1 0 14.200 9.800 5.400 5.400 0 0 1 6.200 1.800z",
   star: "M8 0l1.700 6.300L16 8l-6.300 1.700L8 16l-1.700-6.300L0 8l6.300-1.700z",
+  fold: "M2 3h12v1.600H2zm3 4.200h6v1.600H5zM2 11.400h12V13H2z",
   bolt: "M9.200 1 3.500 9h3.700l-.5 6 5.800-8.200H8.700z",
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -59,7 +60,8 @@ const STANDING = {
   ending: ["stop", "ending", "dim"], restarting: ["again", "restarting", "warn"], stopped: ["stop", "stopped", "dim"],
 };
 export const standing = (state) => STANDING[state] ?? ["cross", plain(String(state).replaceAll("_", " ")), "bad"];
-export const standingOf = (entity) => standing(entity.lasting && !entity.over && entity.state === "terminated" ? "idle" : entity.state);
+const RESTING = ["terminated", "interrupted", "truncated"]; // how an episode ends after which a long-lived entity waits for the next
+export const standingOf = (entity) => standing(entity.interrupted ? "interrupted" : entity.lasting && !entity.over && RESTING.includes(entity.state) ? "idle" : entity.state);
 export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }, sign(shape), word);
 
 // --------------------------------------------------------------------------------------------------------------- numbers

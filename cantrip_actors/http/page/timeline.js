@@ -106,6 +106,7 @@ export class Timeline {
   }
   follow(id, one) {
     if (id !== this.id) return;
+    if (!one.id) one.id = `${Math.floor(Number(this.#keys.at(-1) ?? 0))}.5`; // not in the loom: after what is
     this.add(one);
     this.#follow();
   }
@@ -128,9 +129,18 @@ export class Timeline {
       case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+      case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
+        h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, h("time", { class: "dim" }, clock(Date.parse(data.at)))), prose(data.marker)));
+      case "reward": return this.#reward(data, line, by);
+      case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
       case "episode": case "end": return this.#end(event, data);
       default: return this.#turnCard(data);
     }
+  }
+  #reward(data, line, by) {
+    const card = this.list.querySelector(`[data-turn="${CSS.escape(data.turn_id)}"]`);
+    if (card) setText(card.querySelector(".reward"), `★ ${data.reward}`);
+    return line("star", "good", ["rewarded ", card ? h("a", { href: card.querySelector(".no").getAttribute("href") }, `turn ${card.dataset.sequence}`) : "a turn", " with ", h("b", null, String(data.reward)), " by ", by(data.by)], "", data.at);
   }
   #end(event, data) {
     const [shape, word, tone] = standing(data.state);
@@ -152,8 +162,9 @@ export class Timeline {
     this.#hang(turn.id, kin);
     const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
       h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
-        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "grow" }),
+        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
+        this.can("reward") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.reward(turn) }, sign("star"), "Reward") : "",
         this.can("cast") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.fork(turn) }, sign("fork"), "Fork") : ""),
       turn.content && !goesOn ? prose(turn.content) : "",
       calls.map((one) => this.#call(one)), (turn.images ?? []).map(picture), kin);
@@ -213,7 +224,7 @@ export class Timeline {
   #head() {
     const one = this.model.entities.get(this.id);
     if (!one) return;
-    const can = this.can, stands = standingOf(one), running = one.state === "active" || one.state === "waiting";
+    const can = this.can, stands = standingOf(one), running = !one.interrupted && (one.state === "active" || one.state === "waiting");
     const told = [stands[1], one.over, one.turns, one.tokens, one.cost, one.above].join();
     if (this.facts === told) return;
     this.facts = told;
@@ -228,8 +239,9 @@ export class Timeline {
       h("div", { class: "titles" }, h("h1", { dir: "auto" }, title(one)), pill(stands),
         h("span", { class: "acts" },
           can("steer") && running && !one.over && button("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
-          can("stop") && one.state === "interrupted" && button("resume", "Resume", "again", () => this.act.resume(one), "main"),
-          can("stop") && !one.over && button("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
+          can("stop") && one.interrupted && button("resume", "Resume", "again", () => this.act.resume(one), "main"),
+          can("stop") && one.interrupted && button("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
+          can("stop") && !one.over && !one.interrupted && button("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
       h("dl", { class: "facts" }, fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
         one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))));
     if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
@@ -237,7 +249,7 @@ export class Timeline {
   #compose() {
     const one = this.model.entities.get(this.id), can = this.can;
     if (!one) return;
-    const running = one.state === "active" && !one.over;
+    const running = one.state === "active" && !one.over && !one.interrupted;
     const modes = [one.lasting && !one.over && can("send") && ["send", running ? "Send next" : "Send", "Say something to it"], running && can("steer") && ["steer", "Steer", "Put a message before its next query"]].filter(Boolean);
     const told = modes.map(([, word]) => word).join() + one.id;
     if (this.composer.dataset.told === told) return;
