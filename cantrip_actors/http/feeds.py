@@ -433,7 +433,8 @@ def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
         case "intent" | "steer" | "fold" | "reward":
             return {"id": entity_id, **{name: getattr(value, name) for name in _TOLD[told.kind]}, **by}
         case "turn":
-            return {**turn_fields(value), "content": value.content}
+            parts = {"thinking": value.thinking, "code": value.code}
+            return {**turn_fields(value), "content": value.content, **{name: one for name, one in parts.items() if one}}
         case "request":
             return {
                 "id": value.id,

@@ -577,7 +577,7 @@ def refused(service: Live) -> str:
 
 @pytest.mark.rule("PAGE-01")
 def test_entities_are_filtered_by_gate_errors_state_and_name(chrome: Any, service: Live) -> None:
-    well = cast(service, "archivist", "Read the letters of Cavendish")
+    well = cast(service, "archivist", "Read the diary of Lovelace")
     badly = refused(service)
     with opened(chrome, service) as page:
 
@@ -595,7 +595,7 @@ def test_entities_are_filtered_by_gate_errors_state_and_name(chrome: Any, servic
         page.click('#loom .chip:has-text("Errors")')
         until(lambda: badly in shown() and well not in shown())
         page.click('#loom .chip:has-text("All")')
-        page.fill("#loom input", "cavendish")
+        page.fill("#loom input", "lovelace")
         until(lambda: shown() == {well})
         # a call that comes while the page looks counts, too
         page.fill("#loom input", "")

@@ -95,8 +95,13 @@ const PANES = [["loom", "Loom"], ["main", "Entity"], ["needs", "Needs you"], ["a
 const isNarrow = matchMedia("(max-width: 760px)");
 
 function showTab(name) {
-  $("panes").dataset.tab = name;
-  for (const tab of $("tabs").children) setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
+  const panes = $("panes").dataset; // on a narrow window one pane, on a medium one the entity and one beside it
+  panes.tab = name;
+  if (name !== "main") panes.beside = name;
+  for (const tab of $("tabs").children) {
+    setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
+    tab.classList.toggle("beside", tab.dataset.tab === panes.beside);
+  }
 }
 function route() {
   const found = /^#\/e\/([^/]+)(?:\/t\/(\d+))?$/.exec(location.hash);
@@ -126,7 +131,7 @@ function totals() {
   for (const one of model.entities.values()) if (!one.over) { running += one.state === "active"; waiting += one.state === "waiting"; }
   const cost = model.costToday;
   const sum = (rate) => rate.reduce((a, b) => a + b, 0), turns = sum(model.turnRate), tokens = sum(model.tokenRate), restarts = sum(model.restartRate);
-  const now = [running, waiting, turns, tokens, restarts, cost, model.turnRate].join();
+  const now = [running, waiting, turns, tokens, restarts, cost, model.requests.size, model.turnRate].join();
   if (now === told) return;
   told = now;
   const total = (name, value, line, tone = "") => h("div", { class: tone }, h("dt", null, name), h("dd", null, value, line ?? ""));

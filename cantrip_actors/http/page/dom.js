@@ -106,6 +106,12 @@ const cut = (text, show) => {
   return [made];
 };
 export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
+// Arguments: a list of names and values where all are short, else JSON.
+export const values = (args) => {
+  const pairs = Object.entries(args ?? {}), isShort = (value) => value === null || (typeof value !== "object" && String(value).length < 300);
+  if (!pairs.length || pairs.length > 12 || !pairs.every(([, value]) => isShort(value))) return code(asText(args));
+  return [h("dl", { class: "values" }, pairs.map(([name, value]) => h("div", null, h("dt", { dir: "auto" }, plain(name)), write(h("dd", { dir: "auto" }), String(value)))))];
+};
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
 
 // Code blocks, lists, headings and emphasis, as nodes; everything else is text. Links only to http(s), shown with their host.
@@ -156,9 +162,9 @@ export const picture = (image) => {
 
 // ------------------------------------------------------------------------------------------------------------- sparkline
 
-export const sparkline = (values, label) => {
-  const top = Math.max(...values, 1);
-  const points = values.map((value, at) => `${(at * 60) / Math.max(1, values.length - 1)},${(15 - (value / top) * 13).toFixed(1)}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": label },
+export const sparkline = (series, label) => {
+  const top = Math.max(...series, 1);
+  const points = series.map((value, at) => `${(at * 60) / Math.max(1, series.length - 1)},${(15 - (value / top) * 13).toFixed(1)}`);
+  return svg("svg", { class: series.some(Boolean) ? "spark" : "spark flat", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": label },
     svg("polyline", { points: points.join(" "), fill: "none" }));
 };

@@ -28,13 +28,13 @@ export class LoomPane {
     this.search = h("input", { type: "search", placeholder: "Filter by name, intent, state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
       oninput: () => { this.#query = this.search.value.toLowerCase(); this.#refilter(); },
       onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
-    this.gates = h("select", { "aria-label": "Entities that called a gate", class: "chip", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
+    this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
     this.count = h("span", { class: "count" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Which entities" }, FILTERS.map(([key, word]) =>
-      h("button", { type: "button", class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)), this.gates);
+      h("button", { type: "button", class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
     this.older = h("button", { type: "button", class: "more", hidden: true, onclick: onOlder }, "Show older entities");
     node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
-      h("div", { class: "finder" }, this.search, this.chips), this.tree.box, this.older);
+      h("div", { class: "finder" }, this.search, this.gates, this.chips), this.tree.box, this.older);
   }
   filter(key) {
     this.#filter = key;

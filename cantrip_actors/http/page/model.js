@@ -132,6 +132,10 @@ export class Model {
     if (data.actors) {
       this.actors.clear();
       this.crashes = data.actors.crashes;
+      if (!this.#ticks) for (const one of this.crashes) { // restarts of the last hour, from before this page
+        const minute = MINUTE - 1 - Math.floor((Date.now() / 1000 - one.at) / 60);
+        if (minute in this.restartRate && one.what === "crashed" && one.restart !== "temporary") this.restartRate[minute]++;
+      }
       this.setActors({ rows: data.actors.rows, gone: [], crashes: [], crystals: data.actors.crystals });
       this.actorShape++;
     }

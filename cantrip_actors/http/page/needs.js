@@ -1,6 +1,6 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, clock, h, money, number, pill, plain, setText, sign, span, standing, write, code } from "./dom.js";
+import { ago, asText, clock, h, money, number, pill, plain, setText, sign, span, standing, values, write } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
 
@@ -91,7 +91,7 @@ export class NeedsPane {
       const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
       const always = h("input", { type: "checkbox" });
       const edit = h("textarea", { rows: String(Math.min(12, args.split("\n").length + 1)), "aria-label": "Arguments as JSON", spellcheck: "false", hidden: true });
-      const shown = h("div", null, code(args));
+      const shown = h("div", null, values(one.args));
       const change = h("button", { type: "button", class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
       card.allow = () => {
         let given;

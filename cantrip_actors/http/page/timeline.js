@@ -1,7 +1,7 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { $, ago, asText, clock, code, h, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, write } from "./dom.js";
+import { $, ago, asText, clock, code, h, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
 import { title } from "./model.js";
 
 const PAGE = 100; // events that are read at once
@@ -149,33 +149,36 @@ export class Timeline {
       h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
         h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? h("time", { class: "dim" }, clock(Date.parse(data.at))) : ""),
       what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
-      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
+      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result", open: typeof data.result !== "string" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
   }
   #turnCard(turn) {
     this.model.own(turn.id, turn.entity_id);
     const calls = turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), failed = turn.gate_calls.some((one) => one.is_error);
+    const program = turn.code ? calls.find((one) => one.tool_call_id === null) : null;
     const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
     const before = this.#begun.get(turn.parent_id), goesOn = before?.utterance === turn.utterance ? before : null;
     if (!turn.gate_calls.length && turn.content) this.#begun.set(turn.id, turn);
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
+    const quiet = (shape, word, work) => h("button", { type: "button", class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
     const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
       h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
-        this.can("reward") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.reward(turn) }, sign("star"), "Reward") : "",
-        this.can("cast") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.fork(turn) }, sign("fork"), "Fork") : ""),
+        this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
+        this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),
+      turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",
       turn.content && !goesOn ? prose(turn.content) : "",
-      calls.map((one) => this.#call(one)), (turn.images ?? []).map(picture), kin);
+      turn.code && !program ? code(turn.code) : "", calls.map((one) => this.#call(one, one === program ? turn.code : null)), (turn.images ?? []).map(picture), kin);
     return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
   }
-  #call(one) {
-    const args = asText(one.args), result = one.result === null || one.result === undefined ? "" : asText(one.result);
-    const brief = plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
+  #call(one, program) {
+    const result = one.result === null || one.result === undefined ? "" : asText(one.result);
+    const brief = program ? plain(program).slice(0, 90) : plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
     return h("details", { class: `call${one.is_error ? " bad" : ""}`, open: one.is_error },
       h("summary", null, sign("twist"), write(h("code", { class: "gate" }), one.gate), h("span", { class: "brief", dir: "auto" }, brief), one.is_error ? h("span", { class: "flag" }, "error") : h("span", { class: "brief to", dir: "auto" }, result ? `→ ${plain(result).slice(0, 60)}` : "")),
-      h("h4", null, "Arguments"), code(args), result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
+      program ? [h("h4", null, "Program"), ...code(program)] : Object.keys(one.args ?? {}).length ? [h("h4", null, "Arguments"), ...values(one.args)] : "", result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
   }
   #hang(turnId, box) {
     const found = (this.model.below.get(this.id) ?? []).map((id) => this.model.entities.get(id)).filter((one) => one?.parent_turn === turnId);
