@@ -131,7 +131,12 @@ def _live(overview: Overview, height: int) -> Iterable[Text]:
         count = sum(n for name, n in one.items() if not name.startswith(("mailbox", "restarts")))
         told = f"  {_clean(kind):<11} {count:>5g}  mailbox {one.get('mailbox_max', 0):g}"
         restarts = one.get("restarts", 0)
-        lines.append((not restarts, Text(told).append(f"  {restarts:g} restart{'s'[: restarts > 1]}" if restarts else "", "yellow")))
+        lines.append(
+            (
+                not restarts,
+                Text(told).append(f"  {restarts:g} restart{'s'[: restarts > 1]}" if restarts else "", "yellow"),
+            )
+        )
     yield Text("supervision", "bold")
     yield from [line for _, line in sorted(lines, key=lambda one: one[0])][: max(2, height // 4)]
 

@@ -85,6 +85,8 @@ class Store(ABC):
     """What an acknowledged record survives."""
     seal: Seal = UNSEALED
     """The keys that links are made with, in a loom that was opened with `seal_key`."""
+    written: int = 0
+    """The bytes of records that it has appended."""
     connections: int = 0
     """How often it has connected to a server: after each time the loom may be another one's copy of it."""
     max_waiting: int = 1000
@@ -147,11 +149,14 @@ class Store(ABC):
             self._seal_lines(made, lines, end)
             self._write(db, made)
             self._known.apply(made)
+            written.append(sum(map(len, made.lines)))
 
+        written: list[int] = []
         try:
             self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
+        self.written += written[-1] if written else 0
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append what another store holds. `tombstones` are lines that stay as they are, by the index of the record."""

@@ -35,6 +35,8 @@ __all__ = [
     "MailSettled",
     "MailTaken",
     "RenewedLate",
+    "Served",
+    "SessionEnded",
     "StoreFailed",
     "TakenOver",
 ]
@@ -86,7 +88,22 @@ class Drawn(NamedTuple):
     is_refused: bool
 
 
-Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn
+class SessionEnded(NamedTuple):
+    """The connection to a server of tools ended after so many seconds."""
+
+    seconds: float
+
+
+class Served(NamedTuple):
+    """A request of an MCP client was answered. `tool` is one that is offered, or ""; `error` is "" if it succeeded."""
+
+    method: str
+    tool: str
+    error: str
+    seconds: float
+
+
+Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn | SessionEnded | Served
 """What no record tells."""
 
 

@@ -694,6 +694,11 @@ class Runtime:
         self._check_whole("the supervision tree")
         return read_system(self._tree)
 
+    @property
+    def telemetry(self) -> Instrument | None:
+        """What observes this runtime: the `telemetry` that it was opened with."""
+        return self._tree.instrument
+
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors: starts, exits, restarts. Return a function that ends that.
 

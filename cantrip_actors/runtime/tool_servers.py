@@ -27,6 +27,7 @@ from cantrip_actors.circle.gate_call import GateError, InputNeeded
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import header_in_force
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
+from cantrip_actors.runtime.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.tool_server import (
@@ -86,6 +87,8 @@ class ServerActor(Actor):
     def __init__(self, used: ServerInUse) -> None:
         self._used = used
         self._connection: Connection | None = None
+        self._since: float | None = None
+        """When it was connected."""
         self._connected = anyio.Event()
 
     async def init(self) -> None:
@@ -100,10 +103,14 @@ class ServerActor(Actor):
         except ToolServerError as problem:
             used.problem = str(problem)
             raise
+        finally:
+            if self._since is not None:
+                used.pool.note(SessionEnded(anyio.current_time() - self._since))
         raise LostServer(f"server {used.server.name}: {used.problem}")
 
     def _connect(self, connection: Connection) -> None:
         self._connection, self._used.problem = connection, ""
+        self._since = anyio.current_time()
         self._connected.set()
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
@@ -191,12 +198,19 @@ class ServerInUse:
 class ToolServers:
     """The servers of one runtime. `supervisor` is the dynamic supervisor of theirs."""
 
-    def __init__(self, report: Callable[[GateCall, str], object], elicit: Elicit) -> None:
+    def __init__(
+        self,
+        report: Callable[[GateCall, str], object],
+        elicit: Elicit,
+        note: Callable[[Fact], object] = lambda _: None,
+    ) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
         """Tells watchers what a tool says while it works."""
         self.elicit = elicit
         """Puts to people what a server asks them."""
+        self.note = note
+        """Is told how long connections lasted."""
         self.known: dict[Hashable, ServerInUse] = {}
         self.numbers = itertools.count()
 

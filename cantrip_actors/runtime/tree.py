@@ -142,7 +142,7 @@ class Tree(Core):
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
-        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit)
+        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit, self._note)
         self.scheduler = Scheduler(self, self.inboxes)
         self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
