@@ -469,6 +469,9 @@ class CrashReport(BaseModel):
     reason: str
     events: list[str]
     versions: dict[str, str]
+    kind: str | None = None
+    incarnation: int | None = None
+    call: str | None = Field(default=None, description="The type of a call that it had in hand.")
     exception: str | None = None
     traceback: str | None = None
     entity: str | None = None

@@ -100,6 +100,7 @@ class Crashes:
             "actor": str(event.spec.id),
             "restart": event.spec.restart,
             "reason": str(reason),
+            **_of_incarnation(event),
             **_exception(reason),
             "events": list(own)[::-1],
             **self._entity(path),
@@ -182,6 +183,13 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
     Zombie: lambda _: "does not end",
     DeadLetter: lambda event: f"did not take a message of type {type(event.message).__name__}",
 }
+
+
+def _of_incarnation(event: ChildEvent) -> Report:
+    """Return the class of an actor that ended, the number of its incarnation, and a call that it had in hand."""
+    if not isinstance(event, Exited):
+        return {}
+    return {"kind": event.kind, "incarnation": event.restarts + 1, "call": event.call}
 
 
 def in_words(event: Event) -> str:
