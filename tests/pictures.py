@@ -1,93 +1,89 @@
-"""Pictures for the documentation, made of what tests see: `PICTURES=1` writes them to docs/pictures."""
+"""Small real pictures and other files, made here."""
 
-import io
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import escape
+from __future__ import annotations
 
-from rich.console import Console
-from rich.text import Text
+import base64
+import struct
+import zlib
 
-__all__ = ["folder_for", "screen_svg", "trace_svg"]
+from hypothesis import strategies as st
 
-DOCS = Path(__file__).parents[1] / "docs" / "pictures"
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image
 
-ROW, NAMES, BARS, EDGE = 28, 330, 470, 18
-"""Pixels: the height of a row, the width of the names, of the bars, and of the edge."""
-
-STYLE = """
-  .page { fill: #fbfaf7; stroke: #e0dbd0 } .row { fill: #eeebe4; opacity: .5 } .dim { fill: #635e56 }
-  text { font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1d1f27 }
-  .invoke_agent { fill: #7a62e0 } .chat { fill: #2f7fd1 } .execute_tool { fill: #2d9a66 } .other { fill: #98928a }
-  .error { fill: #c9352c }
-  @media (prefers-color-scheme: dark) {
-    .page { fill: #14151c; stroke: #2a2d3a } .row { fill: #232530 } text { fill: #e9e7e1 } .dim { fill: #a3a0ab }
-    .invoke_agent { fill: #b3a4ff } .chat { fill: #7cb8ff } .execute_tool { fill: #71d39e } .error { fill: #ff9189 }
-  }"""
+__all__ = ["DOCX", "MP3", "PDF", "data_url", "files", "gif", "images", "jpeg", "png", "webp"]
 
 
-def folder_for(tmp_path: Path) -> Path:
-    """Return where a test writes its pictures."""
-    return DOCS if os.environ.get("PICTURES") else tmp_path
+def png(width: int = 3, height: int = 2, shade: int = 0) -> bytes:
+    """A grey picture that any viewer shows."""
+    rows = b"".join(b"\0" + bytes([shade]) * width for _ in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(rows)) + _chunk(b"IEND", b"")
 
 
-def trace_svg(spans: Sequence[Any]) -> str:
-    """Draw ended spans as a back end shows a trace: a row each, indented below its parent, with a bar for its time."""
-    known = {span.context.span_id for span in spans}
-    begin = min(span.start_time for span in spans)
-    whole = max(span.end_time for span in spans) - begin
-    rows: list[str] = []
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    def draw(parent: int | None, depth: int) -> None:
-        for span in spans:
-            above = None if span.parent is None or span.parent.span_id not in known else span.parent.span_id
-            if above != parent:
-                continue
-            top = EDGE + ROW * len(rows)
-            kind = span.name.partition(" ")[0]
-            kind = kind if kind in ("invoke_agent", "chat", "execute_tool") else "other"
-            error = span.attributes.get("error.type")
-            left = EDGE + NAMES + BARS * (span.start_time - begin) / whole
-            width = max(2.0, BARS * (span.end_time - span.start_time) / whole)
-            shade = f'<rect class="row" x="1" y="{top}" width="{WIDTH - 2}" height="{ROW}"/>' if len(rows) % 2 else ""
-            told = f"{(span.end_time - span.start_time) / 1e6:.0f} ms" + (f"  {error}" if error else "")
-            beside = left + width + 6 if left + width < EDGE + NAMES + BARS * 0.72 else left - 6
-            anchor = "start" if beside > left else "end"
-            kind = "error" if error else kind
-            rows.append(
-                f'{shade}<text x="{EDGE + 16 * depth}" y="{top + 18}">{escape(span.name)}</text>\n'
-                f'<rect class="{kind}" x="{left:.1f}" y="{top + 8}" width="{width:.1f}" height="12" rx="3"/>\n'
-                f'<text class="dim" x="{beside:.1f}" y="{top + 18}" text-anchor="{anchor}">{escape(told)}</text>'
-            )
-            draw(span.context.span_id, depth + 1)
 
-    draw(None, 0)
-    height = 2 * EDGE + ROW * len(rows)
-    body = "\n".join(rows)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
-        f'<style>{STYLE}</style><rect class="page" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="12"/>\n'
-        f"{body}\n</svg>\n"
+def gif(width: int = 3, height: int = 2) -> bytes:
+    """The header of one."""
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0;"
+
+
+def jpeg(width: int = 3, height: int = 2) -> bytes:
+    """Its markers up to the frame header, with one to walk over and a fill byte."""
+    frame = b"\xff\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width) + bytes(12)
+    return b"\xff\xd8\xff\xe0\x00\x06JFIF" + frame
+
+
+def webp(kind: bytes = b"VP8X", width: int = 3, height: int = 2) -> bytes:
+    """The header of one, in any of the three layouts."""
+    if kind == b"VP8X":
+        body = bytes(4) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    elif kind == b"VP8L":
+        body = b"\x2f" + ((width - 1) | (height - 1) << 14).to_bytes(4, "little") + bytes(8)
+    else:
+        body = bytes(3) + b"\x9d\x01\x2a" + struct.pack("<HH", width, height)
+    return b"RIFF" + bytes(4) + b"WEBP" + kind + struct.pack("<I", len(body)) + body
+
+
+def _made(data: bytes, tail: bytes, detail: object, after: int | None) -> Image:
+    return Image(data + tail, detail=detail).placed(after)  # type: ignore[arg-type]
+
+
+images = st.builds(
+    _made,
+    st.sampled_from([png(), gif(), jpeg(), webp(), b"\x89PNG\r\n\x1a\n"]),
+    st.binary(max_size=40),
+    st.sampled_from([None, "low", "high"]),
+    st.none() | st.integers(0, 9),
+) | st.builds(
+    lambda path, after: Image.at(f"https://example.org/{path}.png").placed(after),
+    st.text("abc", min_size=1, max_size=3),
+    st.none() | st.integers(0, 9),
+)
+"""Pictures of any bytes after their magic ones, and addresses."""
+
+
+def data_url(data: bytes, media_type: str) -> str:
+    """Bytes as an address."""
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+PDF = b"%PDF-1.7\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+MP3 = b"ID3\x04\x00\x00\x00\x00\x00\x00\xff\xfb\x90\x00"
+DOCX = b"PK\x03\x04\x14\x00\x06\x00" + bytes(8)
+"""Their first bytes, mostly."""
+
+_names = st.none() | st.sampled_from(["a.pdf", "b.txt", "c.md", "d [x], e.csv"])
+files = (
+    st.builds(
+        lambda data, name, after: File(data, filename=name).placed(after),
+        st.sampled_from([PDF, MP3, b"one", "zwei \u00fc".encode()]),
+        _names,
+        st.none() | st.integers(0, 9),
     )
-
-
-WIDTH = 2 * EDGE + NAMES + BARS
-
-FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
-<style>.{unique_id}-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-line-height: {line_height}px; font-variant-east-asian: full-width }} {styles}</style>
-<defs>{lines}</defs>
-<rect width="{width}" height="{height}" rx="8" fill="#0f1015"/>
-<g transform="translate(9, 14)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
-</svg>
-"""
-
-
-def screen_svg(lines: Iterable[Text], columns: int) -> str:
-    """Draw the lines of a terminal."""
-    console = Console(record=True, width=columns, file=io.StringIO(), color_system="truecolor", force_terminal=True)
-    for line in lines:
-        console.print(line, no_wrap=True, crop=True)
-    return console.export_svg(title="", code_format=FORMAT)
+    | st.builds(lambda path: File.at(f"https://example.org/{path}"), st.sampled_from(["a.pdf", "b.mp4", "c"]))
+    | st.builds(File.uploaded, st.text("abc", min_size=1, max_size=3), st.sampled_from(["openai", "anthropic"]))
+)
+"""Files of all kinds, without images."""

@@ -31,9 +31,9 @@ from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.overview import Overview
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
+from tests.drawings import folder_for, screen_svg
 from tests.http.serving import ADMIN, echo, served
 from tests.observe.test_metrics import look
-from tests.pictures import folder_for, screen_svg
 from tests.runtime.spells import cantrip, done, say
 
 pytestmark = pytest.mark.rule("LOG-07")

@@ -22,10 +22,10 @@ from cantrip_actors.http.live_page import PAGE_HEADERS, assets
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_tokens, max_turns, timeout
+from tests.drawings import folder_for
 from tests.exhaustive import EXHAUSTIVE
 from tests.http.browser import Live, browser, chromium, live
 from tests.http.serving import ECHO, ROOT, process, token
-from tests.pictures import folder_for
 
 pytestmark = [
     pytest.mark.real_time,

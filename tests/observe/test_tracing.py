@@ -40,8 +40,8 @@ from cantrip_actors.observe.backfill import otlp_json
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_depth, max_turns
+from tests.drawings import folder_for, trace_svg
 from tests.observe.spans import Sdk, links_of, parent_of
-from tests.pictures import folder_for, trace_svg
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_recovery import Killed, Process, crash_at
 

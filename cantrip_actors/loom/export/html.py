@@ -41,7 +41,7 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
 
     Links to what is not in it say so.
     """
-    style, program = _asset("page.css"), _asset("page.js")
+    style, program = _asset("page.css"), _program()
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(program)}'; "
         "img-src data:; "
@@ -211,6 +211,11 @@ def _images(images: tuple[File, ...]) -> dict[str, Any]:
 
 
 @cache
+def _program() -> str:
+    """Return the page's program: what it shares with the live page, where that is a module, and its own part."""
+    return _asset("shared.js").replace("\nexport ", "\n") + _asset("page.js")
+
+
 def _asset(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
