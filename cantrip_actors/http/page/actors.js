@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { ago, code, h, number, pill, plain, plural, setText, sign, standing, write } from "./dom.js";
+import { ago, button, code, h, number, pill, plain, plural, setText, sign, standing, write } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -86,7 +86,7 @@ export class ActorsPane {
     const report = h("div", { class: "report" });
     this.detail.replaceChildren(
       h("div", { class: "top" }, pill(standing(row.state)), h("b", { dir: "auto" }, plain(this.#label(path))),
-        h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
+        button({ class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
       h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, plain(value))))), report);
     const crash = this.model.crashes.findLast((one) => one.path === path);
     if (crash) report.append(h("h3", null, "Last crash"), ...crashReport(crash));

@@ -3,7 +3,7 @@
 
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
-import { $, clock, h, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
+import { $, button, clock, h, linkTo, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
 import { LoomPane } from "./loom.js";
 import { Connection, Model, title } from "./model.js";
 import { NeedsPane } from "./needs.js";
@@ -13,7 +13,7 @@ const model = new Model();
 const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
 let session = { scopes: [] };
 const can = (scope) => session.scopes.includes(scope);
-const go = (id) => { location.hash = `#/e/${encodeURIComponent(id)}`; };
+const go = (id) => { location.hash = linkTo(id); };
 
 // -------------------------------------------------------------------------------------------------------------- dialogs
 
@@ -30,7 +30,7 @@ function ask({ heading, text, fields = [], action, tone = "main", work }) {
     catch (problem) { error.hidden = false; setText(error, problem.message); }
   } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "",
     fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
-    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", h("button", { type: "button", onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
+    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
   for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
   });
@@ -122,7 +122,7 @@ function route() {
 function welcome() {
   return h("div", { class: "welcome" }, h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")), h("h1", null, "See what your agents do"),
     h("p", null, "Every entity is a supervised actor, and every turn is in the loom. Pick one on the left, or cast a new one."),
-    h("div", { class: "row2" }, can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", h("button", { type: "button", onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
+    h("div", { class: "row2" }, can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", button({ onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
 }
 
 let told = "";
@@ -226,13 +226,13 @@ function build() {
   model.onStory = (id, one) => timeline.follow(id, one);
   model.changed.push((now) => loom.show(now), (now) => actors.show(now), (now) => timeline.show(now), () => needs.show(), totals);
   $("tools").append(
-    can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
-    h("button", { type: "button", class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
+    can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
+    button({ class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
       const isDark = (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
       theme(isDark ? "light" : "dark"); remembered.set(isDark ? "light" : "dark");
     } }, sign("theme")),
-    h("button", { type: "button", class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
-  $("tabs").append(...PANES.map(([name, word]) => h("button", { type: "button", "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
+    button({ class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
+  $("tabs").append(...PANES.map(([name, word]) => button({ "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
   showTab(isNarrow.matches && location.hash.length < 3 ? "loom" : "main");
   addEventListener("hashchange", route);
   addEventListener("keydown", onKey);

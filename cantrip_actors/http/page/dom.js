@@ -3,6 +3,8 @@
 import { fill, h, plain, write } from "./shared.js";
 export { h, plain, write };
 
+export const button = (options, ...inside) => h("button", { type: "button", ...options }, ...inside);
+export const linkTo = (id, turn) => `#/e/${encodeURIComponent(id)}${turn ? `/t/${turn}` : ""}`;
 export const $ = (id) => document.getElementById(id);
 
 // Set what has changed only: a node that stays as it is costs no layout.
@@ -74,7 +76,7 @@ const LONG = 4000;
 const cut = (text, show) => {
   const made = show(text.slice(0, LONG));
   if (text.length > LONG) {
-    const more = h("button", { type: "button", class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
+    const more = button({ class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
       `Show all ${number(text.length)} characters`);
     return [made, more];
   }
@@ -130,7 +132,7 @@ const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
 export const picture = (image) => {
   const label = plain(image.filename ?? image.media_type ?? "file");
   if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
-  const button = h("button", { type: "button", class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
+  const button = button({ class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
     `Show the image (${label})`);
   return button;
 };

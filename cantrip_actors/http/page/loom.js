@@ -1,6 +1,6 @@
 // The loom: entities as a tree, with children and forks below what they came from.
 
-import { ago, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
+import { ago, button, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -31,8 +31,8 @@ export class LoomPane {
     this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
     this.count = h("span", { class: "count" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Which entities" }, FILTERS.map(([key, word]) =>
-      h("button", { type: "button", class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
-    this.older = h("button", { type: "button", class: "more", hidden: true, onclick: onOlder }, "Show older entities");
+      button({ class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
+    this.older = button({ class: "more", hidden: true, onclick: onOlder }, "Show older entities");
     node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
       h("div", { class: "finder" }, this.search, this.gates, this.chips), this.tree.box, this.older);
   }

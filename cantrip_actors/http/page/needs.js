@@ -1,6 +1,6 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, clock, h, money, number, pill, plain, setText, sign, span, standing, values, write } from "./dom.js";
+import { ago, asText, button, clock, h, linkTo, money, number, pill, plain, setText, sign, span, standing, values, write } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
 
@@ -32,7 +32,7 @@ export class NeedsPane {
     box.hidden = items.length < 2;
     if (box.hidden || box.dataset.n === String(items.length)) return;
     box.dataset.n = String(items.length);
-    box.replaceChildren(...actions.map(([word, work]) => h("button", { type: "button", onclick: () => work(box === this.manyRequests ? this.shownRequests : this.shownBroken) }, `${word} all ${items.length}`)));
+    box.replaceChildren(...actions.map(([word, work]) => button({ onclick: () => work(box === this.manyRequests ? this.shownRequests : this.shownBroken) }, `${word} all ${items.length}`)));
   }
   show() {
     const open = this.open, broken = this.interrupted, { crystals } = this.model;
@@ -73,7 +73,7 @@ export class NeedsPane {
   }
   #who(id) {
     const entity = this.model.entities.get(id);
-    return entity ? h("a", { href: `#/e/${encodeURIComponent(id)}`, dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
+    return entity ? h("a", { href: linkTo(id), dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
   }
   #request(one) {
     const may = this.can("approve"), question = one.kind === "question";
@@ -85,14 +85,14 @@ export class NeedsPane {
     if (question) {
       const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
       const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
-        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), h("button", { type: "button", onclick: () => send({ decision: "deny" }) }, "Decline")));
+        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
       card.append(top, write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? form : "", error);
     } else {
       const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
       const always = h("input", { type: "checkbox" });
       const edit = h("textarea", { rows: String(Math.min(12, args.split("\n").length + 1)), "aria-label": "Arguments as JSON", spellcheck: "false", hidden: true });
       const shown = h("div", null, values(one.args));
-      const change = h("button", { type: "button", class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
+      const change = button({ class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
       card.allow = () => {
         let given;
         try { given = edit.hidden ? undefined : JSON.parse(edit.value); } catch (problem) { error.hidden = false; setText(error, `The arguments are no JSON: ${problem.message}`); return; }
@@ -103,7 +103,7 @@ export class NeedsPane {
       note.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); deny(); } });
       card.append(top, h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)), one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "",
         shown, may ? edit : "", may ? h("div", { class: "form" }, h("div", { class: "between" }, change, h("label", { class: "tick" }, always, "always, for this entity")), note,
-          h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: card.allow }, "Approve"), h("button", { type: "button", class: "danger", onclick: deny }, "Deny"))) : "", error);
+          h("div", { class: "row2" }, button({ class: "main", onclick: card.allow }, "Approve"), button({ class: "danger", onclick: deny }, "Deny"))) : "", error);
     }
     return card;
   }
@@ -111,7 +111,7 @@ export class NeedsPane {
     const may = this.can("stop");
     return h("article", { class: "card broken", tabindex: "-1", "aria-label": "Interrupted entity", "data-entity": one.id }, h("p", { class: "top" }, pill(standing("interrupted")), this.#who(one.id)),
       h("p", { class: "dim" }, "A crash interrupted it. Resume it from its last record, or end it."),
-      may && h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: () => this.act.resume(one) }, "Resume"), h("button", { type: "button", class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
+      may && h("div", { class: "row2" }, button({ class: "main", onclick: () => this.act.resume(one) }, "Resume"), button({ class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
   }
   #near(one) {
     const meter = h("progress", { "aria-label": "Used" }), text = h("p", { class: "dim" });

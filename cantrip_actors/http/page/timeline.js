@@ -1,7 +1,7 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { $, ago, asText, clock, code, h, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
+import { $, ago, asText, button, clock, code, h, linkTo, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
 import { title } from "./model.js";
 
 const PAGE = 100; // events that are read at once
@@ -23,7 +23,7 @@ export class Timeline {
   constructor(node, model, { can, act }) {
     Object.assign(this, { node, model, can, act });
     this.header = h("header", { class: "entity" });
-    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
+    this.more = button({ class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
     this.problem = h("p", { class: "error", role: "alert" });
     this.list = h("ol", { class: "thread", "aria-label": "Turns" });
     this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
@@ -161,9 +161,9 @@ export class Timeline {
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
-    const quiet = (shape, word, work) => h("button", { type: "button", class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
+    const quiet = (shape, word, work) => button({ class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
     const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
-      h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
+      h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
@@ -187,7 +187,7 @@ export class Timeline {
     box.dataset.told = told;
     box.replaceChildren(...found.map((one) => {
       const [shape, word, tone] = standingOf(one);
-      return h("a", { class: `kin ${tone}`, href: `#/e/${encodeURIComponent(one.id)}` }, sign(one.forked ? "fork" : "child"), h("b", { dir: "auto" }, title(one)), h("span", { class: "intent", dir: "auto" }, plain(one.intent ?? "").slice(0, 80)), h("span", { class: `pill ${tone}` }, sign(shape), word));
+      return h("a", { class: `kin ${tone}`, href: linkTo(one.id) }, sign(one.forked ? "fork" : "child"), h("b", { dir: "auto" }, title(one)), h("span", { class: "intent", dir: "auto" }, plain(one.intent ?? "").slice(0, 80)), h("span", { class: `pill ${tone}` }, sign(shape), word));
     }));
   }
 
@@ -234,17 +234,17 @@ export class Timeline {
     const path = [];
     for (let up = this.model.entities.get(one.above); up && path.length < 6; up = this.model.entities.get(up.above)) path.unshift(up);
     const focused = this.header.contains(document.activeElement) ? document.activeElement.dataset.do : null;
-    const button = (name, word, shape, work, tone = "") => h("button", { type: "button", class: tone, "data-do": name, onclick: work }, sign(shape), word);
+    const action = (name, word, shape, work, tone = "") => button({ class: tone, "data-do": name, onclick: work }, sign(shape), word);
     this.ageNode = h("dd", null, ago(one.at));
     const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
     this.header.replaceChildren(
-      path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: `#/e/${encodeURIComponent(up.id)}`, dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
+      path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: linkTo(up.id), dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
       h("div", { class: "titles" }, h("h1", { dir: "auto" }, title(one)), pill(stands),
         h("span", { class: "acts" },
-          can("steer") && running && !one.over && button("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
-          can("stop") && one.interrupted && button("resume", "Resume", "again", () => this.act.resume(one), "main"),
-          can("stop") && one.interrupted && button("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
-          can("stop") && !one.over && !one.interrupted && button("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
+          can("steer") && running && !one.over && action("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
+          can("stop") && one.interrupted && action("resume", "Resume", "again", () => this.act.resume(one), "main"),
+          can("stop") && one.interrupted && action("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
+          can("stop") && !one.over && !one.interrupted && action("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
       h("dl", { class: "facts" }, fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
         one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))));
     if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
@@ -271,7 +271,7 @@ export class Timeline {
     };
     const first = modes.at(-1)[0];
     this.box.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(first); } });
-    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => h("button", { type: "button", class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
+    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => button({ class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
     if (hadFocus) this.box.focus();
   }
   focusComposer() { this.box?.isConnected ? this.box.focus() : this.node.focus(); }
