@@ -14,6 +14,7 @@ from cantrip_actors import Cantrip, Circle, Folding, scripted
 from cantrip_actors.http import Limits
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
 from tests.http.serving import Served, call, echo, nap, served, token
 
@@ -185,7 +186,8 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
 
 @pytest.mark.rule("HTTP-06")
 async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> None:
-    async with served() as on:
+    telemetry = Telemetry(otel=False)
+    async with served(options={"telemetry": telemetry}, telemetry=telemetry) as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         entity_id = begun["entity_id"]
         with on.service.feed(entity_id) as feed:
@@ -203,6 +205,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             assert text.count("event: turn") == 2
             assert text.count("event: intent") == 1
             await events.aclose()
+    assert telemetry.counters.value_of("cantrip.streams.dropped") == {("native",): 1}
 
 
 async def test_the_stream_of_all_tells_of_new_and_old_entities_once() -> None:

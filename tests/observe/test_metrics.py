@@ -30,9 +30,13 @@ from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.metrics import LEGACY, METRICS
+from cantrip_actors.records.records import GateFinished
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.wards import max_depth, max_turns
+from supervisors import ActorRef, ChildSpec, Crash, Killed, Normal, Shutdown
+from supervisors.events import DeadLetter, Exited, GaveUp, Started, StartFailed, Zombie
 from tests.mcp.tools import tools
 from tests.observe.spans import Sdk
 from tests.observe.test_tracing import Model
@@ -460,3 +464,113 @@ async def test_a_telemetry_observes_one_open_runtime() -> None:
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")
     assert sum(telemetry.counters.value_of("cantrip.turns").values()) == 1
+
+
+@pytest.mark.rule("METRIC-02")
+def test_each_event_of_a_supervisor_has_its_counter() -> None:
+    telemetry, ref, spec = counting(), ActorRef("root/runtime/loom"), ChildSpec("loom", object)
+    told: list[Any] = [
+        Started(0.0, ref, spec, 0),
+        Started(0.0, ref, spec, 1),
+        Started(0.0, ref, spec, 2),
+        Exited(0.0, ref, spec, Crash(KeyError("x")), expected=False),
+        Exited(0.0, ref, spec, Killed(), expected=False),
+        Exited(0.0, ref, spec, Normal(), expected=False),
+        Exited(0.0, ref, spec, Shutdown("later"), expected=False),
+        Exited(0.0, ref, spec, Normal(), expected=True),
+        GaveUp(0.0, ref, spec, Crash(KeyError("x"))),
+        Zombie(0.0, ref, spec),
+        StartFailed(0.0, ref, spec, Crash(KeyError("x")), expected=False),
+        StartFailed(0.0, ref, spec, None, expected=True),
+        DeadLetter(0.0, ref, "lost"),
+        DeadLetter(0.0, ref, "lost, too"),
+    ]
+    for event in told:
+        telemetry.supervised(event)
+    counted = {
+        name: telemetry.counters.value_of(f"cantrip.supervisor.{name}")
+        for name in ("restarts", "crashes", "gave_up", "zombies", "failed_starts", "dead_letters")
+    }
+    assert counted == {
+        "restarts": {("loom",): 2},
+        "crashes": {("loom", reason): 1 for reason in ("crash", "killed", "normal", "shutdown")},
+        "gave_up": {("loom",): 1},
+        "zombies": {("loom",): 1},
+        "failed_starts": {("loom",): 1},
+        "dead_letters": {("",): 2},
+    }
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_programs_are_timed_and_those_beyond_a_limit_counted() -> None:
+    telemetry = counting()
+    ended = [{"value": 1}, {"error": "too long", "limit": "time"}, {"error": "too much", "limit": "memory"}]
+    records = [GateFinished(entity_id="e", turn_id="t", gate="python", result=one, duration_ms=250.0) for one in ended]
+    async with Runtime.open(telemetry=telemetry):
+        telemetry.written(records)
+        (series,) = telemetry.counters.histograms()["cantrip.sandbox.duration"].items()
+    assert (series[0], series[1].count, series[1].sum) == (("python",), 3, 0.75)
+    assert telemetry.counters.value_of("cantrip.sandbox.killed") == {("python", "time"): 1, ("python", "memory"): 1}
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_histograms_of_a_run_have_its_turns_calls_and_commits() -> None:
+    telemetry = counting()
+    spell = cantrip([{**say("look"), "delay": 2.0}, say("look"), done(1)], look, name="looker")
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(spell, "go")
+        found = telemetry.counters.histograms()
+    queries, calls = (found[f"gen_ai.invoke_agent.{what}"]["looker",] for what in ("inference_calls", "tool_calls"))
+    assert (queries.count, queries.sum) == (1, 3)
+    assert (calls.count, calls.sum) == (1, 3)
+    overhead = found["cantrip.turn.overhead"][()]
+    assert overhead.count == 3
+    assert overhead.sum < 1  # the two seconds are the provider's
+    commits, batches = (found[f"cantrip.loom.{what}"]["memory",] for what in ("commit.duration", "batch"))
+    assert commits.count == batches.count > 0
+    assert batches.sum >= batches.count
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_queries_that_run_and_wait_are_gauges_of_their_crystal() -> None:
+    telemetry, model = counting(), limited(Model(*[{"content": "x"}] * 3), concurrency=1)
+    spell = Cantrip(model, circle=Circle(["done"], [max_turns(2)]))
+    async with Runtime.open(telemetry=telemetry) as runtime, anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(runtime.cast, spell, "go")
+        await anyio.sleep(0.2)
+        seen = {what: telemetry.counters.value_of(f"cantrip.crystal.{what}") for what in ("running", "waiting")}
+    assert seen == {"running": {("anthropic:claude-sonnet-4-5",): 1}, "waiting": {("anthropic:claude-sonnet-4-5",): 2}}
+
+
+class Streaming:
+    """A crystal whose answer comes in three parts."""
+
+    name = "anthropic:claude-sonnet-4-5"
+
+    async def invoke(self, messages: object, *, emit: Any = None) -> object:
+        emit(ItemStart("m", "message"))
+        for part in ("Milk ", "and bread."):
+            await anyio.sleep(0.05)
+            emit(ItemDelta("m", part))
+        return {"content": "Milk and bread."}
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("METRIC-02", "OTEL-02")
+async def test_parts_of_an_answer_are_timed_where_something_watches() -> None:
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        stop = runtime.watch(lambda _: None)
+        await runtime.cast(Cantrip(Streaming(), circle=Circle(["done"], [max_turns(2)])), "go")
+        stop()
+    found = telemetry.counters.histograms()
+    (first,) = found["gen_ai.client.inference.time_to_first_chunk"].values()
+    (later,) = found["gen_ai.client.inference.time_per_output_chunk"].values()
+    assert (first.count, later.count) == (1, 2)
+    assert first.sum < 0.05
+    assert later.sum > 0.09
+    chat = sdk.one("chat claude-sonnet-4-5")
+    assert chat.attributes["gen_ai.response.time_to_first_chunk"] == pytest.approx(first.sum, abs=0.01)
+    assert chat.attributes["gen_ai.request.stream"] is True
