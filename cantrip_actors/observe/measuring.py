@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
     from cantrip_actors.terms.gate import Gate
 
-__all__ = ["Measuring", "error_type", "method_of"]
+__all__ = ["Measuring", "error_type", "method_of", "tool_type"]
 
 QUEUE = 256
 """Writes that wait to be counted: together they cost a third of what they cost one by one."""
@@ -281,7 +281,7 @@ class Measuring:
         about = self._about(entity_id)
         series = about.tools.get((ran.gate, ran.is_error))
         if series is None:
-            kind = "extension" if ran.gate in about.methods else "function"
+            kind = tool_type(about.gates.get(ran.gate) if isinstance(about.gates, Mapping) else None)
             labels = (self._gate(entity_id, ran.gate), kind, "tool_error" if ran.is_error else "")
             series = about.tools[ran.gate, ran.is_error] = self._histogram("gen_ai.execute_tool.duration", labels)
         series.add_later(ran.seconds)
@@ -517,6 +517,16 @@ def _about_cell(cell: Cell) -> _About:
     if plan.cantrip.circle.servers:
         about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
     return about
+
+
+def tool_type(gate: Gate | None) -> str:
+    """Return the `gen_ai.tool.type` of a gate: a tool of a server, one that looks into files, or a function."""
+    if gate is None:
+        return "function"
+    if gate.server is not None:
+        return "extension"
+    is_ours = getattr(gate.function, "__module__", None) == "cantrip_actors.circle.gates.files"
+    return "datastore" if is_ours and gate.read_only else "function"
 
 
 def method_of(cell: Cell, gate: Gate) -> str:

@@ -46,7 +46,7 @@ from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settle
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
 from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
-from cantrip_actors.observe.measuring import error_type, method_of
+from cantrip_actors.observe.measuring import error_type, method_of, tool_type
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -469,7 +469,7 @@ class Spans(EpisodeSpans):
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
             names.TOOL_CALL: call,
-            names.TOOL_TYPE: "function",
+            names.TOOL_TYPE: tool_type(found),
         }
         if turn:
             known[names.TURN] = turn
@@ -478,7 +478,6 @@ class Spans(EpisodeSpans):
         else:
             known[names.TOOL_DESCRIPTION] = found.description
             if found.server is not None:  # the SDK's span of the call is below this one
-                known[names.TOOL_TYPE] = "extension"
                 known[names.MCP_METHOD] = method_of(self._cell, found)
                 known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
             if found.wrappers:

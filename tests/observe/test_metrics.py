@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,6 +27,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import limited
+from cantrip_actors.gates import read, write
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
@@ -574,3 +576,18 @@ async def test_parts_of_an_answer_are_timed_where_something_watches() -> None:
     chat = sdk.one("chat claude-sonnet-4-5")
     assert chat.attributes["gen_ai.response.time_to_first_chunk"] == pytest.approx(first.sum, abs=0.01)
     assert chat.attributes["gen_ai.request.stream"] is True
+
+
+@pytest.mark.rule("METRIC-01", "OTEL-02")
+async def test_gates_that_look_into_files_are_data_stores(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("milk")
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    circle = Circle(["done", *(one.with_(root=str(tmp_path)) for one in (read, write))], [max_turns(4)])
+    says = [say("read", path="notes.txt"), say("write", path="new.txt", content="bread"), done(1)]
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(Cantrip(scripted(says), circle=circle), "go")
+    kinds = {"read": "datastore", "write": "function", "done": "function"}
+    timed = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
+    assert {labels[0]: labels[1] for labels in timed} == kinds
+    assert {name: sdk.one(f"execute_tool {name}").attributes["gen_ai.tool.type"] for name in kinds} == kinds
