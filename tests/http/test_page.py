@@ -693,6 +693,20 @@ def test_a_crash_and_its_restart_show_within_a_second_with_the_report(
         page.wait_for_selector('#needs .crashes:has-text("the bed broke")', state="attached")
 
 
+@pytest.mark.rule("PAGE-03", "PAGE-10")
+def test_the_page_shows_the_loom_the_readers_and_the_counters_of_the_service(chrome: Any, observed: Live) -> None:
+    cast(observed, "echo", "hello")
+    with opened(chrome, observed) as page:
+        page.click('#actors button:has-text("Service")')
+        page.wait_for_selector('#actors .detail b:has-text("Service")')
+        told = " ".join(page.inner_text("#actors .detail").split())
+        assert "loom memory: durability none backlog 0 size not on this disk open requests 0" in told
+        assert "http 1" in told
+        assert "cantrip.turns echo 1" in told
+        page.click('#actors .detail button[aria-label="Close"]')
+        assert page.locator("#actors .detail:visible").count() == 0
+
+
 class Down:
     """A provider that is down."""
 

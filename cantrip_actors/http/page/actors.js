@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { ago, button, code, h, number, pill, plain, plural, setText, sign, standing, write } from "./dom.js";
+import { ago, button, code, h, number, pill, plain, plural, setText, sign, standing, values, write } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -32,7 +32,8 @@ export class ActorsPane {
       onToggle: (path) => { this.#open.set(path, !this.#isOpen(path)); this.rebuild(); },
     });
     this.count = h("span", { class: "count" });
-    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count), this.tree.box, this.detail);
+    this.service = button({ class: "quiet", hidden: true, onclick: () => this.#service() }, "Service");
+    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count, h("span", { class: "grow" }), this.service), this.tree.box, this.detail);
   }
   #isOpen(path) {
     const depth = parts(path).length;
@@ -52,6 +53,7 @@ export class ActorsPane {
     walk(below.get("") ?? [], 0);
     this.#shape = model.actorShape;
     this.tree.setRows(rows);
+    this.service.hidden = !model.actors.size;
     const loaded = new Set([...model.actors.keys()].map((path) => parts(path).at(-1)));
     const unloaded = loaded.size ? [...model.entities.values()].filter((one) => !one.over && !loaded.has(one.id)).length : 0;
     setText(this.count, model.actors.size ? `${number(model.actors.size)}${unloaded ? ` · ${plural(unloaded, "entity", "entities")} not loaded` : ""}` : "");
@@ -76,6 +78,21 @@ export class ActorsPane {
     const entity = entityOf(path, this.model);
     if (entity) this.onSelect(entity);
   }
+  // The service as it stands: its loom, what waits, who reads, and what was counted.
+  async #service() {
+    const { loom, requests, streams, counters } = await api("GET", "system");
+    this.shown = null;
+    this.detail.hidden = false;
+    const counted = Object.entries(counters).flatMap(([name, series]) => series.filter((one) => one.value).map(({ labels, value }) => [[name, ...Object.values(labels)].join(" "), value]));
+    this.#head(null, "Service", [["loom", loom.url], ["durability", loom.durability], ["backlog", number(loom.backlog)], ["size", loom.size === null ? "not on this disk" : `${number(loom.size / 1e3)} kB`],
+      ["open requests", number(requests)], ["readers", Object.entries(streams).map(([name, count]) => `${name} ${count}`).join(", ")]], [h("h3", null, "Counters"), ...values(Object.fromEntries(counted), 500)]);
+  }
+  #head(state, name, facts, ...more) {
+    this.detail.replaceChildren(
+      h("div", { class: "top" }, state ?? "", h("b", { dir: "auto" }, plain(name)),
+        button({ class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
+      h("dl", { class: "facts" }, facts.map(([fact, value]) => h("div", null, h("dt", null, fact), h("dd", { dir: "auto" }, plain(value))))), ...more.flat());
+  }
   async #detail(path) {
     const row = this.model.actors.get(path);
     this.shown = row ? path : null;
@@ -84,10 +101,7 @@ export class ActorsPane {
     const facts = [["kind", row.kind ?? "none"], ["up for", row.since ? ago(row.since * 1000) : "not running"], ["mailbox", number(row.mailbox)],
       ["in hand", number(row.in_hand)], ["restarts", number(row.restarts)], ["last exit", row.exit ?? "none"]];
     const report = h("div", { class: "report" });
-    this.detail.replaceChildren(
-      h("div", { class: "top" }, pill(standing(row.state)), h("b", { dir: "auto" }, plain(this.#label(path))),
-        button({ class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
-      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, plain(value))))), report);
+    this.#head(pill(standing(row.state)), this.#label(path), facts, report);
     const crash = this.model.crashes.findLast((one) => one.path === path);
     if (crash) report.append(h("h3", null, "Last crash"), ...crashReport(crash));
     else if (row.exit?.startsWith("crash")) { // from before this page and without telemetry

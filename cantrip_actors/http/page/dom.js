@@ -84,9 +84,9 @@ const cut = (text, show) => {
 };
 export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
 // Arguments: a list of names and values where all are short, else JSON.
-export const values = (args) => {
+export const values = (args, most = 12) => {
   const pairs = Object.entries(args ?? {}), isShort = (value) => value === null || (typeof value !== "object" && String(value).length < 300);
-  if (!pairs.length || pairs.length > 12 || !pairs.every(([, value]) => isShort(value))) return code(asText(args));
+  if (!pairs.length || pairs.length > most || !pairs.every(([, value]) => isShort(value))) return code(asText(args));
   return [h("dl", { class: "values" }, pairs.map(([name, value]) => h("div", null, h("dt", { dir: "auto" }, plain(name)), write(h("dd", { dir: "auto" }), String(value)))))];
 };
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
