@@ -80,7 +80,9 @@ export class ActorsPane {
   }
   // The service as it stands: its loom, what waits, who reads, and what was counted.
   async #service() {
-    const { loom, requests, streams, counters } = await api("GET", "system");
+    const told = await api("GET", "system").catch(() => null);
+    if (!told) return; // the bar says that the connection is lost
+    const { loom, requests, streams, counters } = told;
     this.shown = null;
     this.detail.hidden = false;
     const counted = Object.entries(counters).flatMap(([name, series]) => series.filter((one) => one.value).map(({ labels, value }) => [[name, ...Object.values(labels)].join(" "), value]));
