@@ -22,6 +22,7 @@ from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent
+from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.requests import Request, RequestSource
 from cantrip_actors.runtime.runtime import Runtime, System
@@ -305,6 +306,11 @@ class BlockingRuntime(_Blocking[Runtime]):
     def inspect(self) -> System:
         """Return the state of the runtime, also while its event loop is blocked, as `Runtime.inspect`."""
         return self._inner.inspect()
+
+    @property
+    def telemetry(self) -> Instrument | None:
+        """What observes this runtime, as `Runtime.telemetry`."""
+        return self._inner.telemetry
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""
