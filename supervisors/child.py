@@ -121,6 +121,7 @@ class Incarnation:
     value: Any = None  # what `run` returned
     tell: Callable[[Down], object] | None = None  # the callback for all monitored actors
     _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the callers hold them
+    last_call: str | None = None  # once it has ended: the type of a call that it had in hand
     _guard: Scope | None = None  # around `terminate`
     links: set[Incarnation] | None = None
     stashed: list[Any] | None = None
@@ -321,6 +322,12 @@ class Incarnation:
         """The number of calls that it has taken and not answered."""
         return (self.current is not None) + sum(not caller.answered for caller in self._unanswered())
 
+    @property
+    def call_in_hand(self) -> str | None:
+        """The type of the message of a call that it has taken and not answered; of the one that it handles, if any."""
+        callers = [self.current] if self.current is not None else self._unanswered()
+        return next((type(caller.message).__name__ for caller in callers if not caller.answered), None)
+
     def forget_call(self, caller: Caller) -> None:
         """Forget a call that is to be handled again."""
         if self._debts is not None:
@@ -382,6 +389,8 @@ class Incarnation:
         if self.timers:
             for sending in list(self.timers):
                 sending.cancel()
+        if self.current is not None or self._debts:
+            self.last_call = self.call_in_hand
         if self.current is not None:
             self.current.fail(Died(self.ref, reason))
             self.current = None

@@ -243,6 +243,7 @@ def report_end(incarnation: Incarnation) -> None:
         return
     now, ref, spec = system.backend.now(), incarnation.ref, incarnation.child.spec
     if incarnation.was_up:
-        system.emit(Exited(now, ref, spec, incarnation.reason, expected))
+        kind, restarts = type(incarnation.actor).__name__, incarnation.child.restarts
+        system.emit(Exited(now, ref, spec, incarnation.reason, expected, incarnation.last_call, kind, restarts))
     else:
         system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason, expected))

@@ -47,10 +47,17 @@ class StartFailed(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class Exited(ChildEvent):
-    """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it (S-37, S-52)."""
+    """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it (S-37, S-52).
+
+    `call` is the type of the message of a call that it had in hand, if any; `kind` is the class of the actor, and
+    `restarts` how often this identity had been restarted.
+    """
 
     reason: ExitReason
     expected: bool
+    call: str | None = None
+    kind: str = ""
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Node:
         restarts: restarts of this identity so far.
         last_exit: the reason why its last incarnation ended.
         children: its children, if it is a supervisor.
+        call: the type of the message of a call that it has in hand; of the one that it handles now, if any.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Node:
     restarts: int
     last_exit: ExitReason | None
     children: tuple[Node, ...] = ()
+    call: str | None = None
 
     def walk(self) -> Iterator[Node]:
         """Yield this node and all nodes below it, parents first."""
@@ -85,6 +87,7 @@ def _node(child: Child, now: float) -> Node:
         restarts=child.restarts,
         last_exit=child.last_exit if ref is None else ref.last_exit,
         children=children,
+        call=None if incarnation is None else incarnation.call_in_hand,
     )
 
 
@@ -102,7 +105,7 @@ def _write(out: TextIO, node: Node, first: str, rest: str) -> None:
     if node.mailbox:
         parts.append(f"mailbox {node.mailbox}")
     if node.in_hand:
-        parts.append(f"in hand {node.in_hand}")
+        parts.append(f"in hand {node.in_hand}" + (f" ({node.call})" if node.call else ""))
     if node.restarts:
         parts.append(f"restarts {node.restarts}")
     if node.last_exit is not None:

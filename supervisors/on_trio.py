@@ -88,7 +88,7 @@ class TrioBackend(Backend):
         self._context = contextvars.copy_context()
         self._nursery: trio.Nursery | None = None
         self._timers = _Timers()
-        self.now = trio.current_time
+        self.now = trio.lowlevel.current_clock().current_time  # also from other threads, unlike `trio.current_time`
         self.current_task = current_task
         self.checkpoint = trio.lowlevel.checkpoint
         self.scope = trio.CancelScope

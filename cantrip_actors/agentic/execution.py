@@ -72,6 +72,9 @@ class Controller:
     call: Final = _CALL
     """The call of the entities that it drives, also below a parent (see `carve`): only `done` ends them."""
 
+    is_workflow: Final = True
+    """An entity with this crystal is a workflow to those who observe it: its code, and no model, says what is next."""
+
     def __init__(
         self,
         *,

@@ -1,12 +1,15 @@
-"""The command `cantrip system`: the supervision tree of a running service."""
+"""The command `cantrip system`: the state of a running service, and its supervision tree."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
+from cantrip_actors.cli import output
+from cantrip_actors.cli.command import LOOM, Json, examples, print_styled, report_errors
 from cantrip_actors.cli.crashes import ask_service
 from cantrip_actors.cli.terminal import printable
 
@@ -24,10 +27,40 @@ def system(
     token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="Its token: scope observe.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Print the supervision tree of a service: each actor with its state, mailbox, restarts and last exit."""
+    """Print the supervision tree of a service: each actor with its state, mailbox, restarts and last exit.
+
+    Below it: the loom, crystals, open requests, readers, and the counters that have counted anything.
+    """
     with report_errors(json=as_json, loom=LOOM):
-        rows = ask_service(url, token, "system")["items"]
-        print_rows(rows, map(_line, rows), "there are none", as_json=as_json)
+        told = ask_service(url, token, "system")
+        if as_json:
+            output.print_json(told)
+        else:
+            print_styled(chain(map(_line, told["items"]), map(_fact, _facts(told))))
+
+
+def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the service tells besides its actors: a heading and a text each."""
+    loom = told["loom"]
+    size = "" if loom["size"] is None else f"  {loom['size']:,} bytes"
+    yield "loom", f"{loom['url']}  durability {loom['durability']}  backlog {loom['backlog']}{size}"
+    for one in told["crystals"]:
+        paused = f"  paused {one['paused_for']:.0f} s" if one["paused_for"] else ""
+        yield "crystal", f"{one['name']}  {one['running']} running  {one['waiting']} waiting{paused}  {one['breaker']}"
+    yield "requests", f"{told['requests']} open"
+    yield "readers", "  ".join(f"{name} {count}" for name, count in told["streams"].items())
+    for name, series in told["counters"].items():
+        for one in series:
+            if one["value"]:
+                labels = "  ".join(f"{label}={value}" for label, value in one["labels"].items())
+                yield "counter", f"{name} {one['value']:g}  {labels}".rstrip()
+
+
+def _fact(fact: tuple[str, str]) -> Text:
+    from rich.text import Text
+
+    heading, text = fact
+    return Text(end="").append(f"{heading:<9}", "dim").append(printable(text))
 
 
 def _line(row: dict[str, Any]) -> Text:

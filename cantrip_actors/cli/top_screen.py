@@ -121,20 +121,24 @@ def _live(overview: Overview, height: int) -> Iterable[Text]:
     live = overview.get("live")
     if live is None:
         return
-    lines: list[Text] = []
-    for kind, one in sorted(live["actors"].items(), key=lambda item: -item[1].get("restarts", 0)):
-        count = sum(n for name, n in one.items() if not name.startswith(("mailbox", "restarts")))
-        told = f"  {_clean(kind):<11} {count:>5g}  mailbox {one.get('mailbox_max', 0):g}"
-        restarts = one.get("restarts", 0)
-        lines.append(Text(told).append(f"  {restarts:g} restarts" if restarts else "", "yellow"))
+    lines: list[tuple[bool, Text]] = []  # what is wrong comes first, since a low screen has room for a few only
     for name, one in live["crystals"].items():
         line = Text(f"  {_clean(name)}  {one.get('running', 0):g} running, {one.get('waiting', 0):g} waiting")
         paused, breaker = one.get("paused", 0), BREAKERS.get(int(one.get("breaker", 0)), "")
         line.append(f"  paused {paused:.0f} s" if paused else "", "yellow")
-        lines.append(line.append(f"  breaker {breaker}" if breaker else "", "red"))
-    room = max(2, height // 4)
+        lines.append((not (paused or breaker), line.append(f"  breaker {breaker}" if breaker else "", "red")))
+    for kind, one in sorted(live["actors"].items(), key=lambda item: -item[1].get("restarts", 0)):
+        count = sum(n for name, n in one.items() if not name.startswith(("mailbox", "restarts")))
+        told = f"  {_clean(kind):<11} {count:>5g}  mailbox {one.get('mailbox_max', 0):g}"
+        restarts = one.get("restarts", 0)
+        lines.append(
+            (
+                not restarts,
+                Text(told).append(f"  {restarts:g} restart{'s'[: restarts > 1]}" if restarts else "", "yellow"),
+            )
+        )
     yield Text("supervision", "bold")
-    yield from lines[:room]
+    yield from [line for _, line in sorted(lines, key=lambda one: one[0])][: max(2, height // 4)]
 
 
 def _requests(overview: Overview, height: int) -> Iterable[Text]:

@@ -165,7 +165,7 @@ async def list_entities(call: Call) -> Answer:
 
 def _page(call: Call) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom = call.loom
+    loom, interrupted = call.loom, call.interrupted()
     found: list[dict[str, Any]] = []
     for header in _after(reversed(list(loom.headers())), wanted.cursor):
         if wanted.name not in (None, header.name) or wanted.parent not in (None, header.parent_entity):
@@ -174,7 +174,7 @@ def _page(call: Call) -> dict[str, Any]:
             continue
         if len(found) == wanted.limit:
             return {"items": found, "next_cursor": found[-1]["id"]}
-        found.append(entity_shape(loom, header))
+        found.append(entity_shape(loom, header, interrupted=interrupted))
     return {"items": found, "next_cursor": None}
 
 
@@ -190,7 +190,7 @@ async def get_entity(call: Call) -> Answer:
     entity_id = call.entity_id(call.path["id"])
     requests = [one for one in call.runtime.requests() if one.entity == entity_id]
     loom = call.loom
-    return Answer(call.shown(entity_shape(loom, loom.header(entity_id), requests)))
+    return Answer(call.shown(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.interrupted())))
 
 
 # Send
@@ -274,6 +274,7 @@ async def stop(call: Call) -> Answer:
 async def resume(call: Call) -> Answer:
     """Resume an entity that a crash interrupted."""
     entity = await call.runtime.resume(call.entity_id(call.path["id"]))
+    call.service.note_resumed(entity.id, call.token.sender)
     told = {"entity_id": entity.id, "name": entity.name, "state": call.runtime.loom.state(entity.id)}
     return Answer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
 
@@ -284,4 +285,6 @@ async def abandon(call: Call) -> Answer:
     if call.runtime.find(entity_id).loaded:
         raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity_id)
     await call.runtime.abandon(entity_id, by=call.token.sender)
+    for one in call.runtime.loom.subtree(entity_id):
+        call.service.read_late(one)
     return Answer(status=204)

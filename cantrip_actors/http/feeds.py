@@ -115,8 +115,8 @@ class Feed:
         self._stories: dict[str, Story] = {}
         self._positions: dict[str, int] = {}
         """By entity, the offset in the store up to which its log was read."""
-        self._over: dict[str, None] = {}
-        """The entities that ended last; their further events are ignored."""
+        self._over: dict[str, int] = {}
+        """The entities that ended last, and how many of their records were read; only `read_late` reads more."""
         self._opened_at = "" if entity_id is not None else instant(time.time())
         self._news = anyio.Event()
         self._groups: list[_Group] = []
@@ -204,17 +204,32 @@ class Feed:
         records, self._positions[entity_id] = loom.records_since(entity_id, self._positions.get(entity_id, -1))
         for told in story.add_all(records):
             if not is_first and told.at >= since:
-                position = Position(told.number, told.part)
-                id = str(position) if self._entity_id is not None else f"{entity_id}:{position}"
-                data = self._encode(told.kind, story_data(entity_id, told), id)
-                self._add(Frame(entity_id, told.kind, data, position))
+                self._add_durable(entity_id, told)
         if story.is_over and entity_id == self._entity_id:
             self.finish()
         elif story.is_over:
             del self._stories[entity_id], self._positions[entity_id]
-            self._over[entity_id] = None
+            self._over[entity_id] = story.number
             if len(self._over) > REMEMBERED:
                 del self._over[next(iter(self._over))]
+
+    def read_late(self, entity_id: str) -> None:
+        """Read records of which the runtime reports no event, such as rewards, also of an entity that has ended."""
+        known = self._over.get(entity_id)
+        if known is None:
+            self.read(entity_id)
+            return
+        story = Story()
+        for told in story.add_all(self._runtime.shown_loom.records(entity_id)):
+            if told.number > known:
+                self._add_durable(entity_id, told)
+        self._over[entity_id] = story.number
+
+    def _add_durable(self, entity_id: str, told: StoryEvent) -> None:
+        position = Position(told.number, told.part)
+        id = str(position) if self._entity_id is not None else f"{entity_id}:{position}"
+        data = self._encode(told.kind, story_data(entity_id, told), id)
+        self._add(Frame(entity_id, told.kind, data, position))
 
     async def _follow_upserts(self) -> None:
         while True:
@@ -242,6 +257,11 @@ class Feed:
     def add_actors(self, data: dict[str, Any]) -> None:
         """Add the changes of the supervision tree."""
         self._add(Frame("", "actor", self._encode("actor", data)))
+
+    def add_resumed(self, entity_id: str, by: str) -> None:
+        """Add that an interrupted entity was resumed."""
+        data = {"id": entity_id, "by": by, "at": instant(time.time())}
+        self._add(Frame(entity_id, "resume", self._encode("resume", data)))
 
     def _encode(self, kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
         self.encoded += 1
@@ -383,6 +403,15 @@ def standing_upserts(outputs: Iterable[Output]) -> list[Upsert]:
     return [one for one in standing(known) if (one.session_id, one.turn_id) not in ended]
 
 
+_TOLD: Final = {
+    "intent": ("intent", "at", "key"),
+    "steer": ("text", "at"),
+    "fold": ("first", "last", "marker", "at"),
+    "reward": ("turn_id", "reward", "at"),
+}
+"""The fields of records that are events as they are."""
+
+
 def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
     """Return the content of a durable event."""
     by = {"by": told.by} if told.by else {}
@@ -403,12 +432,11 @@ def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
                 "began": header.at,
                 **by,
             }
-        case "intent":
-            return {"id": entity_id, "intent": value.intent, "at": value.at, "key": value.key, **by}
-        case "steer":
-            return {"id": entity_id, "text": value.text, "at": value.at, **by}
+        case "intent" | "steer" | "fold" | "reward":
+            return {"id": entity_id, **{name: getattr(value, name) for name in _TOLD[told.kind]}, **by}
         case "turn":
-            return {**turn_fields(value), "content": value.content}
+            parts = {"thinking": value.thinking, "code": value.code}
+            return {**turn_fields(value), "content": value.content, **{name: one for name, one in parts.items() if one}}
         case "request":
             return {
                 "id": value.id,

@@ -95,7 +95,9 @@ async def reward(call: Call) -> Answer:
     said: models.Reward = call.body
     turn_id = call.whole_turn_id(call.path["id"])
     by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
-    is_new = await call.runtime.loom.reward(turn_id, said.reward, by=by, key=call.key or "")
+    loom = call.runtime.loom
+    is_new = await loom.reward(turn_id, said.reward, by=by, key=call.key or "")
+    call.service.read_late(loom.header_at(turn_id).entity_id)
     return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
 
 

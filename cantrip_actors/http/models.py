@@ -47,6 +47,7 @@ __all__ = [
     "StoryItem",
     "StoryPage",
     "StoryQuery",
+    "System",
     "Tree",
     "Turn",
     "TurnsQuery",
@@ -311,6 +312,9 @@ class Entity(BaseModel):
     origin: str | None = Field(default=None, description="The entity that a fork continues.")
     intent: str | None = None
     turns: int = 0
+    gates: list[str] | None = Field(default=None, description="The gates that it has called.")
+    errors: int = Field(default=0, description="Calls that failed.")
+    interrupted: bool = Field(default=False, description="Its process died in an episode: resume or abandon it.")
     by: str | None = None
     requests: list[OpenRequest] | None = None
     usage: Usage | None = None
@@ -384,6 +388,18 @@ class Actor(BaseModel):
     report: str | None = None
 
 
+class System(BaseModel):
+    """The service as it stands. `counters` has the series of each counter; `loom` has no password."""
+
+    at: str
+    items: list[Actor]
+    crystals: list[dict[str, Any]]
+    counters: dict[str, list[dict[str, Any]]]
+    loom: dict[str, Any]
+    requests: int
+    streams: dict[str, int]
+
+
 class Hit(BaseModel):
     """Something that was found."""
 
@@ -453,6 +469,9 @@ class CrashReport(BaseModel):
     reason: str
     events: list[str]
     versions: dict[str, str]
+    kind: str | None = None
+    incarnation: int | None = None
+    call: str | None = Field(default=None, description="The type of a call that it had in hand.")
     exception: str | None = None
     traceback: str | None = None
     entity: str | None = None

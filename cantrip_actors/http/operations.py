@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import traceback
@@ -16,6 +17,7 @@ from anyio import to_thread
 from cantrip_actors import Runtime
 from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.supervision import system_of
 from cantrip_actors.observe import Telemetry
 
 __all__ = ["dump_at_signal", "get_crash", "get_overview", "list_crashes"]
@@ -86,7 +88,9 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
 
     def handle(_number: int, frame: FrameType | None) -> None:
         to = out or sys.stderr
-        print("-- actors", runtime.dump(), "-- tasks", *_tasks(), "-- the event loop is at", sep="\n", file=to)
+        shown = json.dumps(system_of(runtime, runtime.inspect()))
+        parts = ("-- actors", runtime.dump(), "-- system", shown, "-- tasks", *_tasks(), "-- the event loop is at")
+        print(*parts, sep="\n", file=to)
         traceback.print_stack(frame, file=to)
         to.flush()
 

@@ -120,6 +120,19 @@ class Service:
                 if self.is_ending and not self._feeds:
                     self.has_no_readers.set()
 
+    def read_late(self, entity_id: str) -> None:
+        """Have the readers of an entity's events get what was recorded without an event, such as a reward."""
+        for feed in self._feeds_of(entity_id):
+            feed.read_late(entity_id)
+
+    def note_resumed(self, entity_id: str, by: str) -> None:
+        """Tell the readers of an entity's events that somebody resumed it; the loom has no record of that."""
+        for feed in self._feeds_of(entity_id):
+            feed.add_resumed(entity_id, by)
+
+    def _feeds_of(self, entity_id: str) -> list[Feed]:
+        return [self._feeds[key] for key in (None, entity_id) if key in self._feeds]
+
     def overview(self, runtime: Runtime) -> Overview:
         """Return the cached reader of the loom for a tenant, or for all tenants."""
         loom = runtime.shown_loom

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import fields
 from typing import Any
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
 from cantrip_actors.machine.project import committed_turn, first_intent, outcome_of
+from cantrip_actors.machine.project.measured import Ran, measured_in
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
@@ -98,17 +99,23 @@ def _header_shape(loom: Loom, header: Header) -> dict[str, Any]:
     }
 
 
-def entity_shape(loom: Loom, header: Header, requests: Iterable[Request] | None = None) -> dict[str, Any]:
-    """Return an entity for a list; with its open `requests` in full."""
+def entity_shape(
+    loom: Loom, header: Header, requests: Iterable[Request] | None = None, *, interrupted: Container[str] = ()
+) -> dict[str, Any]:
+    """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
     entity_id = header.entity_id
     records = loom.records(entity_id)
     first = first_intent(records)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
+    ran = [fact for _, _, fact in measured_in(records) if isinstance(fact, Ran) and fact.call_id is not None]
     shape = {
         **_header_shape(loom, header),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
         "turns": sum(committed_turn(record) is not None for record in records),
+        "gates": sorted({one.gate for one in ran}),
+        "errors": sum(one.is_error for one in ran),
+        "interrupted": entity_id in interrupted,
         "usage": usage_shape(loom.usage(entity_id)),
     }
     if requests is None:

@@ -24,10 +24,8 @@ from cantrip_actors.stream.wire import as_wire
 __all__ = ["all_events", "entity_events"]
 
 KINDS = frozenset(
-    {
-        *("actor", "entity", "intent", "steer", "turn", "request", "decision", "episode", "end"),
-        *("upsert", "usage", "server"),
-    }
+    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
+    | {"resume", "upsert", "usage", "server"},
 )
 
 
@@ -76,7 +74,7 @@ async def _finished(
 def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
     loom = call.runtime.loom
     requests = [one for one in call.runtime.requests() if one.entity == entity_id]
-    shape = call.runtime.redact(entity_shape(loom, loom.header(entity_id), requests))
+    shape = call.runtime.redact(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.interrupted()))
     data = {
         "entities": [shape],
         "items": list(map(as_wire, standing_upserts(call.service.upserts.snapshot(entity_id)))),
@@ -113,9 +111,11 @@ async def all_events(call: Call) -> Response:
         return (kinds is None or frame.kind in kinds) and sees(frame.entity_id)
 
     def snapshot(_number: int) -> bytes:
-        unfinished = [one for one in loom.unfinished() if sees(one)]
+        unfinished, interrupted = [one for one in loom.unfinished() if sees(one)], call.interrupted()
         data: dict[str, Any] = {
-            "entities": [call.runtime.redact(entity_shape(loom, loom.header(one))) for one in unfinished],
+            "entities": [
+                call.runtime.redact(entity_shape(loom, loom.header(one), interrupted=interrupted)) for one in unfinished
+            ],
             "items": [
                 as_wire(one) for one in standing_upserts(call.service.upserts.snapshot()) if sees(one.session_id)
             ],

@@ -13,19 +13,20 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 
 from cantrip_actors import Runtime
+from cantrip_actors.observe.crashes import in_words
 from cantrip_actors.runtime.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
 from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
 from supervisors.reports import beyond_ours
 
-__all__ = ["Supervision", "row_of", "rows_of", "traceback_of"]
+__all__ = ["Supervision", "row_of", "rows_of", "system_of", "traceback_of"]
 
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
@@ -33,6 +34,10 @@ SHORTEST: Final = 0.25
 SHARE: Final = 20
 """The pause after a reading, as a multiple of its duration."""
 CRASHES: Final = 200
+HISTORY: Final = 1_000
+"""Events of all actors that are remembered for crashes."""
+EVENTS: Final = 5
+"""Events of its actor that a crash has."""
 DAY: Final = 86_400.0
 LONGEST: Final = 8_000
 """Characters of a traceback."""
@@ -55,6 +60,7 @@ class Supervision:
         self._crashes = deque([_crash_of(one) for one in reports][::-1], CRASHES)
         self._crystals: list[Row] = []
         self._news: list[dict[str, Any]] = []
+        self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
         self._woken = anyio.Event()
         self._scope = anyio.CancelScope()
 
@@ -81,6 +87,7 @@ class Supervision:
         return {"rows": rows, "crashes": list(self._crashes), "crystals": held_crystals(system)}
 
     def _note(self, event: Event) -> None:
+        self._events.append((event.ref.path, in_words(event)))
         if not isinstance(event, ChildEvent):
             return
         match event:
@@ -103,6 +110,8 @@ class Supervision:
             "what": _WHAT[type(event)],
             "reason": reason,
             "report": report,
+            "restart": event.spec.restart,
+            "events": [told for path, told in self._events if path == event.ref.path][-EVENTS:],
         }
         shown = self._runtime.redact(crash)
         self._crashes.append(shown)
@@ -137,7 +146,27 @@ def _crash_of(report: dict[str, Any]) -> dict[str, Any]:
         "what": next((word for kind, word in _WHAT.items() if kind.__name__ == report["what"]), report["what"]),
         "reason": report["reason"],
         "report": None if trace is None else _for_page(trace),
+        "restart": report["restart"],
+        "events": report["events"][-EVENTS:],
     }
+
+
+def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
+    """Return what the system has besides its actors, as a JSON value."""
+    counters: dict[str, list[dict[str, Any]]] = {}
+    for one in system.counters:
+        counters.setdefault(one.name, []).append({"labels": dict(one.labels), "value": one.value})
+    shown: dict[str, Any] = runtime.redact(
+        {
+            "at": datetime.fromtimestamp(system.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "crystals": [one._asdict() for one in system.crystals],
+            "counters": counters,
+            "loom": system.loom._asdict(),
+            "requests": system.requests,
+            "streams": dict(system.streams),
+        }
+    )
+    return shown
 
 
 def held_crystals(system: System) -> list[Row]:

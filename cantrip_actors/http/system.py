@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.supervision import row_of, rows_of, traceback_of
+from cantrip_actors.http.supervision import row_of, rows_of, system_of, traceback_of
 
 __all__ = ["check_may_observe", "get_actor", "get_system"]
 
@@ -29,6 +29,9 @@ async def get_actor(call: Call) -> Answer:
 
 
 async def get_system(call: Call) -> Answer:
-    """Return the supervision tree as it stands, a row for each actor, parents first."""
+    """Return the service as it stands: a row for each actor, parents first; crystals, counters, loom and readers."""
     check_may_observe(call)
-    return Answer({"items": list(rows_of(call.runtime).values())})
+    system, service = call.runtime.inspect(), call.service
+    shown = {**system_of(call.runtime, system), "items": list(rows_of(call.runtime, system).values())}
+    shown["streams"]["http"] = service.readers
+    return Answer(shown)

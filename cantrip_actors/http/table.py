@@ -115,7 +115,7 @@ ROUTES: tuple[Row, ...] = (
         {200: _SSE, 204: None},
         query=models.EventsQuery,
     ),
-    Row("GET", f"{BASE}/system", "observe", system.get_system, {200: models.Items}),
+    Row("GET", f"{BASE}/system", "observe", system.get_system, {200: models.System}),
     Row("GET", f"{BASE}/system/actors/{{path:path}}", "observe", system.get_actor, {200: models.Actor}),
     Row("GET", f"{BASE}/events", "read", streams.all_events, {200: _SSE}, query=models.FirehoseQuery),
 )

@@ -58,7 +58,7 @@ from cantrip_actors.loom.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.machine.project import Life, life_after
 from cantrip_actors.own_files.claims import BESIDE, claim_file
-from cantrip_actors.own_files.modes import FILE, make_folder, narrow_files
+from cantrip_actors.own_files.modes import FILE, file_size, make_folder, narrow_files
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import KINDS, Newer, decode
 from cantrip_actors.records.mail import MailRow
@@ -674,6 +674,10 @@ class JsonlStore(LineStore):
         """Rewrite the mail without taken ones."""
         self._check_open()
         self._rewrite_mail()
+
+    def size(self) -> int:
+        """The bytes of the file."""
+        return file_size(self.path)
 
     def close(self) -> None:
         """Close the file and release its lock. It can still be read."""

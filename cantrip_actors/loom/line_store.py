@@ -406,7 +406,7 @@ class LineStore(Store):
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """Return the entities between these phases of life, in order of creation."""
-        return tuple(one for one, life in self._known.unfinished.items() if first <= life <= last)
+        return tuple(one for one, life in list(self._known.unfinished.items()) if first <= life <= last)
 
 
 _NOWHERE: array[int] = array("Q")

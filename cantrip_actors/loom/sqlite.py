@@ -40,7 +40,7 @@ from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
-from cantrip_actors.own_files.modes import make_file, make_folder, narrow_files
+from cantrip_actors.own_files.modes import file_size, make_file, make_folder, narrow_files
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
@@ -463,6 +463,10 @@ class SqliteStore(TableStore):
             self._fail("cannot read", error)
         except UnicodeEncodeError:
             return []  # no database contains such a text
+
+    def size(self) -> int:
+        """The bytes of the file, and of its write-ahead log."""
+        return file_size(self.path) + file_size(self._beside("-wal"))
 
     def close(self) -> None:
         """Close the file; the last one to close it copies the rest of its write-ahead log into it."""

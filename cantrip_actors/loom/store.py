@@ -82,8 +82,12 @@ class Store(ABC):
     """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
+    durability: Durability = "none"
+    """What an acknowledged record survives."""
     seal: Seal = UNSEALED
     """The keys for links, in a loom that was opened with `seal_key`."""
+    written: int = 0
+    """The number of bytes of records that it has appended."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -145,11 +149,14 @@ class Store(ABC):
             self._seal_lines(made, lines, end)
             self._write(db, made)
             self._known.apply(made)
+            written.append(sum(map(len, made.lines)))
 
+        written: list[int] = []
         try:
             self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
+        self.written += written[-1] if written else 0
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
@@ -670,6 +677,10 @@ class Store(ABC):
     @abstractmethod
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """Return the entities with lives between two phases, in order of creation; not for OVER."""
+
+    def size(self) -> int | None:
+        """The bytes of the loom on this disk; None where it has none here. Reads no line and waits for nobody."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

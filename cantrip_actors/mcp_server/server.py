@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Container, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_
 from cantrip_actors.mcp_server.tasks import has_tasks, serve_tasks
 from cantrip_actors.mcp_server.tools import Offer, offers_of
 from cantrip_actors.mcp_server.work import UnknownWork, Work, error_result
+from cantrip_actors.runtime.instrument import Instrument, Served
 
 __all__ = ["make_server"]
 
@@ -35,6 +37,12 @@ INSTRUCTIONS: Final = (
     "NAME_send gives a long-lived entity a further intent, NAME_fork continues from an earlier turn, and "
     "cantrip://entities/ID and cantrip://turns/ID are what happened."
 )
+
+METHODS: Final = frozenset(
+    {"initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list"}
+    | {"resources/list", "resources/templates/list", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"}
+)
+"""Methods that are counted by their names; a client may send any text."""
 
 Context = ServerRequestContext[Any, Any]
 
@@ -66,6 +74,8 @@ def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Calle
         keys=[runtime.derive_key("MCP requestState")], ttl=PATIENCE, bind_principal=lambda context: find(context).by
     )
     server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _Errors(find)]
+    if runtime.telemetry is not None:
+        server.middleware.insert(0, _Measuring(runtime.telemetry, handlers.offers))
     return server
 
 
@@ -73,19 +83,19 @@ class _Handlers:
     """The answers to all methods except those of tasks."""
 
     def __init__(self, offers: Mapping[str, Offer], find: Callable[[Context], Caller]) -> None:
-        self._offers = offers
+        self.offers = offers
         self._find = find
 
     def _offered(self, caller: Caller) -> dict[str, Offer]:
         return {
             name: one
-            for name, one in self._offers.items()
+            for name, one in self.offers.items()
             if one.cantrip in caller.cantrips and caller.allows(one.scope)
         }
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of a tool's arguments, for headers that repeat them."""
-        return self._offers[name].tool.input_schema if name in self._offers else None
+        return self.offers[name].tool.input_schema if name in self.offers else None
 
     async def list_tools(self, context: Context, _params: Any) -> types.ListToolsResult:
         """Return the tools that the client may call."""
@@ -130,6 +140,31 @@ class _Handlers:
     ) -> types.ReadResourceResult:
         """Return an entity or a turn."""
         return await to_thread.run_sync(read_resource, self._find(context), str(params.uri))
+
+
+class _Measuring:
+    """Tells those who observe the runtime how long requests took."""
+
+    def __init__(self, telemetry: Instrument, offered: Container[str]) -> None:
+        self._telemetry = telemetry
+        self._offered = offered
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Pass a request on."""
+        began, error = time.perf_counter(), ""
+        try:
+            result = await call_next(ctx)
+            if getattr(result, "is_error", False):
+                error = "tool_error"
+            return result
+        except BaseException as problem:
+            error = type(problem).__name__
+            raise
+        finally:
+            tool = (ctx.params or {}).get("name", "") if ctx.method == "tools/call" else ""
+            shown = tool if tool in self._offered else "_OTHER" if tool else ""
+            method = ctx.method if ctx.method in METHODS else "_OTHER"
+            self._telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
 
 
 class _Errors:

@@ -29,7 +29,7 @@ from supervisors.reports import BURST, WINDOW, beyond_ours
 if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
 
-__all__ = ["KEPT", "MOST_FILES", "Crashes", "read_crashes"]
+__all__ = ["KEPT", "MOST_FILES", "Crashes", "in_words", "read_crashes"]
 
 KEPT: Final = 200
 """Reports in memory."""
@@ -74,7 +74,7 @@ class Crashes:
 
     def take(self, event: Event) -> None:
         """Remember an event, and report it if it is a crash."""
-        self._events.append((event.ref.path, _in_words(event)))
+        self._events.append((event.ref.path, in_words(event)))
         reason = _reason(event)
         if reason is None or not isinstance(event, ChildEvent):
             return
@@ -100,6 +100,7 @@ class Crashes:
             "actor": str(event.spec.id),
             "restart": event.spec.restart,
             "reason": str(reason),
+            **_of_incarnation(event),
             **_exception(reason),
             "events": list(own)[::-1],
             **self._entity(path),
@@ -184,5 +185,13 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _in_words(event: Event) -> str:
+def _of_incarnation(event: ChildEvent) -> Report:
+    """Return the class of an actor that ended, the number of its incarnation, and a call that it had in hand."""
+    if not isinstance(event, Exited):
+        return {}
+    return {"kind": event.kind, "incarnation": event.restarts + 1, "call": event.call}
+
+
+def in_words(event: Event) -> str:
+    """Return an event as a line: its time by the loop's clock, and what happened."""
     return f"{event.time:.3f} {_WORDS[type(event)](event)}"

@@ -8,7 +8,7 @@ the runtime's own state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -34,21 +34,24 @@ from cantrip_actors.runtime.instrument import (
     MailSettled,
     MailTaken,
     RenewedLate,
+    Served,
+    SessionEnded,
     StoreFailed,
     TakenOver,
 )
 from cantrip_actors.terms.cantrip import crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
-from supervisors import Crash, inspect
+from supervisors import Crash, Killed, Normal, inspect
 from supervisors.events import DeadLetter, Event, Exited, GaveUp, Started, StartFailed, Zombie
 
 if TYPE_CHECKING:
     from cantrip_actors.records.records import Record
     from cantrip_actors.runtime.cell import Cell
     from cantrip_actors.runtime.core import Core
+    from cantrip_actors.terms.gate import Gate
 
-__all__ = ["Measuring", "error_type"]
+__all__ = ["Measuring", "error_type", "method_of", "tool_type"]
 
 QUEUE = 256
 """The number of writes that are counted together, at a third of the cost of counting each."""
@@ -56,6 +59,9 @@ QUEUE = 256
 USED = "gen_ai.client.inference.usage."
 
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
+
+_REASONS: Mapping[type, str] = {Crash: "crash", Killed: "killed", Normal: "normal"}
+"""Names of exit reasons; all others are shutdowns."""
 
 ROLES = frozenset(
     {"runtime", "loom", "crystals", "entities", "registry", "mail", "scheduler", "retention"}
@@ -70,6 +76,8 @@ class _About:
     __slots__ = (
         "cantrip",
         "gates",
+        "is_workflow",
+        "methods",
         "model",
         "port",
         "provider",
@@ -86,6 +94,9 @@ class _About:
     ) -> None:
         self.cantrip = cantrip
         self.gates = gates
+        self.methods: Mapping[str, str] = {}
+        """Of the gates that are tools of a server: what it is asked with."""
+        self.is_workflow = False
         self.provider = provider
         self.model = model
         self.server = server
@@ -123,7 +134,8 @@ class Measuring:
         self._abouts: dict[str, _About] = {}
         self._episodes: dict[str, _Episode] = {}
         self._queue: list[Sequence[Record]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_flushing = False
         self._folded: list[Histogram] = []
         """The series that keep values until the next flush."""
         self._counting: dict[type, Callable[[str, Any], None]] = {
@@ -153,6 +165,7 @@ class Measuring:
         self._commits = self._histogram("cantrip.loom.commit.duration", (self._store,))
         self._batches = self._histogram("cantrip.loom.batch", (self._store,))
         self._records = self._counters.count("cantrip.loom.records", (self._store,))
+        self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
         self._overhead = self._histogram("cantrip.turn.overhead")
         self._pending.clear()
         for request in core.requests.of_entities(None):
@@ -172,17 +185,28 @@ class Measuring:
         self._batches.add_later(messages)
 
     def flush(self) -> None:
-        """Count the waiting values. Any thread may call it."""
+        """Count the waiting values. Any thread may call it, and a signal handler while this thread counts."""
         with self._lock:
-            queue, self._queue = self._queue, []
-            for records in queue:
-                self._records.value += len(records)
-                for entity_id, _, fact in measured_in(records):
-                    count = self._counting.get(type(fact))
-                    if count is not None:
-                        count(entity_id, fact)
-            for series in self._folded:
-                series.fold()
+            if self._is_flushing:
+                return
+            self._is_flushing = True
+            try:
+                self._flush()
+            finally:
+                self._is_flushing = False
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        for records in queue:
+            self._records.value += len(records)
+            for entity_id, _, fact in measured_in(records):
+                count = self._counting.get(type(fact))
+                if count is not None:
+                    count(entity_id, fact)
+        for series in self._folded:
+            series.fold()
+        if self._core is not None:
+            self._bytes.value = self._core.store.written
 
     def _histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series that keeps its values until the next flush."""
@@ -259,9 +283,14 @@ class Measuring:
         about = self._about(entity_id)
         series = about.tools.get((ran.gate, ran.is_error))
         if series is None:
-            labels = (self._gate(entity_id, ran.gate), "function", "tool_error" if ran.is_error else "")
+            kind = tool_type(about.gates.get(ran.gate) if isinstance(about.gates, Mapping) else None)
+            labels = (self._gate(entity_id, ran.gate), kind, "tool_error" if ran.is_error else "")
             series = about.tools[ran.gate, ran.is_error] = self._histogram("gen_ai.execute_tool.duration", labels)
         series.add_later(ran.seconds)
+        method = about.methods.get(ran.gate)
+        if method is not None:
+            labels = (method, ran.gate, "tool_error" if ran.is_error else "")
+            self._counters.observe("mcp.client.operation.duration", labels, ran.seconds)
 
     def _count_turn(self, entity_id: str, turned: Turned) -> None:
         about = self._about(entity_id)
@@ -282,9 +311,13 @@ class Measuring:
         self._counters.add("cantrip.entity.ends", (reason, kind, *self._tenant(about)))
         self._pending.pop(entity_id, None)
         if episode is not None:
-            agent = about.cantrip
+            agent, error = about.cantrip, "_OTHER" if is_error else ""
             seconds = _seconds(episode.began, at)
-            self._counters.observe("gen_ai.invoke_agent.duration", (agent, "_OTHER" if is_error else ""), seconds)
+            if about.is_workflow:
+                self._counters.observe("gen_ai.invoke_workflow.duration", (agent, error), seconds)
+                self._abouts.pop(entity_id, None)
+                return
+            self._counters.observe("gen_ai.invoke_agent.duration", (agent, error), seconds)
             self._counters.observe("gen_ai.invoke_agent.inference_calls", (agent,), episode.queries)
             self._counters.observe("gen_ai.invoke_agent.tool_calls", (agent,), episode.tools)
         self._abouts.pop(entity_id, None)
@@ -326,6 +359,9 @@ class Measuring:
                 series = about.queries[model] = self._series(self._query(cell, reply), "")
         else:
             series = self._series(self._query(cell, reply), "" if isinstance(reply, Response) else error_type(reply))
+            if not isinstance(reply, Response) and not usage.total_tokens:  # a failed call counts as 0 tokens
+                for part in ("input_tokens", "output_tokens"):
+                    self._counters.count(USED + part, self._failed_usage(cell))
         durations, prompts, answers = series
         durations.add_later(seconds)
         prompts.add_later(usage.prompt_tokens)
@@ -336,6 +372,10 @@ class Measuring:
             counters.observe("gen_ai.client.operation.duration", (*labels, error), seconds)
             counters.observe("gen_ai.client.token.usage", (*labels, "input"), usage.prompt_tokens)
             counters.observe("gen_ai.client.token.usage", (*labels, "output"), usage.completion_tokens)
+
+    def _failed_usage(self, cell: Cell) -> Labels:
+        about = self._about(cell.entity_id)
+        return (names.CHAT, about.provider, about.model, "", "unknown")
 
     def _series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
         return (
@@ -376,7 +416,7 @@ class Measuring:
             case Exited(expected=False):
                 add(
                     "cantrip.supervisor.crashes",
-                    (_kind(event.spec.id, event.ref.path), "crash" if isinstance(event.reason, Crash) else "exit"),
+                    (_kind(event.spec.id, event.ref.path), _REASONS.get(type(event.reason), "shutdown")),
                 )
             case GaveUp():
                 add("cantrip.supervisor.gave_up", (_kind(event.spec.id, event.ref.path),))
@@ -405,6 +445,10 @@ class Measuring:
                 counters.add("cantrip.node.late_renewals", (), fact.times)
             case StoreFailed():
                 counters.add("cantrip.loom.failures", (self._store, "fenced" if fact.is_fenced else "unreachable"))
+            case SessionEnded():
+                counters.observe("mcp.client.session.duration", (), fact.seconds)
+            case Served():
+                counters.observe("mcp.server.operation.duration", (fact.method, fact.tool, fact.error), fact.seconds)
             case Fired():
                 counters.observe("cantrip.timer.lateness", (), fact.seconds)
             case Drawn():
@@ -424,7 +468,7 @@ class Measuring:
             yield "cantrip.entities", (state,), count
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
         yield "cantrip.approvals.pending", (), len(self._pending)
-        for status in core.crystals.present():
+        for status in core.crystals.present(core.system.backend.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting
@@ -470,7 +514,29 @@ def _about_cell(cell: Cell) -> _About:
     parts = urlsplit(address if isinstance(address, str) else "")
     port = parts.port or (443 if parts.scheme == "https" else 80 if parts.scheme else "")
     told = _provider(crystal_name(plan.cantrip.crystal))
-    return _About(plan.cantrip.name or "", *told, parts.hostname or "", str(port), plan.tenant, plan.gates)
+    about = _About(plan.cantrip.name or "", *told, parts.hostname or "", str(port), plan.tenant, plan.gates)
+    about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
+    if plan.cantrip.circle.servers:
+        about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
+    return about
+
+
+def tool_type(gate: Gate | None) -> str:
+    """Return the `gen_ai.tool.type` of a gate: a tool of a server, one that looks into files, or a function."""
+    if gate is None:
+        return "function"
+    if gate.server is not None:
+        return "extension"
+    is_ours = getattr(gate.function, "__module__", None) == "cantrip_actors.circle.gates.files"
+    return "datastore" if is_ours and gate.read_only else "function"
+
+
+def method_of(cell: Cell, gate: Gate) -> str:
+    """Return what the server of a gate is asked with: a call of a tool, or a question about its resources."""
+    listed = None if gate.server is None else cell.plan.cantrip.circle.listed.get(gate.server.name)
+    tools = () if listed is None else listed.tools
+    kinds = (tool.kind for tool in tools if gate.name.endswith(f"__{tool.name}"))
+    return names.TOOL_METHODS[next(kinds, "tool")]
 
 
 def _provider(crystal: str) -> tuple[str, str]:

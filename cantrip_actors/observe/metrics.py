@@ -38,12 +38,15 @@ TOKENS: Final = tuple(float(4**n) for n in range(14))
 EPISODE: Final = tuple(0.1 * 2**n for n in range(13))
 CALLS: Final = tuple(float(2**n) for n in range(8))
 WAITS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+WORKFLOW: Final = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
+MCP: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 FAST: Final = tuple(0.0001 * 2**n for n in range(14))
 
 TENANT: Final = "cantrip.tenant"
 """The label that `tenant_metrics=True` adds."""
 
 _QUERY: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.SERVER, names.PORT)
+_MCP: Final = (names.MCP_METHOD, names.TOOL, names.ERROR)
 _USAGE: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.MODALITY)
 _INFERENCE: Final = "gen_ai.client.inference"
 
@@ -102,6 +105,17 @@ _ALL: Final = (
         (names.TOOL, names.TOOL_TYPE, names.ERROR),
         SECONDS,
     ),
+    Metric(
+        "gen_ai.invoke_workflow.duration",
+        "histogram",
+        "s",
+        "Time of a controller's run.",
+        (names.WORKFLOW, names.ERROR),
+        WORKFLOW,
+    ),
+    Metric("mcp.client.operation.duration", "histogram", "s", "Time of a call of a server's tool.", _MCP, MCP),
+    Metric("mcp.server.operation.duration", "histogram", "s", "Time of a request of an MCP client.", _MCP, MCP),
+    Metric("mcp.client.session.duration", "histogram", "s", "Time of a connection to a server of tools.", (), MCP),
     _supervisor("restarts", "Restarts of actors."),
     _supervisor("crashes", "Ends of actors that nobody wanted.", "kind", "reason"),
     _supervisor("gave_up", "Supervisors that ended because of too many restarts."),
@@ -120,6 +134,7 @@ _ALL: Final = (
     Metric("cantrip.loom.commit.duration", "histogram", "s", "Time of a group commit.", ("store",), FAST),
     Metric("cantrip.loom.batch", "histogram", "1", "Messages of a group commit.", ("store",), TOKENS[:6]),
     Metric("cantrip.loom.records", "counter", "1", "Records written.", ("store",)),
+    Metric("cantrip.loom.bytes", "counter", "By", "Bytes of the records written.", ("store",)),
     Metric("cantrip.loom.backlog", "gauge", "1", "Messages that wait for the writer.", ("store",)),
     Metric(
         "cantrip.crystal.retries", "counter", "1", "Attempts that failed and were made again.", ("crystal", "status")

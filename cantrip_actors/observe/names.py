@@ -15,6 +15,8 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+INVOKE_WORKFLOW: Final = "invoke_workflow"
+PLAN: Final = "plan"
 
 # attributes of the conventions
 OPERATION: Final = "gen_ai.operation.name"
@@ -41,6 +43,9 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 MODALITY: Final = "gen_ai.token.modality"
 SERVER: Final = "server.address"
 PORT: Final = "server.port"
+WORKFLOW: Final = "gen_ai.workflow.name"
+MCP_METHOD: Final = "mcp.method.name"
+TRANSPORT: Final = "network.transport"
 ERROR: Final = "error.type"
 EXCEPTION: Final = "exception.type"
 
@@ -111,3 +116,6 @@ DELAY: Final = "cantrip.retry.delay"
 REQUEST: Final = "cantrip.request.id"
 DECISION: Final = "cantrip.decision"
 SUMMARY: Final = "cantrip.summary"
+
+TOOL_METHODS: Final = {"tool": "tools/call", "resources": "resources/list", "read": "resources/read"}
+"""What the kinds of a server's tools are asked with."""

@@ -8,7 +8,7 @@ API only when a `Telemetry` is made; without it no part of OpenTelemetry is impo
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -228,3 +228,11 @@ class Telemetry(Instrument):
     def noted(self, fact: Fact) -> None:
         """Count a fact that no record contains."""
         self._measuring.noted(fact)
+
+    def counted(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
+        """Yield the counters of now."""
+        for metric in self.counters.metrics.values():
+            if metric.kind == "counter":
+                for values, value in self.counters.value_of(metric.name).items():
+                    labels = zip(metric.labels, values, strict=True)
+                    yield metric.name, {label: value for label, value in labels if value}, value

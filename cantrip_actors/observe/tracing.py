@@ -46,7 +46,7 @@ from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settle
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
 from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
-from cantrip_actors.observe.measuring import error_type
+from cantrip_actors.observe.measuring import error_type, method_of, tool_type
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -205,9 +205,11 @@ class Spans(EpisodeSpans):
         plan = self._cell.plan
         name = plan.cantrip.name
         _, model = _parts_of(crystal_name(plan.cantrip.crystal))
+        is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
+        operation = names.INVOKE_WORKFLOW if is_workflow else names.INVOKE_AGENT
         known = {
-            names.OPERATION: names.INVOKE_AGENT,
-            names.AGENT: name,
+            names.OPERATION: operation,
+            names.WORKFLOW if is_workflow else names.AGENT: name,
             names.CONVERSATION: plan.entity_id,
             names.REQUEST_MODEL: model,
             names.ENTITY: plan.entity_id,
@@ -218,7 +220,7 @@ class Spans(EpisodeSpans):
             names.OUTPUT_TYPE: "json" if "output_schema" in plan.cantrip.call.sampling() else None,
         }
         self._episode = self._settings.tracer.start_span(
-            f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT,
+            f"{operation} {name}" if name else operation,
             context=parent,
             kind=SpanKind.INTERNAL,
             attributes={key: value for key, value in known.items() if value is not None},
@@ -467,7 +469,7 @@ class Spans(EpisodeSpans):
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
             names.TOOL_CALL: call,
-            names.TOOL_TYPE: "function",
+            names.TOOL_TYPE: tool_type(found),
         }
         if turn:
             known[names.TURN] = turn
@@ -476,7 +478,8 @@ class Spans(EpisodeSpans):
         else:
             known[names.TOOL_DESCRIPTION] = found.description
             if found.server is not None:  # the SDK's span of the call is below this one
-                known[names.TOOL_TYPE] = "extension"
+                known[names.MCP_METHOD] = method_of(self._cell, found)
+                known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
             if found.wrappers:
                 known[names.WRAPPERS] = [wrapper.name for wrapper in found.wrappers]
         parent = self._outer_context
@@ -521,10 +524,12 @@ _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
 
 def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
     provider, model = _parts_of(crystal_name(crystal))
-    is_inside = hasattr(crystal, "respond") or provider in IN_PROCESS
+    is_workflow = getattr(crystal, "is_workflow", False)
+    operation = names.PLAN if is_workflow else names.CHAT
+    is_inside = is_workflow or hasattr(crystal, "respond") or provider in IN_PROCESS
     options = {} if is_summary else cell.plan.cantrip.call.sampling()
     known: dict[str, Any] = {
-        names.OPERATION: names.CHAT,
+        names.OPERATION: operation,
         names.PROVIDER: names.PROVIDERS.get(provider, provider),
         names.REQUEST_MODEL: model,
         names.CONVERSATION: cell.entity_id,
@@ -540,7 +545,7 @@ def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
         parts = urlsplit(address)
         known[names.SERVER] = parts.hostname or ""
         known[names.PORT] = parts.port or (80 if parts.scheme == "http" else 443)
-    return f"{names.CHAT} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
+    return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
 
 
 def _end(span: Span, kind: str | None) -> None:

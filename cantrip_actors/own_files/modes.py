@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-__all__ = ["FILE", "FOLDER", "make_file", "make_folder", "narrow", "narrow_files", "private"]
+__all__ = ["FILE", "FOLDER", "file_size", "make_file", "make_folder", "narrow", "narrow_files", "private"]
 
 FILE: Final = 0o600
 FOLDER: Final = 0o700
@@ -64,6 +64,14 @@ def narrow_files(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_file():
             _narrow_path(path, FILE)
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a file; 0 for one that is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def narrow(fd: int, path: Path) -> None:

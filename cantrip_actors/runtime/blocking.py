@@ -22,6 +22,7 @@ from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent
+from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.receipt import MailState, Receipt
 from cantrip_actors.runtime.requests import Request, RequestSource
 from cantrip_actors.runtime.runtime import Runtime, System
@@ -303,8 +304,13 @@ class BlockingRuntime(_Blocking[Runtime]):
         return self._inner.dump()
 
     def inspect(self) -> System:
-        """Return the supervision tree as it stands, as `Runtime.inspect`."""
-        return self._portal.call(self._inner.inspect)
+        """Return the state of the runtime, also while its event loop is blocked, as `Runtime.inspect`."""
+        return self._inner.inspect()
+
+    @property
+    def telemetry(self) -> Instrument | None:
+        """What observes this runtime, as `Runtime.telemetry`."""
+        return self._inner.telemetry
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""

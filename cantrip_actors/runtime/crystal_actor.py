@@ -157,9 +157,9 @@ class CrystalActor(Actor):
             if ask.requests and not grant.requests:
                 await anyio.sleep(min(max(grant.wait, BREATH / 10), FRESH))
 
-    def status(self) -> CrystalStatus:
-        """Return the status of the crystal."""
-        return self._traffic.status()
+    def status(self, now: float) -> CrystalStatus:
+        """Return the status of the crystal at a time of the event loop; from any thread."""
+        return self._traffic.status(now)
 
     def snapshot(self) -> Books:
         """Return the accounts, so that limits still count earlier requests after a restart."""
@@ -172,7 +172,7 @@ class CrystalActor(Actor):
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return self.status()
+            return self.status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         failed: ProviderError | None = None
         if self._answers_inline:
@@ -275,14 +275,14 @@ class FallbackActor(Actor):
         self._members = members
         self._running = 0
 
-    def status(self) -> CrystalStatus:
+    def status(self, now: float) -> CrystalStatus:  # noqa: ARG002  # it has no clock of its own
         """Return how many queries run."""
         return CrystalStatus(self._name, self._running)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return self.status()
+            return self.status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         self.tasks.start_soon(self._wait_for, message, caller)
         return NO_REPLY

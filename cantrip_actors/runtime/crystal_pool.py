@@ -161,10 +161,13 @@ class Crystals:
             return reply
         raise reply
 
-    def present(self) -> list[CrystalStatus]:
-        """Return the status of each crystal that has an actor, without asking it: from any thread."""
-        known = [one for one in list(self._known.values()) if one.started]
-        return [one.incarnation.status() for one in known if one.incarnation is not None]
+    def present(self, now: float) -> list[CrystalStatus]:
+        """Return the status of each crystal that has an actor, without asking it: from any thread.
+
+        `now` is the time of the event loop.
+        """
+        found = [one.incarnation for one in list(self._known.values()) if one.started]
+        return [incarnation.status(now) for incarnation in found if incarnation is not None]
 
     async def status(self) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, in the order of first use."""

@@ -376,6 +376,11 @@ class Watchers:
         self.has_any = False
         """Whether any watcher was added: without watchers no envelopes are made."""
 
+    @property
+    def count(self) -> int:
+        """The number of watchers."""
+        return len(self._publish)
+
     def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Add a watcher; return a function that removes it."""
         self._publish, self.has_any = (*self._publish, publish), True
@@ -407,6 +412,11 @@ class Bus:
     def __bool__(self) -> bool:
         """Whether the bus has subscribers: without subscribers no events are built."""
         return bool(self._all.subscribers or self._feeds)
+
+    @property
+    def subscribers(self) -> int:
+        """The number of subscriptions, from any thread."""
+        return sum(len(feed.subscribers) for feed in [self._all, *list(self._feeds.values())])
 
     def publish(self, events: Iterable[EntityEvent]) -> None:
         """Deliver `events` to the subscribers."""

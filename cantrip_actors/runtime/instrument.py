@@ -11,7 +11,7 @@ of their work as the current one, in whichever actor they run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cantrip_actors.machine.actions import Action
@@ -35,6 +35,8 @@ __all__ = [
     "MailSettled",
     "MailTaken",
     "RenewedLate",
+    "Served",
+    "SessionEnded",
     "StoreFailed",
     "TakenOver",
 ]
@@ -86,7 +88,22 @@ class Drawn(NamedTuple):
     is_refused: bool
 
 
-Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn
+class SessionEnded(NamedTuple):
+    """The connection to a server of tools ended after so many seconds."""
+
+    seconds: float
+
+
+class Served(NamedTuple):
+    """A request of an MCP client was answered. `tool` is one that is offered, or ""; `error` is "" if it succeeded."""
+
+    method: str
+    tool: str
+    error: str
+    seconds: float
+
+
+Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn | SessionEnded | Served
 """A fact that no record contains."""
 
 
@@ -162,3 +179,6 @@ class Instrument(Protocol):
 
     def noted(self, fact: Fact) -> None:
         """Handle a fact that no record contains."""
+
+    def counted(self) -> Iterable[tuple[str, Mapping[str, str], float]]:
+        """Return the present counters: names, labels, values. Any thread and a signal handler may call it."""

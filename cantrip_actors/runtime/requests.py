@@ -27,7 +27,7 @@ from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
-from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.json_schema import load, misfits
 
 __all__ = ["Remember", "Request", "RequestFeed", "RequestSource", "Requests"]
 
@@ -132,6 +132,8 @@ class Requests:
         self._bus = bus
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
         self._sources: dict[RequestSource, str] = {}
+        self._can_check = False
+        """Whether what checks arguments and answers is imported, which takes long."""
         self.elicitations = Elicitations(core.moment, lambda: self.is_attended, self._publish)
 
     def add(self, source: RequestSource, tenant: str = "") -> None:
@@ -147,6 +149,11 @@ class Requests:
     def is_attended(self) -> bool:
         """Whether a program in this process follows requests."""
         return bool(self._feeds)
+
+    @property
+    def followers(self) -> int:
+        """The number of feeds in this process that follow requests."""
+        return len(self._feeds)
 
     def follow(self, tenant: str | None = None) -> RequestFeed:
         """Return a feed of open and new requests, of all tenants or of one."""
@@ -267,6 +274,9 @@ class Requests:
                 )
             through = {"door": door} if door else {}  # sources of users need not know of doors
             return await source.decide(request_id, decision, by=by, note=note, **through)
+        if not self._can_check and (args is not None or answer is not None):
+            await anyio.to_thread.run_sync(load)
+            self._can_check = True
         elicitation = self.elicitations.get(request_id)
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
             check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from copy import copy
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -54,6 +52,7 @@ from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
 from cantrip_actors.runtime.submissions import Submission, submit
+from cantrip_actors.runtime.system import System, read_system
 from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
@@ -82,15 +81,6 @@ SHORTEST_KEY = 16
 """The least number of bytes of a snapshot key."""
 
 _log = get_logger("cantrip_actors.runtime")
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """A runtime at one moment. `at` is in seconds since the epoch, `tree` the supervision tree."""
-
-    at: float
-    tree: inspect.Node
-    crystals: tuple[CrystalStatus, ...] = ()
 
 
 class Runtime:
@@ -711,13 +701,18 @@ class Runtime:
         return self._tree.tool_servers.use(server)
 
     def inspect(self) -> System:
-        """Return the supervision tree and the crystals in use, read without asking an actor: also while one is stuck.
+        """Return the supervision tree, the crystals in use, the counters, the loom, requests and streams.
 
-        Raises RuntimeClosed if the runtime was not opened.
+        It reads state and asks no actor, so it answers while the event loop is blocked: from any thread, and in a
+        signal handler. Raises RuntimeClosed if the runtime was not opened.
         """
         self._check_whole("the supervision tree")
-        crystals = tuple(self._tree.services.crystals.present())
-        return System(time.time(), inspect.tree(self._tree.system), crystals)
+        return read_system(self._tree)
+
+    @property
+    def telemetry(self) -> Instrument | None:
+        """What observes this runtime: the `telemetry` that it was opened with."""
+        return self._tree.instrument
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors: starts, exits, restarts. Return a function that ends that.

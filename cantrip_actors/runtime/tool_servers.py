@@ -27,6 +27,7 @@ from cantrip_actors.circle.gate_call import GateError, InputNeeded
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import header_in_force
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
+from cantrip_actors.runtime.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import RuntimeClosed
@@ -96,6 +97,8 @@ class ServerActor(Actor):
     def __init__(self, used: ServerInUse) -> None:
         self._used = used
         self._connection: Connection | None = None
+        self._since: float | None = None
+        """When it was connected."""
         self._connected = anyio.Event()
 
     async def init(self) -> None:
@@ -110,11 +113,15 @@ class ServerActor(Actor):
         except ToolServerError as problem:
             used.problem = str(problem)
             raise
+        finally:
+            if self._since is not None:
+                used.pool.note(SessionEnded(anyio.current_time() - self._since))
         raise LostServer(f"server {used.server.name}: {used.problem}")
 
     def _connect(self, connection: Connection) -> None:
         self._connection, self._used.problem = connection, ""
         self._used.note_news()
+        self._since = anyio.current_time()
         self._connected.set()
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
@@ -232,6 +239,7 @@ class ToolServers:
         report: Callable[[GateCall, str], object],
         elicit: Elicit,
         report_change: Callable[[ServerInUse, Changed], object],
+        note: Callable[[Fact], object] = lambda _: None,
     ) -> None:
         self.supervisor = SupervisorRef()
         self._report = report
@@ -240,6 +248,8 @@ class ToolServers:
         """Tells observers that one of a server's lists has changed."""
         self.elicit = elicit
         """Puts a server's questions to people."""
+        self.note = note
+        """Handles the facts that no record contains: how long connections lasted."""
         self.known: dict[Hashable, ServerInUse] = {}
         self.numbers = itertools.count()
 

@@ -144,7 +144,9 @@ class Tree(Core):
         self.inboxes = Inboxes(self, self._restore)
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
-        self.tool_servers = ToolServers(self._report_progress, self.requests.elicitations.elicit, self._report_change)
+        self.tool_servers = ToolServers(
+            self._report_progress, self.requests.elicitations.elicit, self._report_change, self._note
+        )
         self.scheduler = Scheduler(self, self.inboxes)
         self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -203,6 +205,11 @@ class Tree(Core):
         if self._system is None:
             raise RuntimeClosed(NOT_OPEN)
         return self._system
+
+    @property
+    def url(self) -> str:
+        """The loom's URL, with its password."""
+        return self._url
 
     @property
     def store_kind(self) -> str:

@@ -4,7 +4,8 @@ A schema can be made to cost hours: by a regular expression that backtracks, or 
 A user's own schema is trusted. That of a server of tools is not (`foreign`): its unbounded keywords are left to the
 server, which checks its own arguments, and its references are counted.
 
-jsonschema takes a tenth of a second to import and most processes never use it, so it is imported on first use.
+jsonschema takes long to import (a second of CPU on a busy machine) and most processes never use it, so it is imported
+on first use. Code in an event loop has a thread `load` it first.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ import orjson
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["dangling_reference", "fault_of_schema", "misfits", "problems", "validator"]
+__all__ = ["dangling_reference", "fault_of_schema", "load", "misfits", "problems", "validator"]
 
 REFERENCES: Final = 10_000
 """References that are followed in one check of a value against a foreign schema."""
 
 _UNBOUNDED: Final = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems")
+
+
+def load() -> None:
+    """Import what checking needs."""
+    from jsonschema import Draft202012Validator
+    from referencing.jsonschema import EMPTY_REGISTRY
+
+    Draft202012Validator({}, registry=EMPTY_REGISTRY)
 
 
 def fault_of_schema(schema: Mapping[str, Any]) -> str | None:

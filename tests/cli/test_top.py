@@ -22,14 +22,16 @@ from anyio import to_thread
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from cantrip_actors import Cantrip, Circle, Runtime, ask_first, open_loom, scripted
+from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, open_loom, scripted
 from cantrip_actors.cli.app import app
 from cantrip_actors.cli.top import LoomSource, ServiceSource
 from cantrip_actors.cli.top_screen import View, screen
+from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.overview import Overview
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
+from tests.drawings import folder_for, screen_svg
 from tests.http.serving import ADMIN, echo, served
 from tests.observe.test_metrics import look
 from tests.runtime.spells import cantrip, done, say
@@ -309,8 +311,57 @@ async def test_the_command_line_prints_the_tree_and_the_crash_reports_of_a_servi
         assert tree.splitlines()[:2] == ["root  Supervisor", "  runtime  Supervisor"]
         (circle,) = [line.strip() for line in tree.splitlines() if line.strip().startswith("circle")]
         assert circle == "circle  GatesActor  1 restart  crash: RuntimeError: the bed broke"
-        rows, known = json.loads(await command("system", "--json")), (await on.get("system"))["items"]
+        rows, known = json.loads(await command("system", "--json"))["items"], (await on.get("system"))["items"]
         assert [(row["path"], row["restarts"]) for row in rows] == [(row["path"], row["restarts"]) for row in known]
+        facts = {line.split()[0]: line.split(maxsplit=1)[1] for line in tree.splitlines() if not line.startswith(" ")}
+        assert facts["loom"] == "memory:  durability none  backlog 0"
+        assert (facts["requests"], facts["readers"]) == ("0 open", "events 0  upserts 1  requests 0  http 0")
+        assert any(line.startswith("counter  cantrip.supervisor.restarts 1 ") for line in tree.splitlines())
         assert "the bed broke" in await command("crashes")
         report = next(one for one in telemetry.crashes if one["actor"] == "circle")
         assert "RuntimeError: the bed broke" in await command("crashes", report["id"])
+
+
+class Down:
+    """A provider that is down."""
+
+    name = "anthropic:claude-sonnet-4-5"
+
+    async def invoke(self, _: object) -> object:
+        raise ProviderError("overloaded", status=503)
+
+
+@pytest.mark.real_time
+async def test_a_low_screen_shows_an_open_breaker_and_restarts_before_what_is_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`PICTURES=1` writes the picture of docs/alarms.md."""
+    whole, crashes = GatesActor.handle_call, iter([True])
+
+    async def crash_once(self: Any, message: Any, caller: Any) -> Any:
+        if "nap" in str(message) and next(crashes, False):
+            raise RuntimeError("the bed broke")
+        return await whole(self, message, caller)
+
+    monkeypatch.setattr(GatesActor, "handle_call", crash_once)
+    down = limited(Down(), breaker=Breaker(failures=1, open_for=600))
+    writer = Cantrip(down, circle=Circle(["done"], [max_turns(5)]), name="writer", retry=Retry(max_retries=0))
+    telemetry = Telemetry(otel=False)
+    async with served([echo(), writer], options={"telemetry": telemetry}, telemetry=telemetry) as on:
+        for intent in ("hello", "nap 0.01", "pay 3"):
+            await on.post("entities", {"cantrip": "echo", "intent": intent, "name": intent.split()[0]}, 201)
+        await on.post("casts", {"cantrip": "writer", "intent": "Write the report"}, 201)
+        with closing(ServiceSource(on.url, ADMIN)) as source:
+            overview: Any = {}
+            while len(overview.get("requests", ())) < 1 or overview["totals"]["states"].get("active"):
+                await anyio.sleep(0.02)
+                overview = await to_thread.run_sync(source.look)
+    shown = screen(overview, View("http://127.0.0.1:8000", can_act=True), 92, 24)
+    picture = screen_svg(shown, 92)
+    (folder_for(tmp_path) / "top.svg").write_text(picture, encoding="utf-8")
+    lines = [line.plain for line in shown]
+    at = lines.index("supervision")
+    assert lines[at + 1].strip() == "anthropic:claude-sonnet-4-5  0 running, 0 waiting  breaker open"
+    assert lines[at + 2].endswith("1 restart")
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "").replace("http://127.0.0.1:8000", "")
+    assert "breaker" in picture

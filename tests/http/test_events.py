@@ -17,13 +17,14 @@ from hypercorn.protocol.h2 import StreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors import Cantrip, Circle, Folding, scripted
 from cantrip_actors.http import Limits, feeds
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
 from cantrip_actors.mcp import inproc
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
-from tests.http.serving import Served, echo, served
+from tests.http.serving import Served, call, echo, nap, served, token
 from tests.mcp.prompting import prompting
 
 pytestmark = [pytest.mark.real_time]
@@ -276,7 +277,8 @@ async def test_a_reader_that_never_reads_leaves_the_times_of_turns_as_they_are()
 
 @pytest.mark.rule("HTTP-06")
 async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> None:
-    async with served() as on:
+    telemetry = Telemetry(otel=False)
+    async with served(options={"telemetry": telemetry}, telemetry=telemetry) as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         entity_id = begun["entity_id"]
         with on.service.feed(entity_id) as feed:
@@ -294,6 +296,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             assert text.count("event: turn") == 2
             assert text.count("event: intent") == 1
             await events.aclose()
+    assert telemetry.counters.value_of("cantrip.streams.dropped") == {("native",): 1}
 
 
 async def test_the_stream_of_all_entities_reports_new_and_existing_entities_once() -> None:
@@ -472,3 +475,41 @@ def test_positions_sort_in_order_of_arrival() -> None:
 @given(st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 9)))
 def test_an_id_names_its_position(at: tuple[int, int]) -> None:
     assert Position.parse(str(Position(*at))) == at
+
+
+async def test_rewards_are_events_also_of_an_entity_that_has_ended() -> None:
+    async with served(tokens=[token("anna", "reward", "read")]) as on:
+        ended = await on.post("casts", {"cantrip": "echo", "intent": "nap 0", "wait": 5}, 200)
+        turns = (await on.get(f"entities/{ended['entity_id']}/turns"))["items"]
+        idle = await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 5}, 200)
+        (turn,) = (await on.get(f"entities/{idle['entity_id']}/turns"))["items"]
+        async with on.stream("events?kinds=reward") as reader:
+            assert (await reader.next())["event"] == "snapshot"
+            got = []
+            for value, rewarded in ((0.5, turns[0]), (-1.0, turns[0]), (1.0, turn), (0.25, turn)):
+                body = {"reward": value}
+                await on.post(f"turns/{rewarded['id']}/rewards", body, 201, headers=on.as_token("anna"))
+                got.append(await reader.next())
+        story = (await on.get(f"entities/{ended['entity_id']}/story"))["items"]
+    told = [(one["data"]["id"], one["data"]["turn_id"], one["data"]["reward"], one["data"]["by"]) for one in got]
+    assert told == [
+        (ended["entity_id"], turns[0]["id"], 0.5, "token:anna"),
+        (ended["entity_id"], turns[0]["id"], -1.0, "token:anna"),
+        (idle["entity_id"], turn["id"], 1.0, "token:anna"),
+        (idle["entity_id"], turn["id"], 0.25, "token:anna"),
+    ]
+    assert [(one["event"], one["data"]["reward"]) for one in story[-2:]] == [("reward", 0.5), ("reward", -1.0)]
+    assert [f"{ended['entity_id']}:{one['id']}" for one in story[-2:]] == [one["id"] for one in got[:2]]
+
+
+async def test_a_fold_is_an_event_and_an_entity_tells_its_gates_and_failed_calls() -> None:
+    folding = Folding(trigger_after_turns=2, keep_turns=1)
+    says = [call("nap", seconds=0), call("nap", seconds="x"), call("nap", seconds=0), {"content": "done"}]
+    cantrip = Cantrip(scripted(says), circle=Circle(["done", nap], [max_turns(9)]), name="folder", folding=folding)
+    async with served([cantrip]) as on:
+        ended = await on.post("casts", {"cantrip": "folder", "intent": "go", "wait": 5}, 200)
+        story = (await on.get(f"entities/{ended['entity_id']}/story"))["items"]
+        entity = await on.get(f"entities/{ended['entity_id']}")
+    fold = next(one["data"] for one in story if one["event"] == "fold")
+    assert (fold["first"], set(fold)) == (1, {"id", "first", "last", "marker", "at"})
+    assert (entity["gates"], entity["errors"]) == (["nap"], 1)

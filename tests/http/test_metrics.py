@@ -46,6 +46,33 @@ async def test_a_service_without_telemetry_has_no_metrics_and_says_so() -> None:
     assert "without telemetry" in answered.json()["detail"]
 
 
+@pytest.mark.rule("METRIC-05")
+async def test_the_service_tells_its_system_to_those_who_may_observe() -> None:
+    telemetry = Telemetry(otel=False)
+    tokens = [token("reader", "read"), token("acme", "observe", tenant="acme")]
+    async with served(options={"telemetry": telemetry}, telemetry=telemetry, tokens=tokens) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+        async with on.stream("events") as reader:
+            await reader.next()
+            told = await on.get("system")
+        for name in ("reader", "acme"):
+            await on.get("system", 403, headers=on.as_token(name))
+    assert told["items"][0] | {"since": 0} == {
+        "path": "root",
+        "kind": "Supervisor",
+        "state": "up",
+        "since": 0,
+        "mailbox": 0,
+        "in_hand": 0,
+        "restarts": 0,
+        "exit": None,
+    }
+    assert told["loom"] == {"url": "memory:", "durability": "none", "backlog": 0, "size": None}
+    assert told["counters"]["cantrip.turns"] == [{"labels": {"gen_ai.agent.name": "echo"}, "value": 1}]
+    assert (told["requests"], told["streams"]["http"]) == (0, 1)
+    assert [(one["running"], one["breaker"]) for one in told["crystals"]] == [(0, "closed")]
+
+
 @pytest.mark.rule("LOG-05")
 async def test_the_service_has_the_crash_reports() -> None:
     telemetry = Telemetry(otel=False)

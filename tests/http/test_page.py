@@ -4,7 +4,7 @@ Each test polls for what it expects; none sleeps. `PICTURES=1` writes the pictur
 """
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
+from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, gate, scripted
+from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.http.live_page import PAGE_HEADERS, assets
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.gates_actor import GatesActor
-from cantrip_actors.wards import max_turns
+from cantrip_actors.wards import max_tokens, max_turns, timeout
+from tests.drawings import folder_for
 from tests.exhaustive import EXHAUSTIVE
 from tests.http.browser import Live, browser, chromium, live
 from tests.http.serving import ECHO, ROOT, process, token
@@ -30,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no chromium on PATH: the live page is tested in a real browser"),
 ]
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 WIDE = {"width": 1440, "height": 900}
 STAGE = Path(__file__).with_name("stage.js")
 ENTITIES = 2000
@@ -180,7 +181,7 @@ def decisions(service: Live, entity: str) -> list[tuple[str, str, str]]:
 def test_the_walk_cast_children_crash_approval_fork(
     chrome: Any, service: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = PICTURES if os.environ.get("PICTURES") else tmp_path
+    folder = folder_for(tmp_path)
     whole, crashes = GatesActor.handle_call, iter([True])
 
     async def crash_once(self: Any, message: Any, caller: Any) -> Any:
@@ -297,6 +298,30 @@ class Mouse:
         self.page.keyboard.type(intent)
         self.page.click('#dialog button:has-text("Fork")')
 
+    def reward(self, value: str) -> None:
+        self.page.click('[data-sequence="1"] button:has-text("Reward")')
+        self.page.click("#dialog input")
+        self.page.keyboard.type(value)
+        self.page.click('#dialog button:has-text("Reward")')
+
+    def resume(self, entity: str) -> None:
+        self.page.click(f'#needs [data-entity="{entity}"] button:has-text("Resume")')
+
+    def abandon(self, entity: str) -> None:
+        self.page.click(f'#needs [data-entity="{entity}"] button:has-text("Abandon")')
+        self.page.click('#dialog button:has-text("Abandon")')
+
+    def filter(self, text: str) -> None:
+        self.page.click("#loom input")
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.press("Delete")
+        self.page.keyboard.type(text)
+
+    def all_shown(self, word: str) -> None:
+        self.page.click(f'#needs .many button:has-text("{word} all")')
+        self.page.click(f'#dialog button:has-text("{word}")')
+        self.page.wait_for_selector("#dialog", state="hidden")
+
     def stop(self, reason: str) -> None:
         self.page.click('#main button:has-text("Stop")')
         self.page.click("#dialog input")
@@ -360,6 +385,44 @@ class Keys:
         self.write(intent)
         self.press("Enter")
 
+    def reward(self, value: str) -> None:
+        self.press("j", "k", "k", "w")
+        self.until_focus("#dialog input")
+        self.write(value)
+        self.press("Enter")
+
+    def to_card(self, entity: str) -> None:
+        self.press("Escape", "r")
+        self.until_focus(".card.broken")
+        for _ in range(20):
+            if self.page.evaluate("document.activeElement?.dataset.entity") == entity:
+                return
+            self.press("Tab")
+        pytest.fail("Tab never reached the card")
+
+    def resume(self, entity: str) -> None:
+        self.to_card(entity)
+        self.press("r")
+
+    def abandon(self, entity: str) -> None:
+        self.to_card(entity)
+        self.press("x")
+        self.until_focus("#dialog button")
+        self.press("Shift+Tab", "Enter")
+
+    def filter(self, text: str) -> None:
+        self.press("/", "Control+a", "Delete")
+        self.write(text)
+        self.press("Escape")
+
+    def all_shown(self, word: str) -> None:
+        self.press({"Resume": "Shift+R", "Abandon": "Shift+X", "Approve": "Shift+A", "Deny": "Shift+D"}[word])
+        self.until_focus("#dialog :is(input, button)")
+        if word == "Abandon":  # what cannot be undone has the focus on "Cancel"
+            self.press("Shift+Tab")
+        self.press("Enter")
+        self.page.wait_for_selector("#dialog", state="hidden")
+
     def stop(self, reason: str) -> None:
         self.press("x")
         self.until_focus("#dialog input")
@@ -414,6 +477,150 @@ def test_every_action_is_done_by_mouse_and_by_keys_and_the_loom_has_who_and_when
         by, at = told[action]["by"], told[action].get("at") or told[action]["began"]
         assert by.removeprefix("token:") == OPERATOR, action
         assert began <= datetime.fromisoformat(at) <= datetime.now(UTC), action
+
+
+@pytest.mark.rule("PAGE-02")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_what_the_filter_shows_is_decided_at_once_and_a_turn_is_rewarded(
+    chrome: Any, service: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    mark = f"all-{hands.__name__}"
+    allowed = [cast(service, "echo", "pay 6", f"{mark}-yes-{n}") for n in range(2)]
+    denied = [cast(service, "echo", "pay 7", f"{mark}-no-{n}") for n in range(2)]
+    other = cast(service, "echo", "pay 8", f"other-{hands.__name__}")
+    with opened(chrome, service) as page:
+        person = hands(page)
+        until(lambda: page.locator(f'#needs .card.ask:has-text("{mark}")').count() == 4)
+        for word, name in (("Approve", "yes"), ("Deny", "no")):
+            person.filter(f"{mark}-{name}")
+            page.wait_for_selector(f'#needs .many button:has-text("{word} all 2")')
+            person.all_shown(word)
+            until(lambda name=name: page.locator(f'#needs .card.ask:has-text("{mark}-{name}")').count() == 0)
+        person.filter("")
+        assert page.locator(f'#needs .card.ask:has-text("other-{hands.__name__}")').count() == 1
+        page.evaluate("id => { location.hash = `#/e/${id}` }", allowed[0])
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        person.reward("0.5")
+        page.wait_for_selector(f'#main .step.good:has-text("rewarded turn 1 with 0.5 by {OPERATOR}")')
+        assert page.inner_text('[data-sequence="1"] .reward') == "★ 0.5"
+        # an entity that has ended takes rewards, too
+        person.stop("enough")
+        page.wait_for_selector('#main .step.ending:has-text("Ended")')
+        person.reward("-1")
+        page.wait_for_selector(f'#main .step.good:has-text("rewarded turn 1 with -1 by {OPERATOR}")')
+    assert [decisions(service, one)[0][:2] for one in allowed] == [("allow", OPERATOR)] * 2
+    assert [decisions(service, one)[0][:2] for one in denied] == [("deny", OPERATOR)] * 2
+    assert decisions(service, other) == []
+    rewards = [one["data"] for one in story(service, allowed[0]) if one["event"] == "reward"]
+    assert [(one["reward"], one["by"]) for one in rewards] == [(0.5, f"token:{OPERATOR}"), (-1.0, f"token:{OPERATOR}")]
+    service.call(service.on.ask, "DELETE", f"entities/{other}", 204)
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Iterator[Live]:
+    """A service whose loom has seven entities that were at work when their process died."""
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    names = ["one", "two", "go-1", "go-2", "end-1", "end-2", "last"]
+    with live([ECHO], f"jsonl:{first}") as before:
+        for name in names:
+            cast(before, "echo", "nap 60", name)
+        until(lambda: first.read_text().count('"gate_started"') == len(names))
+        shutil.copy(first, second)
+    with live([ECHO], f"jsonl:{second}", tokens=[token(OPERATOR, "read", "stop"), token("guest", "read")]) as service:
+        yield service
+
+
+@pytest.mark.rule("PAGE-02", "PAGE-10")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_interrupted_entities_are_resumed_and_abandoned_one_by_one_and_all_that_the_filter_shows(
+    chrome: Any, abandoned: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    service = abandoned
+    known = {one["name"]: one["id"] for one in service.call(service.on.get, "entities")["items"]}
+    assert all(service.call(service.on.get, f"entities/{id}")["interrupted"] for id in known.values())
+    with opened(chrome, url=service.link("guest")) as page:
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        assert page.locator("#needs button:visible").count() == 0
+    with opened(chrome, service) as page:
+        person = hands(page)
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        person.resume(known["one"])
+        page.wait_for_selector(f'#needs [data-entity="{known["one"]}"]', state="detached")
+        person.abandon(known["two"])
+        page.wait_for_selector(f'#needs [data-entity="{known["two"]}"]', state="detached")
+        for word, name in (("Resume", "go-"), ("Abandon", "end-")):
+            person.filter(name)
+            page.wait_for_selector(f'#needs .many button:has-text("{word} all 2")')
+            person.all_shown(word)
+            until(lambda name=name: page.locator(f'#needs .card.broken:has-text("{name}")').count() == 0)
+        person.filter("")
+        assert page.locator("#needs .card.broken").count() == 1
+        show(page, known["last"])
+        page.wait_for_selector('#main header .pill:has-text("interrupted")')
+        page.click('#main header button:has-text("Resume")')
+        page.wait_for_selector(f'#main .step:has-text("resumed by {OPERATOR}")')
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+    for name in ("two", "end-1", "end-2"):
+        end = story(service, known[name])[-1]
+        assert (end["event"], end["data"]["state"], end["data"]["by"]) == ("end", "abandoned", f"token:{OPERATOR}")
+    for name in ("one", "go-1", "go-2", "last"):
+        until(lambda name=name: story(service, known[name])[-1]["event"] == "episode")
+
+
+def refused(service: Live) -> str:
+    """Cast an entity whose one call is denied, which is an error that it observes."""
+    payer = cast(service, "echo", "pay 9")
+    (request,) = until(lambda: service.call(service.on.get, f"requests?entity={payer}")["items"])
+    service.call(service.on.post, f"requests/{request['id']}", {"decision": "deny"}, 200)
+    return payer
+
+
+@pytest.mark.rule("PAGE-01")
+def test_entities_are_filtered_by_gate_errors_state_and_name(chrome: Any, service: Live) -> None:
+    well = cast(service, "archivist", "Read the diary of Lovelace")
+    badly = refused(service)
+    with opened(chrome, service) as page:
+
+        def shown() -> set[str]:
+            return {
+                str(one) for one in page.evaluate("[...document.querySelectorAll('#loom .row')].map(r => r.dataset.id)")
+            }
+
+        page.wait_for_selector(f'#loom [data-id="{well}"]')
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "search")
+        until(lambda: well in shown() and badly not in shown())
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "pay")
+        until(lambda: badly in shown() and well not in shown())
+        page.select_option('#loom select[aria-label="Entities that called a gate"]', "")
+        page.click('#loom .chip:has-text("Errors")')
+        until(lambda: badly in shown() and well not in shown())
+        page.click('#loom .chip:has-text("All")')
+        page.fill("#loom input", "lovelace")
+        until(lambda: shown() == {well})
+        # a call that comes while the page looks counts, too
+        page.fill("#loom input", "")
+        late = refused(service)
+        page.click('#loom .chip:has-text("Errors")')
+        until(lambda: late in shown())
+
+
+@pytest.mark.rule("PAGE-02")
+def test_a_turn_is_forked_with_another_crystal(chrome: Any, service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    origin = cast(service, "echo", "hello")
+    with opened(chrome, url=service.link("admin")) as page:
+        show(page, origin)
+        page.wait_for_selector('[data-sequence="1"]')
+        page.click('[data-sequence="1"] button:has-text("Fork")')
+        page.fill("#dialog textarea", "and now?")
+        page.fill('#dialog input[type="text"]', "openai:gpt-5")
+        page.click('#dialog button:has-text("Fork")')
+        page.wait_for_selector('#main .facts:has-text("openai:gpt-5")')
+        fork = page.evaluate("location.hash").split("/")[2]
+    entity = service.call(service.on.get, f"entities/{fork}")
+    assert (entity["crystal"], entity["intent"], entity["by"]) == ("openai:gpt-5", "and now?", "token:admin")
+    service.call(service.on.ask, "DELETE", f"entities/{fork}")
 
 
 @pytest.mark.rule("PAGE-02")
@@ -484,6 +691,59 @@ def test_a_crash_and_its_restart_show_within_a_second_with_the_report(
     # a page that opens later has it, too
     with opened(chrome, service) as page:
         page.wait_for_selector('#needs .crashes:has-text("the bed broke")', state="attached")
+
+
+@pytest.mark.rule("PAGE-03", "PAGE-10")
+def test_the_page_shows_the_loom_the_readers_and_the_counters_of_the_service(chrome: Any, observed: Live) -> None:
+    cast(observed, "echo", "hello")
+    with opened(chrome, observed) as page:
+        page.click('#actors button:has-text("Service")')
+        page.wait_for_selector('#actors .detail b:has-text("Service")')
+        told = " ".join(page.inner_text("#actors .detail").split())
+        assert "loom memory: durability none backlog 0 size not on this disk open requests 0" in told
+        assert "http 1" in told
+        assert "cantrip.turns echo 1" in told
+        page.click('#actors .detail button[aria-label="Close"]')
+        assert page.locator("#actors .detail:visible").count() == 0
+
+
+class Down:
+    """A provider that is down."""
+
+    name = "anthropic:claude-sonnet-4-5"
+
+    async def invoke(self, _: object) -> object:
+        raise ProviderError("overloaded", status=503)
+
+
+@pytest.mark.rule("PAGE-03")
+def test_an_open_breaker_and_an_entity_near_its_limits_need_a_person(chrome: Any, tmp_path: Path) -> None:
+    """`PICTURES=1` writes the picture of docs/alarms.md."""
+    down = limited(Down(), breaker=Breaker(failures=1, open_for=600))
+    wards = [max_turns(10), max_tokens(100_000), timeout(3600)]
+    circle = Circle(["done", ask_first(publish), search], wards)
+    writer = Cantrip(down, circle=Circle(["done"], [max_turns(5)]), name="writer", retry=Retry(max_retries=0))
+
+    async def forever(context: Any) -> dict[str, Any]:
+        return {
+            **call("I look once more.", ("search", {"query": "1911"})),
+            "delay": 60 if sum(one.role == "assistant" for one in context) == 9 else 0,
+        }
+
+    busy = Cantrip(scripted(forever), circle=circle, name="searcher")
+    telemetry = Telemetry(otel=False)
+    with live([writer, busy], options={"telemetry": telemetry}, telemetry=telemetry) as service:
+        entity = cast(service, "searcher", "Find every letter of 1911", "searcher-1")
+        cast(service, "writer", "Write the report")
+        with opened(chrome, url=service.link(), viewport={"width": 1280, "height": 640}) as page:
+            show(page, entity)
+            page.wait_for_selector('#needs [aria-label="Near a limit"]:has-text("9 of 10 turns")')
+            paused = page.locator('#needs [aria-label="Crystal that pauses"]')
+            paused.wait_for()
+            assert "breaker open" in paused.inner_text()
+            assert "anthropic:claude-sonnet-4-5" in paused.inner_text()
+            page.screenshot(path=folder_for(tmp_path) / "alarm-page.png")
+        service.call(service.on.ask, "DELETE", f"entities/{entity}", 204)
 
 
 @pytest.mark.rule("PAGE-10")
@@ -696,29 +956,53 @@ def test_two_thousand_entities_and_a_thousand_updates_a_second_stay_smooth(chrom
     assert turns > 150
 
 
+def heap_after(page: Any, session: Any, updates: int = 0, begin: int = 0) -> int:
+    """Return the bytes that the page's heap has after so many updates, as fast as they go."""
+    for first in range(begin, begin + updates, 500):
+        page.evaluate(
+            """([from, count]) => { for (let n = from; n < from + 500; n++) play.update(n, count);
+              return new Promise(requestAnimationFrame); }""",
+            [first, ENTITIES],
+        )
+    session.send("HeapProfiler.collectGarbage")
+    used: int = session.send("Runtime.getHeapUsage")["usedSize"]
+    return used
+
+
 @pytest.mark.rule("PAGE-06")
 def test_the_heap_of_a_page_that_stays_open_does_not_grow(chrome: Any, service: Live) -> None:
-    """With `EXHAUSTIVE=1` 300,000 updates, as many as come in five minutes; fewer otherwise."""
     with opened(chrome, service, is_staged=True) as page:
         session = page.context.new_cdp_session(page)
-
-        def heap(updates: int, begin: int) -> int:
-            for first in range(begin, begin + updates, 500):
-                page.evaluate(
-                    """([from, count]) => { for (let n = from; n < from + 500; n++) play.update(n, count);
-                      return new Promise(requestAnimationFrame); }""",
-                    [first, ENTITIES],
-                )
-            session.send("HeapProfiler.collectGarbage")
-            used: int = session.send("Runtime.getHeapUsage")["usedSize"]
-            return used
-
         page.evaluate("location.hash = '#/e/e1'")
-        warm, more = 10_000, 300_000 if EXHAUSTIVE else 10_000
-        # the turns' owners are remembered up to a limit, which the long run fills before it measures
-        before = heap(warm * (21 if EXHAUSTIVE else 1), 0)
-        after = heap(more, warm * 21)
+        before = heap_after(page, session, 10_000)
+        after = heap_after(page, session, 10_000, 10_000)
     assert after < before * 1.15 + 500_000, f"{before:,} bytes, then {after:,}"
+
+
+MINUTES = 5
+FILLED = 210_000
+"""Updates after which the page remembers as many turns as it ever does."""
+
+
+@pytest.mark.rule("PAGE-06")
+@pytest.mark.skipif(not EXHAUSTIVE, reason="takes five minutes: EXHAUSTIVE=1")
+def test_five_minutes_of_a_thousand_updates_a_second_stay_smooth_and_the_heap_stable(
+    chrome: Any, service: Live, record_property: Callable[[str, object], None]
+) -> None:
+    with opened(chrome, service, is_staged=True) as page:
+        session = page.context.new_cdp_session(page)
+        page.evaluate("location.hash = '#/e/e1'")
+        heaps, frames, sent = [heap_after(page, session, FILLED)], [], FILLED
+        for _ in range(MINUTES):
+            measured = page.evaluate("([count, from]) => play.run(count, 60, from)", [ENTITIES, sent])
+            sent += measured["sent"]
+            frames.append(measured["p95"])
+            heaps.append(heap_after(page, session))
+    record_property("milliseconds of frames, 95th percentile of each minute", frames)
+    record_property("bytes of the heap, before and after each minute", heaps)
+    assert sent - FILLED == MINUTES * 60_000
+    assert sorted(frames)[len(frames) // 2] < 50, frames
+    assert max(heaps[1:]) < heaps[0] * 1.15 + 500_000, heaps
 
 
 @pytest.mark.rule("PAGE-12")

@@ -1,5 +1,6 @@
 """A cantrip as a tool: what is offered, what a call returns, how it reports and how it is cancelled."""
 
+import contextlib
 from typing import Any
 
 import anyio
@@ -7,9 +8,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
-from cantrip_actors import Cantrip, Circle, InvalidCantrip, gate, scripted
+from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
 from cantrip_actors.mcp_server import by_name
 from cantrip_actors.mcp_server.tools import offers_of
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns, require_done_tool
 from tests.mcp_server.clients import ERAS, connected, helper
 
@@ -183,3 +185,20 @@ async def test_the_schema_of_the_answer_is_that_of_done(era: str) -> None:
         result = await client.call_tool("sum", {"intent": "2 + 2"})
         assert result.structured_content is not None
         assert result.structured_content["result"] == {"total": 4}
+
+
+@pytest.mark.rule("METRIC-01")
+async def test_requests_of_clients_are_timed_by_method_and_offered_tool(era: str) -> None:
+    telemetry = Telemetry(otel=False)
+    async with (
+        Runtime.open("memory:", cantrips=[helper()], telemetry=telemetry) as runtime,
+        connected(era, [helper()], runtime=runtime) as (client, _),
+    ):
+        await client.call_tool("helper", {"intent": "hello"})
+        with contextlib.suppress(MCPError):
+            await client.call_tool("made_up", {})
+        timed = telemetry.counters.histograms()["mcp.server.operation.duration"]
+    calls = {labels[1]: (labels[2], one.count) for labels, one in timed.items() if labels[0] == "tools/call"}
+    assert calls["helper"] == ("", 1)
+    assert calls["_OTHER"][0] != ""
+    assert "made_up" not in str(list(timed))

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
 from cantrip_actors.observe.lines import configure
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.gates_actor import GatesActor
 from supervisors import ActorRef, ChildSpec, Crash
 from supervisors.events import Exited
 from supervisors.reports import BURST
@@ -144,6 +146,7 @@ async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.
         (report,) = telemetry.crashes
     assert (report["what"], report["actor"], report["reason"]) == ("Exited", "entity", "crash: Killed")
     assert (report["exception"], report["restart"]) == ("Killed", "transient")
+    assert (report["kind"], report["incarnation"], report["call"]) == ("EntityActor", 1, None)
     assert "in crashing" in report["traceback"]
     assert "supervisors/" not in report["traceback"]
     assert report["path"].endswith(f"{episode.entity_id}/entity")
@@ -154,6 +157,16 @@ async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.
     (file,) = (tmp_path / "crashes").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(read_crashes(tmp_path / "crashes")) == [report]
+
+
+@pytest.mark.rule("LOG-05")
+async def test_a_report_has_the_type_of_the_call_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, GatesActor, "handle_call", after=False, at=1)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(cantrip([say("echo", text="x"), done(1)]), "go")
+    (report,) = [one for one in telemetry.crashes if one["actor"] == "circle"]
+    assert (report["kind"], report["incarnation"], report["call"]) == ("GatesActor", 1, "Run")
 
 
 @pytest.mark.rule("LOG-04")
@@ -234,8 +247,12 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
             thread.join()
     text = out.getvalue()
     assert f"{episode.entity_id}  Supervisor  up" in text
+    system = json.loads(text.partition("-- system\n")[2].partition("\n")[0])
+    assert system["loom"] == {"url": "memory:", "durability": "none", "backlog": 0, "size": None}
+    assert set(system) == {"at", "crystals", "counters", "loom", "requests", "streams"}
     assert "circle" in text
     assert "in block" in text
+    assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+\)", text)
 
 
 def test_the_library_adds_no_logging_handlers() -> None:

@@ -3,12 +3,14 @@
 import contextlib
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import SpanKind
 from prometheus_client.parser import text_string_to_metric_families
 
 from cantrip_actors import (
@@ -23,13 +25,22 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import limited
+from cantrip_actors.gates import read, write
+from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.metrics import LEGACY, METRICS
+from cantrip_actors.records.records import GateFinished
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.wards import max_depth, max_turns
+from supervisors import ActorRef, ChildSpec, Crash, Killed, Normal, Shutdown
+from supervisors.events import DeadLetter, Exited, GaveUp, Started, StartFailed, Zombie
+from tests.mcp.tools import tools
+from tests.observe.spans import Sdk
 from tests.observe.test_tracing import Model
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_recovery import crash_at
@@ -52,50 +63,156 @@ def value(telemetry: Telemetry, name: str, *labels: str) -> float:
 
 
 SECONDS = tuple(0.01 * 2**n for n in range(14))
-EXPECTED = {
-    "gen_ai.client.inference.duration": ("histogram", "s", SECONDS),
-    "gen_ai.client.inference.time_to_first_chunk": ("histogram", "s", SECONDS),
-    "gen_ai.client.inference.time_per_output_chunk": ("histogram", "s", SECONDS),
-    "gen_ai.client.inference.usage.input_tokens": ("counter", "{token}", ()),
-    "gen_ai.client.inference.usage.output_tokens": ("counter", "{token}", ()),
-    "gen_ai.client.inference.usage.cache_read.input_tokens": ("counter", "{token}", ()),
-    "gen_ai.client.inference.usage.cache_write.input_tokens": ("counter", "{token}", ()),
-    "gen_ai.client.inference.usage.reasoning.output_tokens": ("counter", "{token}", ()),
-    "gen_ai.client.inference.operation.input_tokens": ("histogram", "{token}", tuple(4.0**n for n in range(14))),
-    "gen_ai.client.inference.operation.output_tokens": ("histogram", "{token}", tuple(4.0**n for n in range(14))),
-    "gen_ai.invoke_agent.duration": ("histogram", "s", tuple(0.1 * 2**n for n in range(13))),
-    "gen_ai.invoke_agent.inference_calls": ("histogram", "{inference_call}", tuple(2.0**n for n in range(8))),
-    "gen_ai.invoke_agent.tool_calls": ("histogram", "{tool_call}", tuple(2.0**n for n in range(8))),
-    "gen_ai.execute_tool.duration": ("histogram", "s", SECONDS),
-    "cantrip.cost.usd": ("counter", "{usd}", ()),
-    "cantrip.crystal.paused": ("gauge", "s", ()),
-    "cantrip.cluster.unowned.longest": ("gauge", "s", ()),
+TOKENS = tuple(4.0**n for n in range(14))
+CALLS = tuple(2.0**n for n in range(8))
+EPISODE = tuple(0.1 * 2**n for n in range(13))
+WORKFLOW = (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
+MCP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+QUERY = "gen_ai.operation.name gen_ai.provider.name gen_ai.request.model gen_ai.response.model"
+FULL = f"{QUERY} server.address server.port"
+USAGE = f"{QUERY} gen_ai.token.modality"
+OF_A_TOOL = "mcp.method.name gen_ai.tool.name error.type"
+STANDARD = {
+    "client.inference.duration": ("histogram", "s", f"{FULL} error.type", SECONDS),
+    "client.inference.time_to_first_chunk": ("histogram", "s", FULL, SECONDS),
+    "client.inference.time_per_output_chunk": ("histogram", "s", FULL, SECONDS),
+    "client.inference.usage.input_tokens": ("counter", "{token}", USAGE, ()),
+    "client.inference.usage.output_tokens": ("counter", "{token}", USAGE, ()),
+    "client.inference.usage.cache_read.input_tokens": ("counter", "{token}", USAGE, ()),
+    "client.inference.usage.cache_write.input_tokens": ("counter", "{token}", USAGE, ()),
+    "client.inference.usage.reasoning.output_tokens": ("counter", "{token}", USAGE, ()),
+    "client.inference.operation.input_tokens": ("histogram", "{token}", FULL, TOKENS),
+    "client.inference.operation.output_tokens": ("histogram", "{token}", FULL, TOKENS),
+    "invoke_agent.duration": ("histogram", "s", "gen_ai.agent.name error.type", EPISODE),
+    "invoke_agent.inference_calls": ("histogram", "{inference_call}", "gen_ai.agent.name", CALLS),
+    "invoke_agent.tool_calls": ("histogram", "{tool_call}", "gen_ai.agent.name", CALLS),
+    "execute_tool.duration": ("histogram", "s", "gen_ai.tool.name gen_ai.tool.type error.type", SECONDS),
+    "invoke_workflow.duration": ("histogram", "s", "gen_ai.workflow.name error.type", WORKFLOW),
 }
-COUNTERS = (
-    "supervisor.restarts supervisor.crashes supervisor.gave_up supervisor.zombies supervisor.dead_letters "
-    "supervisor.failed_starts entity.ends entity.resumed turns loom.records crystal.retries sandbox.killed "
-    "streams.dropped loom.failures limits.draws node.takeovers node.late_renewals"
-)
-GAUGES = (
-    "actors mailbox.depth entities loom.backlog crystal.running crystal.waiting crystal.breaker "
-    "approvals.pending streams node.entities node.busy node.capacity cluster.nodes cluster.unowned cluster.stranded "
-    "cluster.quarantined"
-)
-HISTOGRAMS = (
-    "turn.overhead loom.commit.duration loom.batch approval.wait sandbox.duration loop.lag mail.wait mail.duration "
-    "timer.lateness"
-)
+OF_MCP = {
+    "mcp.client.operation.duration": ("histogram", "s", OF_A_TOOL, MCP),
+    "mcp.server.operation.duration": ("histogram", "s", OF_A_TOOL, MCP),
+    "mcp.client.session.duration": ("histogram", "s", "", MCP),
+}
+OURS = {
+    "supervisor.restarts": ("counter", "1", "kind"),
+    "supervisor.crashes": ("counter", "1", "kind reason"),
+    "supervisor.gave_up": ("counter", "1", "kind"),
+    "supervisor.zombies": ("counter", "1", "kind"),
+    "supervisor.dead_letters": ("counter", "1", "kind"),
+    "supervisor.failed_starts": ("counter", "1", "kind"),
+    "actors": ("gauge", "1", "kind state"),
+    "mailbox.depth": ("gauge", "1", "kind stat"),
+    "entities": ("gauge", "1", "state"),
+    "entity.ends": ("counter", "1", "reason ward"),
+    "entity.resumed": ("counter", "1", ""),
+    "turns": ("counter", "1", "gen_ai.agent.name"),
+    "turn.overhead": ("histogram", "s", ""),
+    "loom.commit.duration": ("histogram", "s", "store"),
+    "loom.batch": ("histogram", "1", "store"),
+    "loom.records": ("counter", "1", "store"),
+    "loom.bytes": ("counter", "By", "store"),
+    "loom.backlog": ("gauge", "1", "store"),
+    "loom.failures": ("counter", "1", "store why"),
+    "crystal.retries": ("counter", "1", "crystal status"),
+    "crystal.running": ("gauge", "1", "crystal"),
+    "crystal.waiting": ("gauge", "1", "crystal"),
+    "crystal.paused": ("gauge", "s", "crystal"),
+    "crystal.breaker": ("gauge", "1", "crystal"),
+    "cost.usd": ("counter", "{usd}", "model cantrip"),
+    "approvals.pending": ("gauge", "1", ""),
+    "approval.wait": ("histogram", "s", "gate decision"),
+    "sandbox.duration": ("histogram", "s", "medium"),
+    "sandbox.killed": ("counter", "1", "medium limit"),
+    "streams": ("gauge", "1", "dialect"),
+    "streams.dropped": ("counter", "1", "dialect"),
+    "loop.lag": ("histogram", "s", ""),
+    "mail.wait": ("histogram", "s", "kind"),
+    "mail.duration": ("histogram", "s", ""),
+    "timer.lateness": ("histogram", "s", ""),
+    "limits.draws": ("counter", "1", "limits outcome"),
+    "node.entities": ("gauge", "1", ""),
+    "node.busy": ("gauge", "1", ""),
+    "node.capacity": ("gauge", "1", ""),
+    "node.takeovers": ("counter", "1", ""),
+    "node.late_renewals": ("counter", "1", ""),
+    "cluster.nodes": ("gauge", "1", "state"),
+    "cluster.unowned": ("gauge", "1", ""),
+    "cluster.unowned.longest": ("gauge", "s", ""),
+    "cluster.stranded": ("gauge", "1", ""),
+    "cluster.quarantined": ("gauge", "1", ""),
+}
 
 
 @pytest.mark.rule("METRIC-01")
-def test_every_metric_is_there_with_its_unit_and_buckets() -> None:
-    for name, told in EXPECTED.items():
-        metric = METRICS[name]
-        assert (metric.kind, metric.unit, metric.buckets) == told, name
-    kinds = {"counter": COUNTERS, "gauge": GAUGES, "histogram": HISTOGRAMS}
-    ours = {f"cantrip.{name}": kind for kind, listed in kinds.items() for name in listed.split()}
-    assert {name: METRICS[name].kind for name in METRICS if name not in EXPECTED} == ours
+def test_every_metric_is_there_with_its_kind_unit_attributes_and_buckets() -> None:
+    found = {one.name: (one.kind, one.unit, " ".join(one.labels), one.buckets) for one in METRICS.values()}
+    standard = {f"gen_ai.{name}": told for name, told in STANDARD.items()} | OF_MCP
+    assert {name: told for name, told in found.items() if not name.startswith("cantrip.")} == standard
+    ours = {name: told[:3] for name, told in found.items() if name.startswith("cantrip.")}
+    assert ours == {f"cantrip.{name}": told for name, told in OURS.items()}
+    assert all(bool(one.buckets) == (one.kind == "histogram") for one in METRICS.values())
     assert {metric.name for metric in LEGACY} == {"gen_ai.client.token.usage", "gen_ai.client.operation.duration"}
+
+
+@pytest.mark.rule("METRIC-01", "METRIC-02")
+async def test_a_failed_query_counts_zero_tokens() -> None:
+    telemetry = counting()
+    failing = Model(ProviderError("no", status=400))
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        with contextlib.suppress(ProviderError):
+            await runtime.cast(cantrip(failing, name="failing"), "go")
+    for part in ("input_tokens", "output_tokens"):
+        used = telemetry.counters.value_of(f"{USED}{part}")
+        assert used == {("chat", "anthropic", "claude-sonnet-4-5", "", "unknown"): 0}
+
+
+@pytest.mark.rule("METRIC-01", "METRIC-02")
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "jsonl"])
+async def test_the_bytes_of_the_loom_are_those_of_its_lines(tmp_path: Any, scheme: str) -> None:
+    telemetry = counting()
+    url = "memory:" if scheme == "memory" else f"{scheme}:{tmp_path / 'loom'}"
+    async with Runtime.open(url, telemetry=telemetry) as runtime:
+        await runtime.cast(cantrip([done("x" * 5_000)], name="long"), "go")
+        lines = sum(len(line) for _, line in runtime._tree.store.lines())
+        counted = value(telemetry, "cantrip.loom.bytes", scheme)
+    assert counted > 5_000
+    assert counted == lines
+
+
+@pytest.mark.rule("METRIC-01")
+async def test_calls_of_a_servers_tools_and_its_connection_are_timed() -> None:
+    telemetry = counting()
+    circle = Circle(["done", inproc("t", tools())], [max_turns(4)])
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(Cantrip(scripted([say("t__add", a=1, b=2), done("ok")]), circle=circle), "go")
+    found = telemetry.counters.histograms()
+    calls = {labels: one.count for labels, one in found["mcp.client.operation.duration"].items()}
+    assert calls == {("tools/call", "t__add", ""): 1}
+    assert {labels[:2] for labels in found["gen_ai.execute_tool.duration"]} == {
+        ("t__add", "extension"),
+        ("done", "function"),
+    }
+    assert [one.count for one in found["mcp.client.session.duration"].values()] == [1]
+
+
+@pytest.mark.rule("METRIC-01", "OTEL-02")
+async def test_a_controllers_run_is_a_workflow_with_its_plans() -> None:
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        parts = {"dispatcher": make_agent_dispatcher(), "tool_registry": make_tool_registry()}
+        await run(ArithmeticTask(op="MUL", a=6, b=7), runtime=runtime, **parts)
+    found = telemetry.counters.histograms()
+    assert {labels: one.count for labels, one in found["gen_ai.invoke_workflow.duration"].items()} == {
+        ("controller", ""): 1
+    }
+    assert not found["gen_ai.invoke_agent.duration"]
+    (flow,) = sdk.below(None)
+    assert (flow.name, flow.attributes["gen_ai.workflow.name"]) == ("invoke_workflow controller", "controller")
+    plans = [span for span in sdk.below(flow) if span.attributes["gen_ai.operation.name"] == "plan"]
+    assert plans
+    assert {(span.name, span.kind) for span in plans} == {("plan controller", SpanKind.INTERNAL)}
 
 
 @pytest.mark.rule("METRIC-02")
@@ -349,3 +466,128 @@ async def test_a_telemetry_observes_one_open_runtime() -> None:
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")
     assert sum(telemetry.counters.value_of("cantrip.turns").values()) == 1
+
+
+@pytest.mark.rule("METRIC-02")
+def test_each_event_of_a_supervisor_has_its_counter() -> None:
+    telemetry, ref, spec = counting(), ActorRef("root/runtime/loom"), ChildSpec("loom", object)
+    told: list[Any] = [
+        Started(0.0, ref, spec, 0),
+        Started(0.0, ref, spec, 1),
+        Started(0.0, ref, spec, 2),
+        Exited(0.0, ref, spec, Crash(KeyError("x")), expected=False),
+        Exited(0.0, ref, spec, Killed(), expected=False),
+        Exited(0.0, ref, spec, Normal(), expected=False),
+        Exited(0.0, ref, spec, Shutdown("later"), expected=False),
+        Exited(0.0, ref, spec, Normal(), expected=True),
+        GaveUp(0.0, ref, spec, Crash(KeyError("x"))),
+        Zombie(0.0, ref, spec),
+        StartFailed(0.0, ref, spec, Crash(KeyError("x")), expected=False),
+        StartFailed(0.0, ref, spec, None, expected=True),
+        DeadLetter(0.0, ref, "lost"),
+        DeadLetter(0.0, ref, "lost, too"),
+    ]
+    for event in told:
+        telemetry.supervised(event)
+    counted = {
+        name: telemetry.counters.value_of(f"cantrip.supervisor.{name}")
+        for name in ("restarts", "crashes", "gave_up", "zombies", "failed_starts", "dead_letters")
+    }
+    assert counted == {
+        "restarts": {("loom",): 2},
+        "crashes": {("loom", reason): 1 for reason in ("crash", "killed", "normal", "shutdown")},
+        "gave_up": {("loom",): 1},
+        "zombies": {("loom",): 1},
+        "failed_starts": {("loom",): 1},
+        "dead_letters": {("",): 2},
+    }
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_programs_are_timed_and_those_beyond_a_limit_counted() -> None:
+    telemetry = counting()
+    ended = [{"value": 1}, {"error": "too long", "limit": "time"}, {"error": "too much", "limit": "memory"}]
+    records = [GateFinished(entity_id="e", turn_id="t", gate="python", result=one, duration_ms=250.0) for one in ended]
+    async with Runtime.open(telemetry=telemetry):
+        telemetry.written(records)
+        (series,) = telemetry.counters.histograms()["cantrip.sandbox.duration"].items()
+    assert (series[0], series[1].count, series[1].sum) == (("python",), 3, 0.75)
+    assert telemetry.counters.value_of("cantrip.sandbox.killed") == {("python", "time"): 1, ("python", "memory"): 1}
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_histograms_of_a_run_have_its_turns_calls_and_commits() -> None:
+    telemetry = counting()
+    spell = cantrip([{**say("look"), "delay": 2.0}, say("look"), done(1)], look, name="looker")
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(spell, "go")
+        found = telemetry.counters.histograms()
+    queries, calls = (found[f"gen_ai.invoke_agent.{what}"]["looker",] for what in ("inference_calls", "tool_calls"))
+    assert (queries.count, queries.sum) == (1, 3)
+    assert (calls.count, calls.sum) == (1, 3)
+    overhead = found["cantrip.turn.overhead"][()]
+    assert overhead.count == 3
+    assert overhead.sum < 1  # the two seconds are the provider's
+    commits, batches = (found[f"cantrip.loom.{what}"]["memory",] for what in ("commit.duration", "batch"))
+    assert commits.count == batches.count > 0
+    assert batches.sum >= batches.count
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_queries_that_run_and_wait_are_gauges_of_their_crystal() -> None:
+    telemetry, model = counting(), limited(Model(*[{"content": "x"}] * 3), concurrency=1)
+    spell = Cantrip(model, circle=Circle(["done"], [max_turns(2)]))
+    async with Runtime.open(telemetry=telemetry) as runtime, anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(runtime.cast, spell, "go")
+        await anyio.sleep(0.2)
+        seen = {what: telemetry.counters.value_of(f"cantrip.crystal.{what}") for what in ("running", "waiting")}
+    assert seen == {"running": {("anthropic:claude-sonnet-4-5",): 1}, "waiting": {("anthropic:claude-sonnet-4-5",): 2}}
+
+
+class Streaming:
+    """A crystal whose answer comes in three parts."""
+
+    name = "anthropic:claude-sonnet-4-5"
+
+    async def invoke(self, messages: object, *, emit: Any = None) -> object:
+        emit(ItemStart("m", "message"))
+        for part in ("Milk ", "and bread."):
+            await anyio.sleep(0.05)
+            emit(ItemDelta("m", part))
+        return {"content": "Milk and bread."}
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("METRIC-02", "OTEL-02")
+async def test_parts_of_an_answer_are_timed_where_something_watches() -> None:
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        stop = runtime.watch(lambda _: None)
+        await runtime.cast(Cantrip(Streaming(), circle=Circle(["done"], [max_turns(2)])), "go")
+        stop()
+    found = telemetry.counters.histograms()
+    (first,) = found["gen_ai.client.inference.time_to_first_chunk"].values()
+    (later,) = found["gen_ai.client.inference.time_per_output_chunk"].values()
+    assert (first.count, later.count) == (1, 2)
+    assert first.sum < 0.05
+    assert later.sum > 0.09
+    chat = sdk.one("chat claude-sonnet-4-5")
+    assert chat.attributes["gen_ai.response.time_to_first_chunk"] == pytest.approx(first.sum, abs=0.01)
+    assert chat.attributes["gen_ai.request.stream"] is True
+
+
+@pytest.mark.rule("METRIC-01", "OTEL-02")
+async def test_gates_that_look_into_files_are_data_stores(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("milk")
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    circle = Circle(["done", *(one.with_(root=str(tmp_path)) for one in (read, write))], [max_turns(4)])
+    says = [say("read", path="notes.txt"), say("write", path="new.txt", content="bread"), done(1)]
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(Cantrip(scripted(says), circle=circle), "go")
+    kinds = {"read": "datastore", "write": "function", "done": "function"}
+    timed = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
+    assert {labels[0]: labels[1] for labels in timed} == kinds
+    assert {name: sdk.one(f"execute_tool {name}").attributes["gen_ai.tool.type"] for name in kinds} == kinds

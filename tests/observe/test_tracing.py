@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import anyio
 import httpx
@@ -39,6 +40,7 @@ from cantrip_actors.observe.backfill import otlp_json
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_depth, max_turns
+from tests.drawings import folder_for, trace_svg
 from tests.observe.spans import Sdk, links_of, parent_of
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_recovery import Killed, Process, crash_at
@@ -709,3 +711,38 @@ def spent() -> Any:
     from cantrip_actors.terms.usage import Usage
 
     return Usage(11, 0)
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-01")
+async def test_the_picture_of_a_trace_has_each_span_of_the_run(tmp_path: Path) -> None:
+    """`PICTURES=1` writes the picture of docs/traces.md."""
+    sdk = Sdk()
+
+    @gate
+    async def search(words: str) -> str:
+        """Search the notes."""
+        await anyio.sleep(0.03)
+        if "cheese" in words:
+            raise TimeoutError("the index does not answer")
+        return "two notes"
+
+    async def notes(context: Any) -> dict[str, Any]:
+        await anyio.sleep(0.05)
+        asked, turn = str(context[0].content), sum(one.role == "assistant" for one in context)
+        if asked.startswith("Read"):
+            return say("search", words="milk") if turn == 0 else done("Two notes are about milk.")
+        child = say("call_agent", intent="Read the notes about milk")
+        steps = [say("search", words="cheese"), child, done("Buy milk.")]
+        return steps[turn]
+
+    circle = Circle(["done", "call_agent", search], [max_turns(9)])
+    async with Runtime.open("memory:", telemetry=sdk.telemetry()) as runtime:
+        with sdk.tracer.start_as_current_span("GET /notes"):
+            await runtime.cast(Cantrip(scripted(notes), name="notes", circle=circle), "What shall I buy?")
+    picture = trace_svg(sdk.spans)
+    (folder_for(tmp_path) / "trace.svg").write_text(picture, encoding="utf-8")
+    texts = [text.text or "" for text in fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert sorted(texts[::2]) == sorted(span.name for span in sdk.spans)
+    assert len(sdk.spans) == 13
+    assert sum(text.endswith("TimeoutError") for text in texts[1::2]) == 1

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -839,3 +841,53 @@ async def test_entities_that_wait_hold_at_most_a_kilobyte_each_once_they_are_unl
             tracemalloc.stop()
         assert len(runtime.requests()) == 2 * many
     assert (after - before) / many <= 1024
+
+
+IMPORTING = """
+import sys, threading
+import anyio
+from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
+from cantrip_actors.wards import max_turns
+
+threads = set()
+
+class Noting:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jsonschema", "referencing"):
+            threads.add(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Noting())
+
+@gate
+async def pay(amount: int) -> str:
+    "Pay."
+    return f"paid {amount}"
+
+says = [{"tool_calls": [{"gate": "pay", "args": {"amount": 9}}]}, {"content": "Paid."}]
+payer = Cantrip(scripted(says), circle=Circle(["done", ask_first(pay)], [max_turns(5)]))
+
+async def main():
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.start(payer, "pay")
+        async for request in runtime.requests(follow=True):
+            assert not threads, "imported before anything was decided"
+            await runtime.decide(request.id, "allow", args={"amount": 2})
+            break
+        await entity.result()
+
+anyio.run(main, backend=BACKEND)
+print(threads)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_first_edited_arguments_do_not_import_jsonschema_in_the_event_loop(backend: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTING.replace("BACKEND", repr(backend))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ended.stdout.strip() == "{False}"

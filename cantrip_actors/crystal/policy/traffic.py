@@ -116,9 +116,9 @@ class Traffic:
 
     # Seeing and keeping
 
-    def status(self) -> CrystalStatus:
-        """Return the crystal's status."""
-        now, queue, circuit = anyio.current_time(), self._queue, self._circuit
+    def status(self, now: float) -> CrystalStatus:
+        """Return the crystal's status at a time of its event loop; from any thread."""
+        queue, circuit = self._queue, self._circuit
         paused = max(0.0, queue.paused_until - now)
         waiting, phase = len(queue.waiting), circuit.phase(now)
         return CrystalStatus(self._name, queue.running, waiting, paused, queue.window, phase, circuit.reopens(now))

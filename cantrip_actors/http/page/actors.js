@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { ago, code, h, number, pill, plain, setText, sign, standing } from "./dom.js";
+import { ago, button, code, h, number, pill, plain, plural, setText, sign, standing, values, write } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -10,6 +10,11 @@ const FLASH = 4000;
 
 const parts = (path) => path.split("/");
 export const entityOf = (path, model) => parts(path).findLast((part) => model.entities.has(part)) ?? null;
+
+// What a crash left: the reason, what its supervisor does, the traceback, and the actor's last events.
+export const crashReport = ({ reason, restart, report, events }) => [
+  h("p", { class: "why" }, write(h("span", { dir: "auto" }), String(reason ?? "").slice(0, 500)), restart ? h("span", { class: "dim" }, ` · restart: ${plain(restart)}`) : ""),
+  report ? code(report) : "", events?.length ? [h("h4", null, "Last events of the actor"), code(events.join("\n"))] : ""].flat(2).filter(Boolean);
 
 export class ActorsPane {
   #open = new Map(); // path -> whether somebody opened or closed it
@@ -27,7 +32,8 @@ export class ActorsPane {
       onToggle: (path) => { this.#open.set(path, !this.#isOpen(path)); this.rebuild(); },
     });
     this.count = h("span", { class: "count" });
-    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count), this.tree.box, this.detail);
+    this.service = button({ class: "quiet", hidden: true, onclick: () => this.#service() }, "Service");
+    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count, h("span", { class: "grow" }), this.service), this.tree.box, this.detail);
   }
   #isOpen(path) {
     const depth = parts(path).length;
@@ -47,7 +53,10 @@ export class ActorsPane {
     walk(below.get("") ?? [], 0);
     this.#shape = model.actorShape;
     this.tree.setRows(rows);
-    setText(this.count, model.actors.size ? number(model.actors.size) : "");
+    this.service.hidden = !model.actors.size;
+    const loaded = new Set([...model.actors.keys()].map((path) => parts(path).at(-1)));
+    const unloaded = loaded.size ? [...model.entities.values()].filter((one) => !one.over && !loaded.has(one.id)).length : 0;
+    setText(this.count, model.actors.size ? `${number(model.actors.size)}${unloaded ? ` · ${plural(unloaded, "entity", "entities")} not loaded` : ""}` : "");
   }
   show(model) {
     if (this.#shape !== model.actorShape) this.rebuild();
@@ -69,6 +78,23 @@ export class ActorsPane {
     const entity = entityOf(path, this.model);
     if (entity) this.onSelect(entity);
   }
+  // The service as it stands: its loom, what waits, who reads, and what was counted.
+  async #service() {
+    const told = await api("GET", "system").catch(() => null);
+    if (!told) return; // the bar says that the connection is lost
+    const { loom, requests, streams, counters } = told;
+    this.shown = null;
+    this.detail.hidden = false;
+    const counted = Object.entries(counters).flatMap(([name, series]) => series.filter((one) => one.value).map(({ labels, value }) => [[name, ...Object.values(labels)].join(" "), value]));
+    this.#head(null, "Service", [["loom", loom.url], ["durability", loom.durability], ["backlog", number(loom.backlog)], ["size", loom.size === null ? "not on this disk" : `${number(loom.size / 1e3)} kB`],
+      ["open requests", number(requests)], ["readers", Object.entries(streams).map(([name, count]) => `${name} ${count}`).join(", ")]], [h("h3", null, "Counters"), ...values(Object.fromEntries(counted), 500)]);
+  }
+  #head(state, name, facts, ...more) {
+    this.detail.replaceChildren(
+      h("div", { class: "top" }, state ?? "", h("b", { dir: "auto" }, plain(name)),
+        button({ class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
+      h("dl", { class: "facts" }, facts.map(([fact, value]) => h("div", null, h("dt", null, fact), h("dd", { dir: "auto" }, plain(value))))), ...more.flat());
+  }
   async #detail(path) {
     const row = this.model.actors.get(path);
     this.shown = row ? path : null;
@@ -77,13 +103,12 @@ export class ActorsPane {
     const facts = [["kind", row.kind ?? "none"], ["up for", row.since ? ago(row.since * 1000) : "not running"], ["mailbox", number(row.mailbox)],
       ["in hand", number(row.in_hand)], ["restarts", number(row.restarts)], ["last exit", row.exit ?? "none"]];
     const report = h("div", { class: "report" });
-    this.detail.replaceChildren(
-      h("div", { class: "top" }, pill(standing(row.state)), h("b", { dir: "auto" }, plain(this.#label(path))),
-        h("button", { type: "button", class: "plain", "aria-label": "Close", onclick: () => { this.detail.hidden = true; this.shown = null; this.tree.focus(); } }, sign("cross"))),
-      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, plain(value))))), report);
-    if (row.exit?.startsWith("crash")) {
+    this.#head(pill(standing(row.state)), this.#label(path), facts, report);
+    const crash = this.model.crashes.findLast((one) => one.path === path);
+    if (crash) report.append(h("h3", null, "Last crash"), ...crashReport(crash));
+    else if (row.exit?.startsWith("crash")) { // from before this page and without telemetry
       const told = await api("GET", `system/actors/${path.split("/").map(encodeURIComponent).join("/")}`).catch(() => null);
-      if (told?.report && this.shown === path) report.replaceChildren(h("h3", null, "Report of the last crash"), ...code(told.report));
+      if (told?.report && this.shown === path) report.append(h("h3", null, "Last crash"), ...crashReport({ reason: row.exit, report: told.report }));
     }
   }
   #label(path) {

@@ -3,7 +3,7 @@
 
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
-import { $, clock, h, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
+import { $, button, clock, h, linkTo, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
 import { LoomPane } from "./loom.js";
 import { Connection, Model, title } from "./model.js";
 import { NeedsPane } from "./needs.js";
@@ -13,12 +13,12 @@ const model = new Model();
 const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
 let session = { scopes: [] };
 const can = (scope) => session.scopes.includes(scope);
-const go = (id) => { location.hash = `#/e/${encodeURIComponent(id)}`; };
+const go = (id) => { location.hash = linkTo(id); };
 
 // -------------------------------------------------------------------------------------------------------------- dialogs
 
 const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "filter entities"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
-  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["x", "stop (asks again)"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
+  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
 
 function ask({ heading, text, fields = [], action, tone = "main", work }) {
   const dialog = $("dialog"), back = document.activeElement;
@@ -30,14 +30,14 @@ function ask({ heading, text, fields = [], action, tone = "main", work }) {
     catch (problem) { error.hidden = false; setText(error, problem.message); }
   } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "",
     fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
-    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", h("button", { type: "button", onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
+    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
   for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
   });
   dialog.replaceChildren(form);
   dialog.onclose = () => { if (back?.isConnected) back.focus(); };
   dialog.showModal();
-  (fields[0]?.node ?? form.querySelector(".row2 button:last-child")).focus();
+  (fields[0]?.node ?? form.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
   return form;
 }
 const area = (hint, value = "") => { const node = h("textarea", { rows: "3", placeholder: hint }); node.value = value; return node; };
@@ -47,6 +47,7 @@ const showKeys = () => {
   form.insertBefore(h("dl", { class: "keys" }, KEYS.map(([key, what]) => h("div", null, h("dt", null, key.split(" ").map((one) => h("kbd", null, one))), h("dd", null, what)))), form.lastElementChild);
 };
 
+const eachOf = (all, word, tone, text, work) => ask({ heading: `${word} ${plural(all.length, "entity", "entities")}?`, text, action: word, tone, work: async () => { for (const one of all) await work(one); } });
 const act = {
   decide: (request, body) => api("POST", `requests/${encodeURIComponent(request.id)}`, body),
   decideAll: (requests, decision) => ask({
@@ -66,6 +67,12 @@ const act = {
       fields: [{ name: "reason", label: "Reason", node: field("stopped") }], work: ({ reason }) => api("DELETE", where(one, reason ? `?reason=${encodeURIComponent(reason)}` : "")) });
   },
   resume: (one) => api("POST", where(one, "/resume"), {}).catch((problem) => ask({ heading: "It was not resumed", text: problem.message })),
+  resumeAll: (all) => eachOf(all, "Resume", "main", "They continue from their last records.", (one) => api("POST", where(one, "/resume"), {})),
+  abandonAll: (all) => eachOf(all, "Abandon", "danger", "This ends them for good, with everything below them.", (one) => api("POST", where(one, "/abandon"), {})),
+  reward: (turn) => ask({
+    heading: `Reward turn ${turn.sequence}`, text: "A number, for those who learn from the loom; the latest counts.", action: "Reward", fields: [{ name: "reward", label: "Reward", node: h("input", { type: "number", step: "any", required: true, placeholder: "1" }) }],
+    work: ({ reward }) => api("POST", `turns/${encodeURIComponent(turn.id)}/rewards`, { reward: Number(reward) }),
+  }),
   abandon: (one) => ask({ heading: `Abandon ${title(one)}?`, text: "This ends it for good, with everything below it.", action: "Abandon", tone: "danger", work: () => api("POST", where(one, "/abandon"), {}) }),
   fork: (turn) => ask({
     heading: `Fork from turn ${turn.sequence}`, text: "A new entity continues from this turn, with what the sandbox held then. The old one stays as it is.", action: "Fork",
@@ -88,8 +95,13 @@ const PANES = [["loom", "Loom"], ["main", "Entity"], ["needs", "Needs you"], ["a
 const isNarrow = matchMedia("(max-width: 760px)");
 
 function showTab(name) {
-  $("panes").dataset.tab = name;
-  for (const tab of $("tabs").children) setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
+  const panes = $("panes").dataset; // on a narrow window one pane, on a medium one the entity and one beside it
+  panes.tab = name;
+  if (name !== "main") panes.beside = name;
+  for (const tab of $("tabs").children) {
+    setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
+    tab.classList.toggle("beside", tab.dataset.tab === panes.beside);
+  }
 }
 function route() {
   const found = /^#\/e\/([^/]+)(?:\/t\/(\d+))?$/.exec(location.hash);
@@ -110,23 +122,22 @@ function route() {
 function welcome() {
   return h("div", { class: "welcome" }, h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")), h("h1", null, "See what your agents do"),
     h("p", null, "Every entity is a supervised actor, and every turn is in the loom. Pick one on the left, or cast a new one."),
-    h("div", { class: "row2" }, can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", h("button", { type: "button", onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
+    h("div", { class: "row2" }, can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", button({ onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
 }
 
 let told = "";
 function totals() {
   let running = 0, waiting = 0;
   for (const one of model.entities.values()) if (!one.over) { running += one.state === "active"; waiting += one.state === "waiting"; }
-  let cost = 0;
-  for (const one of model.entities.values()) cost += one.cost ?? 0;
+  const cost = model.costToday;
   const sum = (rate) => rate.reduce((a, b) => a + b, 0), turns = sum(model.turnRate), tokens = sum(model.tokenRate), restarts = sum(model.restartRate);
-  const now = [running, waiting, turns, tokens, restarts, cost, model.turnRate].join();
+  const now = [running, waiting, turns, tokens, restarts, cost, model.requests.size, model.turnRate].join();
   if (now === told) return;
   told = now;
   const total = (name, value, line, tone = "") => h("div", { class: tone }, h("dt", null, name), h("dd", null, value, line ?? ""));
   $("totals").replaceChildren(total("running", number(running), null, running ? "now" : ""), total("waiting", number(waiting), null, waiting ? "ask" : ""),
     total("turns/min", number(turns), sparkline(model.turnRate, "turns in the last minute")), total("tokens/min", number(tokens), sparkline(model.tokenRate, "tokens in the last minute")),
-    total("restarts/min", number(restarts), null, restarts ? "warn" : ""), cost ? total("cost", money(cost)) : "");
+    total("restarts/h", number(restarts), sparkline(model.restartRate, "restarts in the last hour, a minute each"), restarts ? "warn" : ""), cost ? total("cost today", money(cost)) : "");
   const tab = $("tabs").querySelector('[data-tab="needs"] .count');
   if (tab) setText(tab, model.requests.size ? number(model.requests.size) : "");
 }
@@ -144,7 +155,8 @@ async function onSnapshot(missing) {
   online();
   model.setRequests((await api("GET", "requests")).items);
   if (can("cast") && !model.limits.size) model.setLimits((await api("GET", "cantrips")).items);
-  await listEntities(null);
+  const [overview] = await Promise.all([api("GET", "overview"), listEntities(null)]);
+  model.costToday = overview.totals.cost_today;
   for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one)).catch(() => model.set(id, { over: true }));
   if (timeline.id) await timeline.reload(); else route();
 }
@@ -169,17 +181,23 @@ function announce() {
 function onKey(event) {
   if (event.key === "F6") { event.preventDefault(); nextPane(event.shiftKey ? -1 : 1); return; }
   const inText = event.target.closest?.("input, textarea, select, [contenteditable]"), entity = model.entities.get(timeline?.id);
-  if (event.key === "Escape" && inText && !$("dialog").open) { inText.blur(); return; }
+  if (event.key === "Escape" && inText && !$("dialog").open) { event.preventDefault(); inText.blur(); return; } // a search field would empty itself unheard
   if (event.ctrlKey || event.metaKey || event.altKey || inText || $("dialog").open) return;
-  const card = document.activeElement?.closest?.(".card.ask") ?? null, running = entity && !entity.over && ["active", "waiting"].includes(entity.state);
-  const first = () => { const next = $("needs").querySelector(".card.ask"); if (next) { showTab("needs"); next.focus(); next.scrollIntoView({ block: "nearest" }); } };
+  const card = document.activeElement?.closest?.(".card.ask") ?? null, running = entity && !entity.over && !entity.interrupted && ["active", "waiting"].includes(entity.state);
+  const brokenCard = document.activeElement?.closest?.(".card.broken"), brokenHere = brokenCard ? model.entities.get(brokenCard.dataset.entity) : entity?.interrupted ? entity : null;
+  const many = (scope, all, work) => can(scope) && all.length && work(all);
+  const first = (kind = ".card.ask") => { const next = $("needs").querySelector(kind); if (next) { showTab("needs"); next.focus(); next.scrollIntoView({ block: "nearest" }); } };
   const turns = () => timeline.turnNodes(), turn = () => document.activeElement?.closest?.("article.turn");
+  const ofTurn = (work) => { const node = entity && (turn() ?? turns().at(-1)); if (node) work({ id: node.dataset.turn, sequence: node.dataset.sequence }); };
   const step = (by) => { const all = turns(), at = all.indexOf(turn()); const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + by))]; next?.focus(); next?.scrollIntoView({ block: "nearest" }); };
   const keys = {
     "/": () => { showTab("loom"); loom.search.focus(); }, "?": showKeys, n: () => can("cast") && act.cast(), j: () => step(1), k: () => step(-1),
     a: () => (card?.allow && can("approve") ? card.allow() : first()), d: () => (card?.deny && can("approve") ? card.deny() : first()),
-    s: () => entity && timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => entity && !entity.over && can("stop") && act.stop(entity),
-    f: () => { const node = entity && can("cast") && (turn() ?? turns().at(-1)); if (node) act.fork({ id: node.dataset.turn, sequence: node.dataset.sequence }); },
+    s: () => entity && timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => can("stop") && (brokenHere ? act.abandon(brokenHere) : entity && !entity.over && act.stop(entity)),
+    r: () => (brokenHere ? can("stop") && act.resume(brokenHere) : first(".card.broken")),
+    f: () => { if (can("cast")) ofTurn(act.fork); }, w: () => { if (can("reward")) ofTurn(act.reward); },
+    A: () => many("approve", needs.shownRequests, (all) => act.decideAll(all, "allow")), D: () => many("approve", needs.shownRequests, (all) => act.decideAll(all, "deny")),
+    R: () => many("stop", needs.shownBroken, act.resumeAll), X: () => many("stop", needs.shownBroken, act.abandonAll),
     Escape: () => { if (location.hash.length > 2) location.hash = "#/"; loom.tree.focus(); },
   };
   if (!keys[event.key]) return;
@@ -201,20 +219,20 @@ const remembered = { get: () => { try { return localStorage.getItem("theme"); } 
 function theme(name) { if (name) document.documentElement.dataset.theme = name; }
 
 function build() {
-  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older) });
+  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older), onFilter: () => needs.show() });
   actors = new ActorsPane($("actors"), model, { onSelect: (id) => { if (id !== timeline.id) go(id); } });
   timeline = new Timeline($("main"), model, { can, act });
   needs = new NeedsPane($("needs"), model, { can, act, onSelect: go, matches: (one) => loom.matches(one) });
   model.onStory = (id, one) => timeline.follow(id, one);
   model.changed.push((now) => loom.show(now), (now) => actors.show(now), (now) => timeline.show(now), () => needs.show(), totals);
   $("tools").append(
-    can("cast") ? h("button", { type: "button", class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
-    h("button", { type: "button", class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
+    can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
+    button({ class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
       const isDark = (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
       theme(isDark ? "light" : "dark"); remembered.set(isDark ? "light" : "dark");
     } }, sign("theme")),
-    h("button", { type: "button", class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
-  $("tabs").append(...PANES.map(([name, word]) => h("button", { type: "button", "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
+    button({ class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
+  $("tabs").append(...PANES.map(([name, word]) => button({ "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
   showTab(isNarrow.matches && location.hash.length < 3 ? "loom" : "main");
   addEventListener("hashchange", route);
   addEventListener("keydown", onKey);

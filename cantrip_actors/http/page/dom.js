@@ -1,20 +1,10 @@
-// Nodes and texts. Whatever entities say becomes text nodes, and attributes of a fixed list: no markup is ever parsed.
+// Nodes, numbers and texts of the live page; what it shares with the exported page is in shared.js.
 
-const ATTRIBUTES = new Set(["alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "dir", "disabled", "fill", "for",
-  "height", "hidden", "href", "id", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
-  "selected", "spellcheck", "src", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+import { fill, h, plain, write } from "./shared.js";
+export { h, plain, write };
 
-const fill = (made, options, inside) => {
-  for (const [name, value] of Object.entries(options ?? {})) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (ATTRIBUTES.has(name) || /^(aria|data)-/.test(name)) made.setAttribute(name, value === true ? "" : value);
-    else throw new Error(`the page sets no attribute ${name}`);
-  }
-  made.append(...inside.flat(3).filter((one) => one !== null && one !== undefined && one !== "" && one !== false));
-  return made;
-};
-export const h = (tag, options, ...inside) => fill(document.createElement(tag), options, inside);
+export const button = (options, ...inside) => h("button", { type: "button", ...options }, ...inside);
+export const linkTo = (id, turn) => `#/e/${encodeURIComponent(id)}${turn ? `/t/${turn}` : ""}`;
 export const $ = (id) => document.getElementById(id);
 
 // Set what has changed only: a node that stays as it is costs no layout.
@@ -43,6 +33,7 @@ const SHAPES = {
   plus: "M7.200 3h1.600v4.200H13v1.600H8.800V13H7.200V8.800H3V7.200h4.200z",
   theme: "M6.200 1.800A6.300 6.300 0 1 0 14.200 9.800 5.400 5.400 0 0 1 6.200 1.800z",
   star: "M8 0l1.700 6.300L16 8l-6.300 1.700L8 16l-1.700-6.300L0 8l6.300-1.700z",
+  fold: "M2 3h12v1.600H2zm3 4.200h6v1.600H5zM2 11.400h12V13H2z",
   bolt: "M9.200 1 3.500 9h3.700l-.5 6 5.800-8.200H8.700z",
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -59,7 +50,8 @@ const STANDING = {
   ending: ["stop", "ending", "dim"], restarting: ["again", "restarting", "warn"], stopped: ["stop", "stopped", "dim"],
 };
 export const standing = (state) => STANDING[state] ?? ["cross", plain(String(state).replaceAll("_", " ")), "bad"];
-export const standingOf = (entity) => standing(entity.lasting && !entity.over && entity.state === "terminated" ? "idle" : entity.state);
+const RESTING = ["terminated", "interrupted", "truncated"]; // how an episode ends after which a long-lived entity waits for the next
+export const standingOf = (entity) => standing(entity.interrupted ? "interrupted" : entity.lasting && !entity.over && RESTING.includes(entity.state) ? "idle" : entity.state);
 export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }, sign(shape), word);
 
 // --------------------------------------------------------------------------------------------------------------- numbers
@@ -79,31 +71,24 @@ export const short = (id) => String(id).slice(-6);
 
 // ----------------------------------------------------------------------------------------------------------------- texts
 
-// Signs that move, hide or turn round what stands beside them, and those of terminals, are shown as what they are.
-const ODD = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)/gu;
-export const plain = (text) => String(text ?? "").slice(0, 500).replace(ODD, "\ufffd").replace(/\s+/g, " ").trim();
-export const write = (into, text) => {
-  let done = 0;
-  for (const match of text.matchAll(ODD)) {
-    const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    into.append(text.slice(done, match.index), h("span", { class: "odd", title: code }, code));
-    done = match.index + match[0].length;
-  }
-  into.append(text.slice(done));
-  return into;
-};
 const LONG = 4000;
 // A long text is cut, and a click shows the rest.
 const cut = (text, show) => {
   const made = show(text.slice(0, LONG));
   if (text.length > LONG) {
-    const more = h("button", { type: "button", class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
+    const more = button({ class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
       `Show all ${number(text.length)} characters`);
     return [made, more];
   }
   return [made];
 };
 export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
+// Arguments: a list of names and values where all are short, else JSON.
+export const values = (args, most = 12) => {
+  const pairs = Object.entries(args ?? {}), isShort = (value) => value === null || (typeof value !== "object" && String(value).length < 300);
+  if (!pairs.length || pairs.length > most || !pairs.every(([, value]) => isShort(value))) return code(asText(args));
+  return [h("dl", { class: "values" }, pairs.map(([name, value]) => h("div", null, h("dt", { dir: "auto" }, plain(name)), write(h("dd", { dir: "auto" }), String(value)))))];
+};
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
 
 // Code blocks, lists, headings and emphasis, as nodes; everything else is text. Links only to http(s), shown with their host.
@@ -147,16 +132,16 @@ const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
 export const picture = (image) => {
   const label = plain(image.filename ?? image.media_type ?? "file");
   if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
-  const button = h("button", { type: "button", class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
+  const button = button({ class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
     `Show the image (${label})`);
   return button;
 };
 
 // ------------------------------------------------------------------------------------------------------------- sparkline
 
-export const sparkline = (values, label) => {
-  const top = Math.max(...values, 1);
-  const points = values.map((value, at) => `${(at * 60) / Math.max(1, values.length - 1)},${(15 - (value / top) * 13).toFixed(1)}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": label },
+export const sparkline = (series, label) => {
+  const top = Math.max(...series, 1);
+  const points = series.map((value, at) => `${(at * 60) / Math.max(1, series.length - 1)},${(15 - (value / top) * 13).toFixed(1)}`);
+  return svg("svg", { class: series.some(Boolean) ? "spark" : "spark flat", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": label },
     svg("polyline", { points: points.join(" "), fill: "none" }));
 };

@@ -1,13 +1,14 @@
 // The loom: entities as a tree, with children and forks below what they came from.
 
-import { ago, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
+import { ago, button, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
 const FILTERS = [
   ["all", "All", () => true], ["live", "At work", (one) => one.state === "active" && !one.over],
   ["waiting", "Need you", (one) => one.state === "waiting"],
-  ["troubled", "Troubled", (one) => !["active", "waiting", "terminated"].includes(one.state)],
+  ["errors", "Errors", (one) => one.errors > 0],
+  ["troubled", "Troubled", (one) => one.interrupted || (one.over && one.state !== "terminated") || !["active", "waiting", "terminated", "interrupted", "truncated"].includes(one.state)],
 ];
 
 export class LoomPane {
@@ -15,40 +16,44 @@ export class LoomPane {
   #shape = 0;
   #filter = "all";
   #query = "";
+  #gate = "";
 
-  constructor(node, model, { onSelect, onOlder }) {
-    this.model = model;
+  constructor(node, model, { onSelect, onOlder, onFilter }) {
+    Object.assign(this, { model, onFilter });
     this.tree = new Tree({
       label: "Entities", rowHeight: 48, empty: "Nothing has been cast yet.",
       make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id), onSelect,
       onToggle: (id) => { this.#closed.has(id) ? this.#closed.delete(id) : this.#closed.add(id); this.rebuild(); },
     });
     this.search = h("input", { type: "search", placeholder: "Filter by name, intent, state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
-      oninput: () => { this.#query = this.search.value.toLowerCase(); this.rebuild(); },
+      oninput: () => { this.#query = this.search.value.toLowerCase(); this.#refilter(); },
       onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
+    this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
     this.count = h("span", { class: "count" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Which entities" }, FILTERS.map(([key, word]) =>
-      h("button", { type: "button", class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
-    this.older = h("button", { type: "button", class: "more", hidden: true, onclick: onOlder }, "Show older entities");
+      button({ class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
+    this.older = button({ class: "more", hidden: true, onclick: onOlder }, "Show older entities");
     node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
-      h("div", { class: "finder" }, this.search, this.chips), this.tree.box, this.older);
+      h("div", { class: "finder" }, this.search, this.gates, this.chips), this.tree.box, this.older);
   }
   filter(key) {
     this.#filter = key;
-    for (const chip of this.chips.children) setAttr(chip, "aria-pressed", String(chip.dataset.filter === key));
-    this.rebuild();
+    for (const chip of this.chips.querySelectorAll("[data-filter]")) setAttr(chip, "aria-pressed", String(chip.dataset.filter === key));
+    this.#refilter();
   }
+  #refilter() { this.rebuild(); this.onFilter(); }
   // What the filter shows, for actions on many.
   matches(entity) {
     const [, , test] = FILTERS.find(([key]) => key === this.#filter);
-    if (!test(entity)) return false;
+    if (!test(entity) || (this.#gate && !entity.gates?.has(this.#gate))) return false;
     if (!this.#query) return true;
     const [, word] = standingOf(entity);
     return `${entity.name ?? ""} ${entity.cantrip ?? ""} ${entity.intent ?? ""} ${entity.id} ${word}`.toLowerCase().includes(this.#query);
   }
+  get isFiltered() { return this.#filter !== "all" || this.#query !== "" || this.#gate !== ""; }
   rebuild() {
     const { model } = this, rows = [];
-    const isFiltered = this.#filter !== "all" || this.#query;
+    const isFiltered = this.isFiltered;
     let shown = null;
     if (isFiltered) { // those that match, and what they hang from
       shown = new Set();
@@ -70,7 +75,13 @@ export class LoomPane {
     setText(this.count, isFiltered ? `${number(rows.length)} of ${number(model.entities.size)}` : number(model.entities.size));
   }
   show(model) {
-    const isFiltered = this.#filter !== "all" || this.#query;
+    const { gates } = this;
+    if (gates.length !== model.gates.size + 1) { // kept in order, so that a choice stays
+      const known = new Set([...gates.options].map((one) => one.value));
+      for (const gate of [...model.gates].filter((one) => !known.has(one))) gates.add(new Option(plain(gate), gate), [...gates.options].slice(1).find((one) => one.value > gate) ?? null);
+      gates.hidden = !model.gates.size;
+    }
+    const isFiltered = this.isFiltered;
     if (this.#shape !== model.shape || (isFiltered && model.dirty.size)) this.rebuild();
     else if (model.dirty.size) this.tree.draw(model.dirty);
   }

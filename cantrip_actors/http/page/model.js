@@ -3,7 +3,7 @@
 
 import { plain } from "./dom.js";
 
-const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "episode", "end", "upsert"];
+const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end", "upsert"];
 const MINUTE = 60;
 const REMEMBERED = 20000; // turns of which it is known whose they are
 
@@ -17,6 +17,7 @@ export class Model {
   actors = new Map();
   crashes = [];
   crystals = []; // those that take no queries now
+  gates = new Set(); // those that were called
   limits = new Map(); // name of a cantrip -> what its wards allow
   dirty = new Set(); // entities to show again
   dirtyActors = new Set();
@@ -24,8 +25,9 @@ export class Model {
   actorShape = 1;
   turnRate = Array(MINUTE).fill(0); // a number for each of the last 60 seconds
   tokenRate = Array(MINUTE).fill(0);
-  restartRate = Array(MINUTE).fill(0);
-  cost = 0;
+  restartRate = Array(MINUTE).fill(0); // for each of the last 60 minutes
+  costToday = 0;
+  #ticks = 0;
   onStory = () => {};
   onRequest = () => {};
   changed = [];
@@ -41,7 +43,8 @@ export class Model {
     });
   }
   tick() {
-    for (const rate of [this.turnRate, this.tokenRate, this.restartRate]) { rate.shift(); rate.push(0); }
+    const isMinute = ++this.#ticks % MINUTE === 0;
+    for (const rate of [this.turnRate, this.tokenRate, ...(isMinute ? [this.restartRate] : [])]) { rate.shift(); rate.push(0); }
     this.touch();
   }
 
@@ -49,9 +52,11 @@ export class Model {
 
   add(shape) {
     const known = this.entities.get(shape.id);
-    const entity = known ?? { tokens: 0, cost: 0, turns: 0, say: "" };
+    const entity = known ?? { tokens: 0, cost: 0, turns: 0, errors: 0, say: "" };
     Object.assign(entity, shape);
     entity.at ??= Date.parse(entity.began);
+    entity.gates = new Set(shape.gates ?? entity.gates);
+    entity.gates.forEach((gate) => this.gates.add(gate));
     if (shape.usage) { entity.tokens = shape.usage.total_tokens; entity.cost = shape.usage.cost; }
     if (!known) { this.entities.set(entity.id, entity); this.place(entity); }
     this.touch(entity.id);
@@ -88,14 +93,17 @@ export class Model {
   }
   setLimits(cantrips) {
     for (const one of cantrips) {
-      const found = one.wards.map((ward) => /^max_(turns|tokens|cost)\(([\d.]+)\)$/.exec(ward)).filter(Boolean);
+      const found = one.wards.map((ward) => /^(?:max_)?(turns|tokens|cost|timeout)\(([\d.]+)\)$/.exec(ward)).filter(Boolean);
       this.limits.set(one.name, found.map(([, what, most]) => [what, Number(most)]));
     }
   }
   // The limit of which an entity has used more than four fifths: [what, used, most].
   nearLimit(one) {
     if (one.over || one.state !== "active") return null;
-    for (const [what, most] of this.limits.get(one.cantrip) ?? []) if (one[what] > most * 0.8) return [what, one[what], most];
+    for (const [what, most] of this.limits.get(one.cantrip) ?? []) {
+      const used = what !== "timeout" ? one[what] : one.lasting ? 0 : (Date.now() - one.at) / 1000;
+      if (used > most * 0.8) return [what, used, most];
+    }
     return null;
   }
   own(turn, entity) {
@@ -124,6 +132,10 @@ export class Model {
     if (data.actors) {
       this.actors.clear();
       this.crashes = data.actors.crashes;
+      if (!this.#ticks) for (const one of this.crashes) { // restarts of the last hour, from before this page
+        const minute = MINUTE - 1 - Math.floor((Date.now() / 1000 - one.at) / 60);
+        if (minute in this.restartRate && one.what === "crashed" && one.restart !== "temporary") this.restartRate[minute]++;
+      }
       this.setActors({ rows: data.actors.rows, gone: [], crashes: [], crystals: data.actors.crystals });
       this.actorShape++;
     }
@@ -140,7 +152,8 @@ export class Model {
       case "entity":
         this.add({ ...data, state: "active", over: false });
         break;
-      case "intent": this.set(id, { state: "active", isQuiet: false }); break;
+      case "intent": this.set(id, { state: "active", isQuiet: false, interrupted: false }); break;
+      case "resume": this.set(id, { isQuiet: false, interrupted: false }); break;
       case "turn": this.turn(data); break;
       case "request":
         this.requests.set(data.id, data);
@@ -153,13 +166,14 @@ export class Model {
         break;
       case "episode":
       case "end":
-        this.set(id, { state: data.state, over: kind === "end", tokens: data.usage.total_tokens, cost: data.usage.cost, say: "", isQuiet: true });
+        this.costToday += Math.max(0, data.usage.cost - (this.entities.get(id)?.cost ?? 0));
+        this.set(id, { state: data.state, over: kind === "end", interrupted: false, tokens: data.usage.total_tokens, cost: data.usage.cost, say: "", isQuiet: true });
         this.live.delete(id);
         for (const [key, one] of this.requests) if (one.entity === id) this.requests.delete(key);
         break;
       default: break;
     }
-    if (position) this.onStory(id, { id: position, event: kind, data });
+    this.onStory(id, { id: position, event: kind, data });
   }
   turn(data) {
     const entity = this.entities.get(data.entity_id);
@@ -170,7 +184,12 @@ export class Model {
     this.turnRate[MINUTE - 1]++;
     this.tokenRate[MINUTE - 1] += used;
     if (!entity) return;
-    this.set(entity.id, { turns: Math.max(entity.turns, data.sequence), tokens: entity.tokens + (entity.isCounted ? 0 : used), isCounted: false, say: "" });
+    if (data.sequence > entity.turns) for (const { gate, is_error: failed } of data.gate_calls) {
+      entity.gates.add(gate);
+      this.gates.add(gate);
+      entity.errors += failed;
+    }
+    this.set(entity.id, { turns: Math.max(entity.turns, data.sequence), interrupted: false, tokens: entity.tokens + (entity.isCounted ? 0 : used), isCounted: false, say: "" });
   }
   // Upserts come on another way than what is durable, so one of a turn that is committed may still come after it.
   upsert(item) {
@@ -236,7 +255,7 @@ export class Connection {
     on("snapshot", (data) => this.onSnapshot(this.model.snapshot(data)));
     on("actor", (data) => this.model.setActors(data));
     on("upsert", ({ payload }) => this.model.upsert(payload));
-    for (const kind of KINDS) if (kind !== "upsert") on(kind, (data, id) => this.model.take(kind, data, id.slice(id.lastIndexOf(":") + 1)));
+    for (const kind of KINDS) if (kind !== "upsert") on(kind, (data, id) => this.model.take(kind, data, kind === "resume" ? "" : id.slice(id.lastIndexOf(":") + 1)));
     source.onerror = () => {
       this.onLost();
       if (source.readyState === EventSource.CLOSED && source === this.#source) this.#timer = setTimeout(() => this.open(), 2000);

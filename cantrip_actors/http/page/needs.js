@@ -1,7 +1,7 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, clock, h, money, number, pill, plain, setText, sign, standing, write, code } from "./dom.js";
-import { entityOf } from "./actors.js";
+import { ago, asText, button, clock, h, linkTo, money, number, pill, plain, setText, sign, span, standing, values, write } from "./dom.js";
+import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
 
 export class NeedsPane {
@@ -11,7 +11,8 @@ export class NeedsPane {
   constructor(node, model, { can, act, onSelect, matches }) {
     Object.assign(this, { model, can, act, onSelect, matches });
     this.count = h("span", { class: "count" });
-    this.many = h("div", { class: "many", hidden: true });
+    this.manyRequests = h("div", { class: "many", hidden: true });
+    this.manyBroken = h("div", { class: "many", hidden: true });
     this.list = h("div", { class: "cards" });
     this.broken = h("div", { class: "cards" });
     this.near = h("div", { class: "cards" });
@@ -20,10 +21,19 @@ export class NeedsPane {
     this.logBox = h("details", { class: "log", hidden: true }, h("summary", null, "Crashes ", this.logCount = h("span", { class: "count" })), this.log);
     this.calm = h("div", { class: "calm" }, sign("check"), h("p", null, "Nothing needs you."), h("p", { class: "dim" }, "Approvals, questions and interrupted entities come here."));
     node.append(h("div", { class: "head" }, h("h2", { id: "needs-title" }, "Needs you"), this.count),
-      h("div", { class: "scroll" }, this.many, this.list, this.broken, this.held, this.near, this.calm, this.logBox));
+      h("div", { class: "scroll" }, this.manyRequests, this.list, this.manyBroken, this.broken, this.held, this.near, this.calm, this.logBox));
   }
   get open() { return [...this.model.requests.values()].sort((a, b) => (a.asked_at < b.asked_at ? -1 : 1)); }
-  get interrupted() { return [...this.model.entities.values()].filter((one) => one.state === "interrupted" && !one.over && !one.parent); }
+  get interrupted() { return [...this.model.entities.values()].filter((one) => one.interrupted); }
+  // Those among them that the filter of the loom shows: actions on many are about these.
+  get shownRequests() { return this.open.filter((one) => one.kind === "approval" && this.matches(this.model.entities.get(one.entity) ?? one)); }
+  get shownBroken() { return this.interrupted.filter((one) => this.matches(one)); }
+  #offerMany(box, items, actions) {
+    box.hidden = items.length < 2;
+    if (box.hidden || box.dataset.n === String(items.length)) return;
+    box.dataset.n = String(items.length);
+    box.replaceChildren(...actions.map(([word, work]) => button({ onclick: () => work(box === this.manyRequests ? this.shownRequests : this.shownBroken) }, `${word} all ${items.length}`)));
+  }
   show() {
     const open = this.open, broken = this.interrupted, { crystals } = this.model;
     const near = [...this.model.entities.values()].filter((one) => this.model.nearLimit(one)), sum = open.length + broken.length;
@@ -35,13 +45,8 @@ export class NeedsPane {
     this.#keep(this.list, open, (one) => one.id, (one) => this.#request(one));
     this.#keep(this.broken, broken, (one) => `i:${one.id}`, (one) => this.#broken(one));
     for (const node of this.list.querySelectorAll("[data-at]")) setText(node, ago(Number(node.dataset.at)));
-    const shown = open.filter((one) => one.kind === "approval" && this.matches(this.model.entities.get(one.entity) ?? one));
-    this.many.hidden = !(this.can("approve") && shown.length > 1);
-    if (!this.many.hidden && this.many.dataset.n !== String(shown.length)) {
-      this.many.dataset.n = String(shown.length);
-      const all = (decision, word) => h("button", { type: "button", onclick: () => this.act.decideAll(this.open.filter((one) => one.kind === "approval" && this.matches(this.model.entities.get(one.entity) ?? one)), decision) }, `${word} all ${shown.length}`);
-      this.many.replaceChildren(all("allow", "Approve"), all("deny", "Deny"));
-    }
+    this.#offerMany(this.manyRequests, this.can("approve") ? this.shownRequests : [], [["Approve", (all) => this.act.decideAll(all, "allow")], ["Deny", (all) => this.act.decideAll(all, "deny")]]);
+    this.#offerMany(this.manyBroken, this.can("stop") ? this.shownBroken : [], [["Resume", this.act.resumeAll], ["Abandon", this.act.abandonAll]]);
     const { crashes } = this.model, last = crashes.at(-1)?.at ?? 0;
     if (this.#crashes !== last) {
       this.#crashes = last;
@@ -68,7 +73,7 @@ export class NeedsPane {
   }
   #who(id) {
     const entity = this.model.entities.get(id);
-    return entity ? h("a", { href: `#/e/${encodeURIComponent(id)}`, dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
+    return entity ? h("a", { href: linkTo(id), dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
   }
   #request(one) {
     const may = this.can("approve"), question = one.kind === "question";
@@ -80,14 +85,14 @@ export class NeedsPane {
     if (question) {
       const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
       const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
-        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), h("button", { type: "button", onclick: () => send({ decision: "deny" }) }, "Decline")));
+        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
       card.append(top, write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? form : "", error);
     } else {
       const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
       const always = h("input", { type: "checkbox" });
       const edit = h("textarea", { rows: String(Math.min(12, args.split("\n").length + 1)), "aria-label": "Arguments as JSON", spellcheck: "false", hidden: true });
-      const shown = h("div", null, code(args));
-      const change = h("button", { type: "button", class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
+      const shown = h("div", null, values(one.args));
+      const change = button({ class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
       card.allow = () => {
         let given;
         try { given = edit.hidden ? undefined : JSON.parse(edit.value); } catch (problem) { error.hidden = false; setText(error, `The arguments are no JSON: ${problem.message}`); return; }
@@ -98,23 +103,23 @@ export class NeedsPane {
       note.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); deny(); } });
       card.append(top, h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)), one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "",
         shown, may ? edit : "", may ? h("div", { class: "form" }, h("div", { class: "between" }, change, h("label", { class: "tick" }, always, "always, for this entity")), note,
-          h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: card.allow }, "Approve"), h("button", { type: "button", class: "danger", onclick: deny }, "Deny"))) : "", error);
+          h("div", { class: "row2" }, button({ class: "main", onclick: card.allow }, "Approve"), button({ class: "danger", onclick: deny }, "Deny"))) : "", error);
     }
     return card;
   }
   #broken(one) {
     const may = this.can("stop");
-    return h("article", { class: "card", tabindex: "-1", "aria-label": "Interrupted entity" }, h("p", { class: "top" }, pill(standing("interrupted")), this.#who(one.id)),
+    return h("article", { class: "card broken", tabindex: "-1", "aria-label": "Interrupted entity", "data-entity": one.id }, h("p", { class: "top" }, pill(standing("interrupted")), this.#who(one.id)),
       h("p", { class: "dim" }, "A crash interrupted it. Resume it from its last record, or end it."),
-      may && h("div", { class: "row2" }, h("button", { type: "button", class: "main", onclick: () => this.act.resume(one) }, "Resume"), h("button", { type: "button", class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
+      may && h("div", { class: "row2" }, button({ class: "main", onclick: () => this.act.resume(one) }, "Resume"), button({ class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
   }
   #near(one) {
     const meter = h("progress", { "aria-label": "Used" }), text = h("p", { class: "dim" });
     const node = h("article", { class: "card", "aria-label": "Near a limit" }, h("p", { class: "top" }, pill(["cut", "near its limit", "warn"]), this.#who(one.id)), meter, text);
     node.tell = (now) => {
-      const [what, used, most] = this.model.nearLimit(now), show = what === "cost" ? money : number;
+      const [what, used, most] = this.model.nearLimit(now), show = { cost: money, timeout: span }[what] ?? number;
       meter.max = most; meter.value = used;
-      setText(text, `${show(used)} of ${show(most)}${what === "cost" ? "" : ` ${what}`}`);
+      setText(text, `${show(used)} of ${show(most)} ${{ cost: "", timeout: "of time" }[what] ?? what}`);
     };
     return node;
   }
@@ -127,7 +132,7 @@ export class NeedsPane {
     const entity = entityOf(one.path, this.model);
     const where = entity ? this.#who(entity) : h("span", null, plain(one.path.split("/").slice(-2).join("/")));
     return h("li", null, h("details", null, h("summary", null, h("span", { class: "dim" }, clock(one.at * 1000)), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `, h("span", { class: "dim brief", dir: "auto" }, plain(one.reason ?? "").replace(/^crash: /, "").slice(0, 90))),
-      h("p", null, where, " ", write(h("span", { class: "dim", dir: "auto" }), String(one.reason ?? "").slice(0, 500))), one.report ? code(one.report) : ""));
+      h("p", null, where), crashReport(one)));
   }
 }
 

@@ -1,7 +1,7 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { $, ago, asText, clock, code, h, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, write } from "./dom.js";
+import { $, ago, asText, button, clock, code, h, linkTo, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
 import { title } from "./model.js";
 
 const PAGE = 100; // events that are read at once
@@ -23,7 +23,7 @@ export class Timeline {
   constructor(node, model, { can, act }) {
     Object.assign(this, { node, model, can, act });
     this.header = h("header", { class: "entity" });
-    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
+    this.more = button({ class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
     this.problem = h("p", { class: "error", role: "alert" });
     this.list = h("ol", { class: "thread", "aria-label": "Turns" });
     this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
@@ -106,6 +106,7 @@ export class Timeline {
   }
   follow(id, one) {
     if (id !== this.id) return;
+    if (!one.id) one.id = `${Math.floor(Number(this.#keys.at(-1) ?? 0))}.5`; // not in the loom: after what is
     this.add(one);
     this.#follow();
   }
@@ -128,9 +129,18 @@ export class Timeline {
       case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+      case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
+        h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, h("time", { class: "dim" }, clock(Date.parse(data.at)))), prose(data.marker)));
+      case "reward": return this.#reward(data, line, by);
+      case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
       case "episode": case "end": return this.#end(event, data);
       default: return this.#turnCard(data);
     }
+  }
+  #reward(data, line, by) {
+    const card = this.list.querySelector(`[data-turn="${CSS.escape(data.turn_id)}"]`);
+    if (card) setText(card.querySelector(".reward"), `★ ${data.reward}`);
+    return line("star", "good", ["rewarded ", card ? h("a", { href: card.querySelector(".no").getAttribute("href") }, `turn ${card.dataset.sequence}`) : "a turn", " with ", h("b", null, String(data.reward)), " by ", by(data.by)], "", data.at);
   }
   #end(event, data) {
     const [shape, word, tone] = standing(data.state);
@@ -139,32 +149,36 @@ export class Timeline {
       h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
         h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? h("time", { class: "dim" }, clock(Date.parse(data.at))) : ""),
       what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
-      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
+      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result", open: typeof data.result !== "string" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
   }
   #turnCard(turn) {
     this.model.own(turn.id, turn.entity_id);
     const calls = turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), failed = turn.gate_calls.some((one) => one.is_error);
+    const program = turn.code ? calls.find((one) => one.tool_call_id === null) : null;
     const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
     const before = this.#begun.get(turn.parent_id), goesOn = before?.utterance === turn.utterance ? before : null;
     if (!turn.gate_calls.length && turn.content) this.#begun.set(turn.id, turn);
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
+    const quiet = (shape, word, work) => button({ class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
     const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
-      h("p", { class: "say" }, h("a", { class: "no", href: `#/e/${encodeURIComponent(turn.entity_id)}/t/${turn.sequence}` }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
-        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "grow" }),
+      h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
+        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
-        this.can("cast") ? h("button", { type: "button", class: "quiet", onclick: () => this.act.fork(turn) }, sign("fork"), "Fork") : ""),
+        this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
+        this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),
+      turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",
       turn.content && !goesOn ? prose(turn.content) : "",
-      calls.map((one) => this.#call(one)), (turn.images ?? []).map(picture), kin);
+      turn.code && !program ? code(turn.code) : "", calls.map((one) => this.#call(one, one === program ? turn.code : null)), (turn.images ?? []).map(picture), kin);
     return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
   }
-  #call(one) {
-    const args = asText(one.args), result = one.result === null || one.result === undefined ? "" : asText(one.result);
-    const brief = plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
+  #call(one, program) {
+    const result = one.result === null || one.result === undefined ? "" : asText(one.result);
+    const brief = program ? plain(program).slice(0, 90) : plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
     return h("details", { class: `call${one.is_error ? " bad" : ""}`, open: one.is_error },
       h("summary", null, sign("twist"), write(h("code", { class: "gate" }), one.gate), h("span", { class: "brief", dir: "auto" }, brief), one.is_error ? h("span", { class: "flag" }, "error") : h("span", { class: "brief to", dir: "auto" }, result ? `→ ${plain(result).slice(0, 60)}` : "")),
-      h("h4", null, "Arguments"), code(args), result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
+      program ? [h("h4", null, "Program"), ...code(program)] : Object.keys(one.args ?? {}).length ? [h("h4", null, "Arguments"), ...values(one.args)] : "", result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
   }
   #hang(turnId, box) {
     const found = (this.model.below.get(this.id) ?? []).map((id) => this.model.entities.get(id)).filter((one) => one?.parent_turn === turnId);
@@ -173,7 +187,7 @@ export class Timeline {
     box.dataset.told = told;
     box.replaceChildren(...found.map((one) => {
       const [shape, word, tone] = standingOf(one);
-      return h("a", { class: `kin ${tone}`, href: `#/e/${encodeURIComponent(one.id)}` }, sign(one.forked ? "fork" : "child"), h("b", { dir: "auto" }, title(one)), h("span", { class: "intent", dir: "auto" }, plain(one.intent ?? "").slice(0, 80)), h("span", { class: `pill ${tone}` }, sign(shape), word));
+      return h("a", { class: `kin ${tone}`, href: linkTo(one.id) }, sign(one.forked ? "fork" : "child"), h("b", { dir: "auto" }, title(one)), h("span", { class: "intent", dir: "auto" }, plain(one.intent ?? "").slice(0, 80)), h("span", { class: `pill ${tone}` }, sign(shape), word));
     }));
   }
 
@@ -213,23 +227,24 @@ export class Timeline {
   #head() {
     const one = this.model.entities.get(this.id);
     if (!one) return;
-    const can = this.can, stands = standingOf(one), running = one.state === "active" || one.state === "waiting";
+    const can = this.can, stands = standingOf(one), running = !one.interrupted && (one.state === "active" || one.state === "waiting");
     const told = [stands[1], one.over, one.turns, one.tokens, one.cost, one.above].join();
     if (this.facts === told) return;
     this.facts = told;
     const path = [];
     for (let up = this.model.entities.get(one.above); up && path.length < 6; up = this.model.entities.get(up.above)) path.unshift(up);
     const focused = this.header.contains(document.activeElement) ? document.activeElement.dataset.do : null;
-    const button = (name, word, shape, work, tone = "") => h("button", { type: "button", class: tone, "data-do": name, onclick: work }, sign(shape), word);
+    const action = (name, word, shape, work, tone = "") => button({ class: tone, "data-do": name, onclick: work }, sign(shape), word);
     this.ageNode = h("dd", null, ago(one.at));
     const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
     this.header.replaceChildren(
-      path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: `#/e/${encodeURIComponent(up.id)}`, dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
+      path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: linkTo(up.id), dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
       h("div", { class: "titles" }, h("h1", { dir: "auto" }, title(one)), pill(stands),
         h("span", { class: "acts" },
-          can("steer") && running && !one.over && button("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
-          can("stop") && one.state === "interrupted" && button("resume", "Resume", "again", () => this.act.resume(one), "main"),
-          can("stop") && !one.over && button("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
+          can("steer") && running && !one.over && action("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
+          can("stop") && one.interrupted && action("resume", "Resume", "again", () => this.act.resume(one), "main"),
+          can("stop") && one.interrupted && action("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
+          can("stop") && !one.over && !one.interrupted && action("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
       h("dl", { class: "facts" }, fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
         one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))));
     if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
@@ -237,7 +252,7 @@ export class Timeline {
   #compose() {
     const one = this.model.entities.get(this.id), can = this.can;
     if (!one) return;
-    const running = one.state === "active" && !one.over;
+    const running = one.state === "active" && !one.over && !one.interrupted;
     const modes = [one.lasting && !one.over && can("send") && ["send", running ? "Send next" : "Send", "Say something to it"], running && can("steer") && ["steer", "Steer", "Put a message before its next query"]].filter(Boolean);
     const told = modes.map(([, word]) => word).join() + one.id;
     if (this.composer.dataset.told === told) return;
@@ -256,7 +271,7 @@ export class Timeline {
     };
     const first = modes.at(-1)[0];
     this.box.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(first); } });
-    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => h("button", { type: "button", class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
+    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => button({ class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
     if (hadFocus) this.box.focus();
   }
   focusComposer() { this.box?.isConnected ? this.box.focus() : this.node.focus(); }

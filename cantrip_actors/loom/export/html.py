@@ -41,7 +41,7 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
 
     A link to an entity that is not in the page says so.
     """
-    style, program = _asset("page.css"), _asset("page.js")
+    style, program = _asset("page.css"), _program()
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(program)}'; "
         "img-src data:; "
@@ -220,6 +220,11 @@ def _images(images: tuple[File, ...]) -> dict[str, Any]:
 
 
 @cache
+def _program() -> str:
+    """Return the page's program: what it shares with the live page, where that is a module, and its own part."""
+    return _asset("shared.js").replace("\nexport ", "\n") + _asset("page.js")
+
+
 def _asset(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 

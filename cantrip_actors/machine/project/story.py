@@ -7,8 +7,8 @@ come (a last turn, and the end) numbers them `n` and `n.1`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
@@ -19,10 +19,12 @@ from cantrip_actors.records.records import (
     Committed,
     Decided,
     Ended,
+    Folded,
     Header,
     IntentGiven,
     Record,
     Requested,
+    Rewarded,
     Steered,
 )
 from cantrip_actors.records.turn import Turn
@@ -30,7 +32,17 @@ from cantrip_actors.terms.outcome import Outcome
 
 __all__ = ["Began", "Story", "StoryEvent", "StoryKind"]
 
-StoryKind = Literal["entity", "intent", "steer", "turn", "request", "decision", "episode", "end"]
+StoryKind = Literal["entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"]
+
+
+_KINDS: Final[Mapping[type[Record], StoryKind]] = {
+    Steered: "steer",
+    Requested: "request",
+    Decided: "decision",
+    Folded: "fold",
+    Rewarded: "reward",
+}
+"""The records of which each is one event."""
 
 
 class Began(NamedTuple):
@@ -44,18 +56,19 @@ class StoryEvent(NamedTuple):
     """One durable event. `number` and `part` are its place in the log.
 
     "entity" has a `Began`, "intent" an `IntentGiven`, "steer" a `Steered`, "turn" a `Turn`, "request" a `Requested`,
-    "decision" a `Decided`. "episode" and "end" have an `Outcome`: "episode" comes when an intent of a long-lived entity
-    is done, "end" when an entity has ended for good. The outcome counts what the entity has used itself.
+    "decision" a `Decided`, "fold" a `Folded`, "reward" a `Rewarded`, which may come after the end. "episode" and "end"
+    have an `Outcome`: "episode" comes when an intent of a long-lived entity is done, "end" when an entity has ended for
+    good. The outcome counts what the entity has used itself.
     """
 
     kind: StoryKind
     number: int
     part: int
-    value: Began | IntentGiven | Steered | Turn | Requested | Decided | Outcome
+    value: Began | IntentGiven | Steered | Turn | Requested | Decided | Folded | Rewarded | Outcome
     at: str
     """When, ISO 8601 in UTC."""
     by: str = ""
-    """The sender of the mail that the record takes, or ""."""
+    """The sender of the mail that the record takes, or who gave the reward; or ""."""
 
 
 class Story:
@@ -86,7 +99,8 @@ class Story:
             self._state = State(self._shape.parent_turn)
         assert self._header is not None, "a log begins with its header"
         assert self._shape is not None, "likewise"
-        part, was_over, by, at = 0, self.is_over, sender_of(record), time_of(record)
+        part, was_over, at = 0, self.is_over, time_of(record)
+        by = record.by if isinstance(record, Rewarded) else sender_of(record)
         turn = self._turns.add(record)
         if turn is not None:
             yield StoryEvent("turn", self.number, part, turn, at)
@@ -97,12 +111,8 @@ class Story:
                 first, self._has_begun, self._is_in_episode = not self._has_begun, True, True
                 value = Began(self._header, record) if first else record
                 yield StoryEvent("entity" if first else "intent", self.number, part, value, at, by)
-            case Steered():
-                yield StoryEvent("steer", self.number, part, record, at, by)
-            case Requested():
-                yield StoryEvent("request", self.number, part, record, at)
-            case Decided():
-                yield StoryEvent("decision", self.number, part, record, at, by)
+            case Steered() | Requested() | Decided() | Folded() | Rewarded():
+                yield StoryEvent(_KINDS[type(record)], self.number, part, record, at, by)
             case Ended():
                 self.is_over = was_over or is_entity_end(record, lasting=self._header.lasting)
             case _:

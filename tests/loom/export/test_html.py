@@ -282,7 +282,7 @@ class TestInABrowser:
             signs = [sign for sign in said if sign.isprintable() and not "\ud800" <= sign <= "\udfff"]
             assert all(sign in shown_text for sign in signs), (said, shown_text)
             assert not re.search("[\x00-\x08\x1b\x7f\u202a-\u202e\u2066-\u2069]", shown_text)
-        assert seen.run("return document.querySelector('[data-turn=t6] .ctl').textContent") == "U+202E"
+        assert seen.run("return document.querySelector('[data-turn=t6] .odd').textContent") == "U+202E"
 
     def test_ten_thousand_turns_stay_usable(self, shown):
         ids = [f"turn-{number}" for number in range(1, 10_001)]

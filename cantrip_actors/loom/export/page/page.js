@@ -1,7 +1,6 @@
 // The page of a loom. Everything it shows is in the page itself, as JSON in <script> elements that no browser runs: one
 // for each entity, read when it is shown, and an index at the end. Whatever entities said goes into text nodes and
 // nowhere else: there is no innerHTML here, and the page's policy forbids scripts and requests besides.
-"use strict";
 (() => {
 const $ = (id) => document.getElementById(id);
 const index = JSON.parse($("index").textContent);
@@ -27,17 +26,6 @@ const TALL = 30; // lines, likewise
 
 // ------------------------------------------------------------------------------------------------------- small things
 
-const h = (tag, options, ...inside) => {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(options ?? {})) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...inside.filter((one) => one !== null && one !== undefined && one !== ""));
-  return made;
-};
 const number = (n) => n.toLocaleString("en");
 const money = (n) => (n ? `$${n < 0.01 ? n.toPrecision(2) : n.toFixed(2)}` : "");
 const duration = (ms) => {
@@ -56,20 +44,6 @@ const turnLink = (id) => `#t=${encodeURIComponent(id)}`;
 const STATES = { terminated: "good", active: "now", truncated: "warn", interrupted: "warn", cancelled: "warn" };
 const state = (word) => h("span", { class: `state ${STATES[word] ?? "bad"}` }, word);
 const title = (one) => one.name ? `${one.name}: ${one.intent}` : one.intent || `entity ${short(one.id)}`;
-
-// Signs that would move, hide or turn round what stands beside them are shown as what they are.
-const ODD = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)/gu;
-const plain = (text) => text.replace(ODD, "\ufffd").replace(/\s+/g, " ");
-const write = (into, text) => {
-  let done = 0;
-  for (const match of text.matchAll(ODD)) {
-    const code = match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-    into.append(text.slice(done, match.index), h("span", { class: "ctl", title: `U+${code}` }, `U+${code}`));
-    done = match.index + match[0].length;
-  }
-  into.append(text.slice(done));
-  return into;
-};
 
 // JSON on several lines. It works on the text, so that a number of thirty digits stays what it is.
 const pretty = (text) => {
