@@ -120,31 +120,47 @@ class Actor:
 
     # --- for actors with a loop of their own -----------------------------------------------------------------------
 
-    async def receive(self, match: Callable[[Any], bool] | None = None) -> Any:
+    async def receive(self, match: Callable[[Any], bool] | None = None, *, timeout: float | None = None) -> Any:
         """Wait for the next message and return it: a `Caller` for a call, else the bare message.
 
         System messages come first.
 
         Args:
             match: take the first message that it accepts, and leave the others in the mailbox (selective receive).
+            timeout: seconds to wait, as OTP's `receive … after`; `None` for no limit.
 
         Raises:
+            TimeoutError: no message in time.
             NotRunning: this incarnation was given up as a zombie.
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
-        while True:
-            try:
-                return self.receive_nowait(match)
-            except anyio.WouldBlock:
-                pass
-            me.receives = True
-            try:
-                await me.system.backend.wait(box)
-            finally:
-                me.receives = False
-            if me.stop_reason is not None and me.scope is not None:
-                me.scope.cancel()
-                await me.system.backend.checkpoint()
+        backend, timer, is_late = me.system.backend, None, False
+
+        def expire() -> None:
+            nonlocal is_late
+            is_late = True
+            box.notify()
+
+        try:
+            while True:
+                try:
+                    return self.receive_nowait(match)
+                except anyio.WouldBlock:
+                    if is_late:
+                        raise TimeoutError(f"no message came within {timeout:g} s") from None
+                if timer is None and timeout is not None:
+                    timer = backend.call_at(backend.now() + timeout, expire)
+                me.receives = True
+                try:
+                    await backend.wait(box)
+                finally:
+                    me.receives = False
+                if me.stop_reason is not None and me.scope is not None:
+                    me.scope.cancel()
+                    await backend.checkpoint()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def receive_nowait(self, match: Callable[[Any], bool] | None = None) -> Any:
         """Like `receive`, but without waiting.

@@ -138,7 +138,7 @@ class Scripted:
             return self._priced(self._step(self._steps).play())
         assert self._policy is not None, "a scripted crystal has a list or a function"
         answer = self._policy(invocation)
-        if self._usage is NO_USAGE and answer.__class__ is dict and "error" not in answer and "delay" not in answer:
+        if self._usage is NO_USAGE and not _is_step(answer):
             return answer  # the contract judges it, once
         step = self._read(answer)
         if step.delay:
@@ -161,7 +161,7 @@ class Scripted:
         """What a function returned. The shapes of a list, and everything else is for the contract to judge."""
         if isinstance(answer, Response):
             return _Step(answer)
-        if isinstance(answer, Mapping) and ("error" in answer or "delay" in answer):
+        if _is_step(answer):
             try:
                 return _step(answer, "of the function")
             except InvalidCantrip as error:
@@ -206,6 +206,11 @@ def scripted(
         raise InvalidCantrip(f"scripted crystal: expected a list of responses or a function of the context, got {kind}")
     steps = [_step(one, str(index)) for index, one in enumerate(responses)]
     return Scripted(steps, None, default, name, context_window, [], record, count())
+
+
+def _is_step(answer: Any) -> bool:
+    """Return whether a function returned one of the shapes that only a script has: an error, or a delayed answer."""
+    return isinstance(answer, Mapping) and ("error" in answer or "delay" in answer)
 
 
 def _step(given: Any, which: str) -> _Step:

@@ -53,14 +53,7 @@ class HeadFile:
         if self._synced:
             disk.sync(self._fd)
             if is_new:
-                self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self._disk().sync(folder)
-        finally:
-            os.close(folder)
+                disk.sync_folder(self.path)
 
     def close(self) -> None:
         """Close the file. It can still be read."""

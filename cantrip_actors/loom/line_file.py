@@ -43,6 +43,14 @@ class Disk:
     truncate: Callable[[int, int], None] = os.ftruncate
     sync: Callable[[int], None] = os.fsync
 
+    def sync_folder(self, path: Path) -> None:
+        """Make the name of the file at `path` as durable as its content."""
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.sync(folder)
+        finally:
+            os.close(folder)
+
 
 class LineFile:
     """One file. With `synced` an append waits for the disk. `end` is the known end of its whole lines."""
@@ -69,16 +77,8 @@ class LineFile:
                 raise
             return False
         if create and self._synced:
-            self.sync_folder()
+            self._disk().sync_folder(self.path)
         return True
-
-    def sync_folder(self) -> None:
-        """Make the file's name as durable as its lines will be."""
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self._disk().sync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Close the file. It can still be read."""
@@ -156,7 +156,7 @@ class LineFile:
         if old >= 0:
             os.close(old)
         self.end, self.is_dirty = os.fstat(fd).st_size, False
-        self.sync_folder()
+        self._disk().sync_folder(self.path)
 
     def rewrite(self, parts: Iterable[bytes]) -> None:
         """Replace all lines by others, all or none."""

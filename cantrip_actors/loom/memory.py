@@ -27,7 +27,6 @@ class MemoryStore(LineStore):
     Its lines have no links, because nobody can edit them, unless it has a `seal_key`.
     """
 
-    groups = False
     sealed = False
 
     def __init__(self, *, seal_key: GivenKey = None) -> None:

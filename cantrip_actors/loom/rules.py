@@ -30,7 +30,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, key_of
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, seal, with_link
+from cantrip_actors.records.seal import NOTHING, link_of, with_link
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -331,12 +331,10 @@ def seal_lines(
     sealed: list[bytes] = []
     heads: dict[Tree, bytes] = {}
     for at, (line, place) in enumerate(zip(lines, made.places, strict=True)):
-        tree = place.tree
-        if at in links:
-            heads[tree] = links[at]
-            sealed.append(with_link(line, links[at]))
-            continue
-        before = heads.get(tree, tree.head)
-        whole, heads[tree] = seal(line, find_head(tree) if before is None else before, key)
-        sealed.append(whole)
+        tree, link = place.tree, links.get(at)
+        if link is None:
+            before = heads.get(tree, tree.head)
+            link = link_of(line, find_head(tree) if before is None else before, key)
+        heads[tree] = link
+        sealed.append(with_link(line, link))
     made.lines, made.heads = sealed, heads

@@ -107,7 +107,7 @@ class SealedLog(Generic[S]):
         finally:
             file.close()
             new.unlink(missing_ok=True)
-        file.sync_folder()
+        self._disk.sync_folder(new)
 
     def _link_with_head(self, new: Path, sealed: bytes) -> None:
         """Write the head, then give the log its name. The lock separates two that create the same log."""

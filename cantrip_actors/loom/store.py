@@ -74,8 +74,6 @@ class Store(ABC):
     """
 
     blocking: bool = False
-    groups: bool = True
-    """Whether one append of many records costs less than as many appends."""
     shared: bool = True
     """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
     expires: bool = False

@@ -122,9 +122,9 @@ class TableStore(NodeTables):
         entities: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
         known, places = self._known, self._known.places
-        missing = {one for one in (*roots, *entities) if one not in places}
-        if mails:
-            missing.update(mail.entity_id for mail in mails if mail.entity_id not in places)
+        missing: set[str] = set()
+        if roots or entities or mails:
+            missing.update(one for one in (*roots, *entities, *(mail.entity_id for mail in mails)) if one not in places)
         begun: list[tuple[str]] = []
         turns: set[str] = set()
         entity = place = None

@@ -115,6 +115,26 @@ _REASONS: dict[object, EndReason] = {
 }
 
 
+class _Acting:
+    """The action that an entity carries out, and what cuts it short."""
+
+    __slots__ = ("action", "cut", "is_acting", "is_cut", "scope", "unrecorded")
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope
+        """The cancel scope around all actions, until urgent mail cancels it; the next ones get a new one."""
+        self.action: Action | Awaited | None = None
+        """The action that is being carried out, or was last."""
+        self.is_acting = False
+        """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
+        self.is_cut = False
+        """Whether urgent mail cancels the query or the gate under way."""
+        self.cut: Action | Awaited | None = None
+        """The action that urgent mail has cut short in this episode."""
+        self.unrecorded: Event | None = None
+        """The event of an action that had ended when the scope was cancelled."""
+
+
 class EntityActor(Actor):
     """Drives one entity from its first intent to its end."""
 
@@ -126,12 +146,7 @@ class EntityActor(Actor):
         self._transient = Transient(cell.services.moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = retried_by(cell)
-        self._scope = anyio.CancelScope()
-        """The cancel scope around the actions of the episode under way."""
-        self._is_cut = False
-        """Whether urgent mail cancels the query or the gate under way."""
-        self._is_acting = False
-        """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
+        self._acting = _Acting()
         self._recalled: str | None = None
         """The companion's message for the next query."""
         self._awaited: Awaited | Consult | None = None
@@ -201,6 +216,15 @@ class EntityActor(Actor):
         with bound_variables(cell.context_variables):
             action = self._wake() if self._hibernates else await self._start()
         while True:
+            with anyio.CancelScope() as self._acting.scope:
+                return await self._live(action)
+            with bound_variables(cell.caller.own_variables):
+                action = await self._action_after_cut()
+
+    async def _live(self, action: Action | Awaited | Consult | None) -> object:
+        """Run episodes, the first one from `action` on, until the entity hibernates, unloads or ends."""
+        cell = self._cell
+        while True:
             if action is not None:
                 with bound_variables(cell.caller.own_variables):
                     await self._run_episode(action)
@@ -250,7 +274,7 @@ class EntityActor(Actor):
 
     def _open(self, inbox: Inbox) -> None:
         inbox.open(self._signal, lambda key: key == self._state.episode.key)
-        self._is_cut = inbox.has_urgent(self._state.episode.number)
+        self._acting.is_cut = inbox.has_urgent(self._state.episode.number)
 
     def _signal(self) -> None:
         self._cell.entity.send(_MAIL)
@@ -308,35 +332,38 @@ class EntityActor(Actor):
 
     async def _run_episode(self, action: Action | Awaited) -> None:
         """Carry out actions until the episode ends, or the entity hibernates or unloads."""
-        event: Event | None
-        cut: Action | Awaited | None = None
         while not isinstance(action, Finish):
-            event = None
-            with anyio.CancelScope() as self._scope:
-                while not isinstance(action, Finish):
-                    self._is_acting = True
-                    if self._is_cut:
-                        await self._cancel_action(action)
-                    event = await self._carry_out(action)
-                    self._is_acting = False
-                    if self._scope.cancel_called:  # cancelled after the action had ended: record it outside the scope
-                        break
-                    if event is None:
-                        return
-                    action, event = await self._step(event), None
-            if self._scope.cancelled_caught:
-                self._is_acting = self._is_cut = False
-                cut, action = action, await self._step(await self._control() or Interrupt("interrupted"))
-            elif event is not None:
-                action = await self._step(event)
-            elif self._hibernates:
-                self._signal()
+            self._acting.action, self._acting.is_acting = action, True
+            if self._acting.is_cut:
+                await self._cancel_action(action)
+            event = await self._carry_out(action)
+            self._acting.is_acting = False
+            if self._acting.scope.cancel_called:  # after the action had ended
+                self._acting.unrecorded = event
+                await anyio.lowlevel.checkpoint()  # leave the scope
+            if event is None:
                 return
+            action = await self._step(event)
         await self._finish(action.outcome)
+        cut, self._acting.cut = self._acting.cut, None
         if isinstance(cut, (Run, Compute, Answer)):
             await self._replace_circle()
         elif isinstance(cut, Spawn) and cut.started:
             await self._services.end_below(self._cell)
+
+    async def _action_after_cut(self) -> Action | Awaited | None:
+        """Record what became of the action whose scope was cancelled, and return the next one."""
+        if self._acting.is_acting:
+            self._acting.is_acting = self._acting.is_cut = False
+            self._acting.cut = self._acting.action
+            return await self._step(await self._control() or Interrupt("interrupted"))
+        event, self._acting.unrecorded = self._acting.unrecorded, None
+        if event is not None:
+            return await self._step(event)
+        if self._hibernates:
+            self._signal()
+            return None
+        return self._acting.action
 
     async def _replace_circle(self) -> None:
         """Replace the circle actor: a cancelled gate or program may still run in the old one."""
@@ -348,7 +375,7 @@ class EntityActor(Actor):
     async def _finish(self, outcome: Outcome) -> None:
         """Give the outcome of the episode to the companion and to the callers that wait."""
         cell, companion = self._cell, self._plan.circle.companion
-        cell.episode, self._is_cut = None, False
+        cell.episode, self._acting.is_cut = None, False
         if companion is not None:
             await companion.ends(self._here(), outcome)
         self._settle(outcome)
@@ -359,9 +386,9 @@ class EntityActor(Actor):
 
     def _cut(self) -> None:
         """Cancel the query or the gate under way, because urgent mail has arrived."""
-        self._is_cut = True
-        if self._is_acting:
-            self._scope.cancel()
+        self._acting.is_cut = True
+        if self._acting.is_acting:
+            self._acting.scope.cancel()
         elif self._hibernates:
             self._signal()
 
@@ -539,7 +566,7 @@ class EntityActor(Actor):
 
     async def _cancel_action(self, action: Action | Awaited) -> None:
         """Cancel an action because of urgent mail, before the action begins or while the entity hibernates."""
-        self._scope.cancel()
+        self._acting.scope.cancel()
         if not isinstance(action, Awaited):  # an Awaited cleans up when it is cancelled
             await anyio.lowlevel.checkpoint()
 
@@ -617,7 +644,7 @@ class EntityActor(Actor):
                     return None
                 self._unloads_at = now + max(PATIENCE, self._services.passivate_after)
             inbox.is_watched = True
-            if not await self._has_news(min(now + PATIENCE, self._unloads_at)) and now < self._unloads_at:
+            if not await self._has_news(min(PATIENCE, self._unloads_at - now)) and now < self._unloads_at:
                 self._hibernate(until=self._unloads_at)
                 return None
 
@@ -635,21 +662,19 @@ class EntityActor(Actor):
                 return event
         return None
 
-    async def _has_news(self, deadline: float) -> bool:
-        """Wait for mail until `deadline`; return whether any arrived."""
-        with anyio.CancelScope(deadline=deadline):
-            self._should_unload = await self.receive() is UNLOAD_WHEN_IDLE or self._should_unload
-            return True
-        return self._read_signals()  # it may have arrived at the deadline
+    async def _has_news(self, patience: float = PATIENCE) -> bool:
+        """Wait for mail, `patience` seconds at most; return whether any arrived."""
+        try:
+            self._should_unload = await self.receive(timeout=patience) is UNLOAD_WHEN_IDLE or self._should_unload
+        except TimeoutError:
+            return False
+        return True
 
-    def _read_signals(self) -> bool:
-        """Read all signals in the mailbox; return whether there were any."""
-        heard = False
+    def _read_signals(self) -> None:
+        """Read all signals in the mailbox."""
         with contextlib.suppress(anyio.WouldBlock):
             while True:
                 self._should_unload = self.receive_nowait() is UNLOAD_WHEN_IDLE or self._should_unload
-                heard = True
-        return heard
 
     async def _unload(self, inbox: Inbox | None) -> bool:
         """Unload the entity, unless mail or callers wait, or a child has work again; return whether it unloads."""
@@ -685,7 +710,7 @@ class EntityActor(Actor):
         while (event := await self._take_control() or self._unattended(request)) is None:
             if await self._unloads_for_people():
                 return None
-            if not await self._has_news(anyio.current_time() + PATIENCE):
+            if not await self._has_news():
                 self._hibernate_for(request)
                 return None
         return event

@@ -290,7 +290,7 @@ class LoomActor(Actor):
             return False
         entity, last = records[0].entity_id, self._last
         self._last = entity
-        if (entity != last and self._store.groups) or self._has_work or not self.ref.alive:
+        if entity != last or self._has_work or not self.ref.alive:
             return False
         _, taken, post, timers = _joined((message,))
         began = time.perf_counter()

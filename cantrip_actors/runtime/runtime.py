@@ -90,65 +90,12 @@ class Runtime:
     Everything that it started has ended when the `async with` is left.
     """
 
-    def __init__(
-        self,
-        url: str | os.PathLike[str],
-        *,
-        cantrips: Iterable[Cantrip] = (),
-        upgrade: Upgrade = "idle",
-        recover: Recover = "list",
-        passivate_after: float = 300.0,
-        secrets: Secrets = (),
-        redact: Redact = "exports",
-        snapshot_key: bytes | None = None,
-        max_waiting: int = 1000,
-        max_submitted: int = 100_000,
-        keep_keys: float = 7 * DAY,
-        unattended: Unattended = "wait",
-        retention: Mapping[str, Duration | None] | None = None,
-        repair: bool = False,
-        seal_key: SealKey | None = None,
-        telemetry: Instrument | None = None,
-        node: Node | None = None,
-        stranded_after: float = 60.0,
-    ) -> None:
-        if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
-            raise LoomError(
-                f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
-            )
-        _one_of("recover", recover, Recover)
-        _one_of("redact", redact, Redact)
-        _one_of("unattended", unattended, Unattended)
-        if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
-            raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
-        if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
-            raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
-        if isinstance(max_submitted, bool) or not isinstance(max_submitted, int) or max_submitted < 1:
-            raise ValueError(f"max_submitted: expected how many casts may wait, at least 1, got {max_submitted!r}")
-        if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
-            raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
-        offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
-        guard = Guard(secrets, at_rest=redact == "at_rest")
-        if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
-            raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
-        kept_for = retention_of(retention)
-        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
-        self._tree = Tree(
-            os.fspath(url),
-            offered,
-            limits,
-            guard,
-            snapshot_key,
-            upgrade,
-            repair=repair,
-            seal_key=seal_key,
-            instrument=telemetry,
-            node=node,
-        )
+    def __init__(self, tree: Tree, recover: Recover) -> None:
+        self._tree = tree
         self._beginnings = Beginnings(self._tree)
         self._tree.scheduler.casts = self._beginnings
         self._schedules = Schedules(self._tree)
-        self._recover: Recover = recover
+        self._recover = recover
         self._owner: Owner | None = None
         self._tenant: str | None = None
 
@@ -231,26 +178,40 @@ class Runtime:
         is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
         WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not sealed.
         """
-        return cls(
-            url,
-            cantrips=cantrips,
-            upgrade=upgrade,
-            recover=recover,
-            passivate_after=passivate_after,
-            secrets=secrets,
-            redact=redact,
-            snapshot_key=snapshot_key,
-            max_waiting=max_waiting,
-            max_submitted=max_submitted,
-            keep_keys=keep_keys,
-            unattended=unattended,
-            retention=retention,
+        if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
+            raise LoomError(
+                f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
+            )
+        _one_of("recover", recover, Recover)
+        _one_of("redact", redact, Redact)
+        _one_of("unattended", unattended, Unattended)
+        if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
+            raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
+        if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
+            raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
+        if isinstance(max_submitted, bool) or not isinstance(max_submitted, int) or max_submitted < 1:
+            raise ValueError(f"max_submitted: expected how many casts may wait, at least 1, got {max_submitted!r}")
+        if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
+            raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
+        offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
+        guard = Guard(secrets, at_rest=redact == "at_rest")
+        if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
+            raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
+        kept_for = retention_of(retention)
+        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
+        tree = Tree(
+            os.fspath(url),
+            offered,
+            limits,
+            guard,
+            snapshot_key,
+            upgrade,
             repair=repair,
             seal_key=seal_key,
-            telemetry=telemetry,
+            instrument=telemetry,
             node=node,
-            stranded_after=stranded_after,
         )
+        return cls(tree, recover)
 
     @staticmethod
     def blocking(

@@ -122,6 +122,21 @@ async def test_an_interrupt_now_ends_a_query_and_a_gate_that_hang(url: str, what
 
 
 @pytest.mark.rule("C-17")
+@pytest.mark.parametrize(("what", "turns"), [("hang", "0 turns"), ("wait", "1 turn")])
+async def test_an_interrupt_now_ends_each_of_several_episodes_that_hang(what: str, turns: str) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(SPELL, "hello")
+        await entity.episode()
+        for n in range(3):
+            receipt = await entity.post(what, key=f"{n}")
+            await anyio.sleep(1)
+            await entity.interrupt("enough", now=True)
+            episode = await receipt.episode()
+            assert episode.summary == f"interrupted (enough) after {turns}"
+        assert (await entity.send("and now?")).terminated
+
+
+@pytest.mark.rule("C-17")
 async def test_an_interrupt_at_the_border_lets_the_gate_end() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "wait")

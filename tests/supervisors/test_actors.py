@@ -324,6 +324,40 @@ async def test_selective_receive_keeps_the_other_messages_in_order(new_system):
         assert await ref.outcome() == Outcome(Normal(), "done")
 
 
+async def test_receive_raises_timeout_error_when_no_message_comes_in_time(new_system):
+    class Patient(Actor):
+        async def run(self):
+            with pytest.raises(TimeoutError, match="no message came within 2 s"):
+                await self.receive(lambda message: message == "never", timeout=2)
+            return anyio.current_time(), await self.receive(timeout=2)
+
+    async with new_system() as system:
+        began = anyio.current_time()
+        ref = await system.start(ChildSpec("a", Patient, restart="temporary"))
+        ref.cast("now")
+        ended, message = (await ref.outcome()).value
+        assert 2 <= ended - began < 3
+        assert message == "now"
+
+
+async def test_receive_returns_a_message_that_comes_before_its_timeout(new_system):
+    class Patient(Actor):
+        async def run(self):
+            early = await self.receive(timeout=5)
+            with pytest.raises(TimeoutError):
+                await self.receive(timeout=10)
+            return early, anyio.current_time()
+
+    async with new_system() as system:
+        began = anyio.current_time()
+        ref = await system.start(ChildSpec("a", Patient, restart="temporary"))
+        await anyio.sleep(1)
+        ref.cast("early")
+        early, ended = (await ref.outcome()).value
+        assert early == "early"
+        assert 11 <= ended - began < 12, "the timer of the first receive does not end the second"
+
+
 async def test_an_actor_with_its_own_run_is_stopped_while_it_receives(new_system):
     class Own(Actor):
         async def run(self):
