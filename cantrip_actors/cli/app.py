@@ -1,67 +1,103 @@
-"""The command `cantrip`: its groups of commands, and `cantrip cast`.
+"""The command `cantrip`: its commands, and the options that apply to all of them.
 
-`main.py` starts and ends the process, `command.py` has what commands share. Modules that take time to import are
-imported inside the command that needs them, so that `--help` and a mistyped option answer at once.
+`main.py` starts and ends the process, `command.py` has what commands share. `cantrip --help` and a mistyped command
+answer at once: the module of a command is imported when the command runs, prints its help, or completes its arguments.
+Modules that take time to import are imported inside the command that needs them.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from cantrip_actors.cli import (
-    acp,
-    arithmetic,
-    cluster,
-    crashes,
-    crystals,
-    demos,
-    dispatch,
-    entities,
-    loom,
-    loom_data,
-    loom_export,
-    mcp,
-    output,
-    requests,
-    schedules,
-    serve,
-    system,
-    top,
-)
-from cantrip_actors.cli.command import (
-    CODES,
-    LOOM,
-    Backend,
-    Context,
-    Files,
-    IfUnattended,
-    Images,
-    Json,
-    Loop,
-    Quiet,
-    Unattended,
-    Url,
-    examples,
-    exit_code,
-    finish,
-    intent_with_files,
-    read_context,
-    report_errors,
-    run,
-    with_thread,
-)
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
-if TYPE_CHECKING:
-    from cantrip_actors import Episode, Runtime
+__all__ = ["COMMANDS", "app", "commands_of"]
 
-__all__ = ["app"]
+CODES = (
+    "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
+)
+
+COMMANDS = {
+    "cast": ("cast", "Cast a recipe on an intent, and print the answer."),
+    "arithmetic": ("arithmetic", "Compute, by planner, worker and critic: PLAN, WORK, CRITIC, as turns of an entity."),
+    "demo": (
+        "demos",
+        (
+            "See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
+            "scripted."
+        ),
+    ),
+    "invoke": ("entities", "Make a long-lived entity: it takes further intents with `cantrip send`, and remembers."),
+    "send": ("entities", "Give a long-lived entity a further intent, and print the answer."),
+    "post": (
+        "entities",
+        "Give a long-lived entity a further intent, print the receipt, and do not wait for the answer.",
+    ),
+    "stop": ("entities", "End an entity for good, wherever it runs."),
+    "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
+    "entities": ("entities", "List the long-lived entities: their names, their states, and their last answers."),
+    "resume": (
+        "entities",
+        "Resume entities that a crash interrupted, each from where it stood, and print their answers.",
+    ),
+    "requests": ("requests", "List the requests that wait for a person: calls to approve, and questions."),
+    "allow": ("requests", "Allow a call that waits for a person."),
+    "deny": (
+        "requests",
+        "Deny a call that waits for a person, or leave a question unanswered; the entity reads the note.",
+    ),
+    "answer": ("requests", "Answer a question of an entity."),
+    "crashes": ("crashes", "List crash reports, the newest first; with an ID, print one whole."),
+    "system": (
+        "system",
+        "Print the supervision tree of a service: each actor with its state, mailbox, restarts and last exit.",
+    ),
+    "loom": ("loom", "Look at a loom: every turn of every entity, as it was recorded."),
+    "dispatch": ("dispatch", "Dispatch work under a frozen contract, and look at what became of it."),
+    "schedule": ("schedules", "Give work to entities at times: once, again and again, or by a cron line."),
+    "crystals": ("crystals", "Crystals: prove them against their providers."),
+    "serve": (
+        "serve",
+        "Serve entities over HTTP: an API of our own, server-sent events, OpenAI's API, and a page to chat on.",
+    ),
+    "top": ("top", "Show what entities do now: running, waiting for people, turns, tokens, cost, restarts."),
+    "acp": ("acp", "Let an editor work with an entity, over the Agent Client Protocol on standard input and output."),
+    "mcp": ("mcp", "Offer cantrips as tools to any program that speaks the Model Context Protocol."),
+    "worker": ("cluster", "Run entities of these cantrips as a node of the loom, until SIGTERM or ctrl-C."),
+    "up": ("cluster", "Run several workers on this machine, for trying out, until ctrl-C, which drains them."),
+    "cluster": ("cluster", "Look at the nodes of a loom, drain one, choose a release."),
+}
+"""The commands in the order of the help: the module whose `app` has the command, and the first sentence of its help."""
+
+
+def commands_of(module: str) -> dict[str, Any]:
+    """Import a module of commands, and return its commands and groups by name."""
+    holder = typer.Typer(rich_markup_mode=None)
+    holder.add_typer(import_module(f"cantrip_actors.cli.{module}").app)
+    return dict(get_group(holder).commands)
+
+
+class _Commands(TyperGroup):
+    """A group that lists its commands from `COMMANDS`, and imports the one that the arguments name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the command and its arguments."""  # newer typers bring their own click: no common type
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else commands_of(COMMANDS[name][0])[name], rest
+
 
 app = typer.Typer(
     name="cantrip",
+    cls=_Commands,
     help="Language-model agents as supervised actors: cast them, watch them, look at what they did.\n\n"
     "\b\nExamples:\n"
     "  cantrip demo                                   see it work, without a key\n"
@@ -72,24 +108,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(arithmetic.app)
-app.add_typer(demos.app, name="demo")
-app.add_typer(entities.app)
-app.add_typer(requests.app)
-app.add_typer(crashes.app)
-app.add_typer(system.app)
-loom.app.add_typer(loom_export.app)
-loom.app.add_typer(loom_data.app)
-app.add_typer(loom.app, name="loom")
-app.add_typer(dispatch.app, name="dispatch")
-app.add_typer(schedules.app, name="schedule")
-app.add_typer(crystals.app, name="crystals")
-app.add_typer(serve.app, name="serve")
-app.add_typer(top.app)
-app.add_typer(acp.app)
-app.add_typer(mcp.app, name="mcp")
-app.add_typer(cluster.app)
-app.add_typer(cluster.cluster, name="cluster")
 
 
 @app.callback()
@@ -103,51 +121,3 @@ def options(
 ) -> None:
     """Set the options that apply to every command."""
     logs.level, logs.form = log_level, log_format
-
-
-@app.command(
-    "cast",
-    epilog=examples(
-        'cantrip cast vowels.yaml "How many vowels are in abracadabra?"',
-        'cantrip cast review.toml "Review it" --context report.json --json',
-        'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
-        'cantrip cast look.yaml "What is on it?" --image photo.jpg',
-        'cantrip cast read.yaml "Sum it up." --file report.pdf',
-    ),
-)
-def cast_(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
-    loom: Url = LOOM,
-    context: Context = None,
-    image: Images = None,
-    file: Files = None,
-    as_json: Json = False,
-    events: Annotated[
-        bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
-    ] = False,
-    quiet: Quiet = False,
-    unattended: IfUnattended = Unattended.wait,
-    backend: Loop = Backend.asyncio,
-) -> None:
-    """Cast a recipe on an intent, and print the answer.
-
-    The answer goes to standard output. Progress goes to standard error: a live tree on a terminal, else lines.
-    """
-    with report_errors(json=as_json or events, loom=loom, line=events):
-        from cantrip_actors.cli.recipe_sidecar import remember
-        from cantrip_actors.recipes import load_recipe
-
-        data = None if context is None else read_context(context)
-        given = intent_with_files(intent, image, file)
-        cantrip = load_recipe(recipe)
-
-        async def work(runtime: Runtime) -> Episode:
-            remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
-            return with_thread(await runtime.cast(cantrip, given, context=data))
-
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
-        if events:
-            output.print_lines([output.as_json({"type": "Episode", **output.episode_json(episode, loom)})])
-            raise typer.Exit(exit_code(episode))
-        finish(episode, loom, as_json=as_json)

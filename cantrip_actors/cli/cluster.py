@@ -33,8 +33,12 @@ __all__ = ["app", "cluster"]
 
 app = typer.Typer(rich_markup_mode=None)
 cluster = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Look at the nodes of a loom, drain one, choose a release."
+    name="cluster",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Look at the nodes of a loom, drain one, choose a release.",
 )
+app.add_typer(cluster)
 
 AGAIN = 1.0
 """Seconds after which a worker that died is started again."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cantrip_actors.cli.loom_views import Finder
 
 __all__ = [
-    "CODES",
     "FAILED",
     "LOOM",
     "TRUNCATED",
@@ -64,9 +63,6 @@ T = TypeVar("T")
 
 TRUNCATED, FAILED, USAGE = 3, 1, 2
 LOOM = "sqlite:.cantrip/loom.db"
-CODES = (
-    "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
-)
 
 
 def examples(*lines: str) -> str:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Crystals: prove them against their providers.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    name="crystals",
+    help="Crystals: prove them against their providers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.callback()

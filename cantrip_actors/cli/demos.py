@@ -57,6 +57,7 @@ class _Demos(TyperGroup):
 
 
 app = typer.Typer(
+    name="demo",
     cls=_Demos,
     help="See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
     "scripted.\n\n"

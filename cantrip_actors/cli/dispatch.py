@@ -45,6 +45,7 @@ FOLDER = Path(".cantrip/dispatches")
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 
 app = typer.Typer(
+    name="dispatch",
     help="Dispatch work under a frozen contract, and look at what became of it.\n\n"
     "An ID is a dispatch's; any part of it that no other has is enough.\n\n"
     "\b\nExamples:\n"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cantrip_actors.cli import output
+from cantrip_actors.cli import loom_data, loom_export, output
 from cantrip_actors.cli.command import (
-    FAILED,
     LOOM,
     Json,
     Url,
@@ -21,15 +20,14 @@ from cantrip_actors.cli.command import (
     report_errors,
     terminal_width,
 )
+from cantrip_actors.cli.loom_data import show_verification
 from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
 
-if TYPE_CHECKING:
-    from cantrip_actors.loom import Verified
-
-__all__ = ["app", "show_verification"]
+__all__ = ["app"]
 
 app = typer.Typer(
+    name="loom",
     help="Look at a loom: every turn of every entity, as it was recorded.\n\n"
     "An ID is a turn's or an entity's; its end, as lists show it, is enough.\n\n"
     "\b\nExamples:\n"
@@ -39,6 +37,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.add_typer(loom_export.app)
+app.add_typer(loom_data.app)
 
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
@@ -194,29 +194,6 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
         rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
         or_else = f"nothing in {render_url(loom)} was interrupted"
         print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)
-
-
-def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
-    """Print the result of a verification; exit with 1 if it found a fault."""
-    from dataclasses import asdict
-
-    if as_json:
-        output.print_json({"loom": render_url(url), "ok": found.ok, **asdict(found)})
-    else:
-        what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
-        if found.forgotten:
-            what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
-        faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
-        state = "every record is as it was written" if found.ok else faults
-        if found.seal != "none":
-            state += (
-                "; sealed, checked with its key" if found.seal == "checked" else "; sealed, and not checked: no key"
-            )
-        output.print_lines(
-            [f"{render_url(url)}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"]
-        )
-    if not found.ok:
-        raise typer.Exit(FAILED)
 
 
 def _exported(turns: Sequence[Any]) -> list[Any]:

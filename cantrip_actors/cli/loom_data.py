@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import LOOM, Json, Url, examples, report_errors
+from cantrip_actors.cli.command import FAILED, LOOM, Json, Url, examples, report_errors
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
-    from cantrip_actors.loom import Forgotten
+    from cantrip_actors.loom import Forgotten, Verified
 
-__all__ = ["app"]
+__all__ = ["app", "show_verification"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -83,7 +83,6 @@ def backup(
 ) -> None:
     """Copy a loom in use, as it is at one moment, and verify the copy."""
     with report_errors(json=as_json, loom=url):
-        from cantrip_actors.cli.loom import show_verification
         from cantrip_actors.loom import backup_loom
 
         show_verification(backup_loom(url, file, seal_key=seal_key()), str(file), as_json=as_json)
@@ -145,6 +144,29 @@ def repair(url: Place, as_json: Json = False) -> None:
             output.print_lines(
                 [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}", *lost]
             )
+
+
+def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
+    """Print the result of a verification; exit with 1 if it found a fault."""
+    from dataclasses import asdict
+
+    if as_json:
+        output.print_json({"loom": render_url(url), "ok": found.ok, **asdict(found)})
+    else:
+        what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
+        if found.forgotten:
+            what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
+        faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
+        state = "every record is as it was written" if found.ok else faults
+        if found.seal != "none":
+            state += (
+                "; sealed, checked with its key" if found.seal == "checked" else "; sealed, and not checked: no key"
+            )
+        output.print_lines(
+            [f"{render_url(url)}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"]
+        )
+    if not found.ok:
+        raise typer.Exit(FAILED)
 
 
 def _with_option(url: str, option: str) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
+    name="schedule",
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Give work to entities at times: once, again and again, or by a cron line.",

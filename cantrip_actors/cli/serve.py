@@ -38,6 +38,7 @@ class _Serve(TyperGroup):
 
 
 app = typer.Typer(
+    name="serve",
     cls=_Serve,
     help="Serve entities over HTTP: an API of our own, server-sent events, OpenAI's API, and a page to chat on.\n\n"
     "`cantrip serve RECIPE...` is `cantrip serve run RECIPE...`, which has the options.\n\n"

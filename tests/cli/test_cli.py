@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from cantrip_actors import Runtime, open_loom
+from cantrip_actors.cli.app import COMMANDS, app, commands_of
 from cantrip_actors.recipes import load_recipe
 
 COMMAND = [sys.executable, "-m", "cantrip_actors.cli.main"]
@@ -273,6 +275,19 @@ class TestProcess:
         assert "3 truncated" in said.out
         for command in (["cast"], ["demo"], *(["loom", one] for one in ("ls", "tree", "show", "thread", "export"))):
             assert "Examples:\n" in process(*command, "--help").out
+
+    @pytest.mark.parametrize("module", sorted({module for module, _ in COMMANDS.values()}))
+    def test_help_lists_all_commands_of_a_module_with_the_lines_of_their_own_help(self, module):
+        commands = commands_of(module)
+        assert list(commands) == [name for name, (home, _) in COMMANDS.items() if home == module]
+        listed = get_command(app).commands
+        for name, command in commands.items():
+            for width in range(1, 200):
+                assert listed[name].get_short_help_str(width) == command.get_short_help_str(width)
+
+    def test_a_mistyped_command_is_answered_with_similar_commands(self, process):
+        assert "No such command 'cats'. Did you mean 'cast'?" in process("cats").err
+        assert "No such command 'tre'. Did you mean 'tree', 'thread'?" in process("loom", "tre").err
 
     def test_a_typo_exits_with_2_and_suggests_a_correction(self, process):
         assert process("cats").code == 2

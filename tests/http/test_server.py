@@ -19,7 +19,7 @@ from anyio import to_thread
 from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
-from cantrip_actors.cli.app import app
+from cantrip_actors.cli.app import COMMANDS, app
 from cantrip_actors.http import CannotServe, InvalidTokens, Settings, Tokens, add_token
 from cantrip_actors.http.health import Pulse, health_server
 from cantrip_actors.http.server import _tokens
@@ -339,6 +339,7 @@ HEAVY = {
     *("acp", "anyio", "asyncio", "concurrent.futures", "httpx", "hypercorn", "jsonschema", "logging", "mcp", "msgspec"),
     *("openai", "opentelemetry", "orjson", "psycopg", "pydantic", "ray", "rich", "socket", "starlette", "structlog"),
     *("trio", "yaml", "cantrip_actors.http", "cantrip_actors.runtime", "cantrip_actors.terms"),
+    *("cantrip_actors.cli.command", *(f"cantrip_actors.cli.{module}" for module, _ in COMMANDS.values())),
 }
 
 
