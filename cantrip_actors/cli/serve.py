@@ -92,6 +92,10 @@ def run(
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, metavar="MIB", help="The largest body of a request; files are in it.")
     ] = 1,
+    dispatches: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Also serve the dispatches in there."),
+    ] = None,
     crash_dir: Annotated[
         Path | None, typer.Option("--crash-dir", metavar="DIR", help="Keep crash reports there: see cantrip crashes.")
     ] = None,
@@ -128,6 +132,7 @@ def run(
             system_messages="refuse" if refuse_system else "data",
             grace=grace,
             limits=http.Limits(body=max_body << 20),
+            dispatches=dispatches,
             crash_dir=crash_dir,
             debug_dump=debug_dump,
             access_log=True,

@@ -222,7 +222,8 @@ class Entry(Value, frozen=True):
 
     `author` wrote it in the capacity `by`, on which the permitted events depend. `token` is the fencing token of the
     lease under which it was written, None without one; `contract_hash` names the contract that it belongs to. `door` is
-    the door through which a human's decision came (`records/door.py`).
+    the door through which a human's decision came (`records/door.py`). `key` is the key of the request that wrote it,
+    with a digest of that request after a space, so that a repeated one is known.
     """
 
     seq: int
@@ -234,6 +235,7 @@ class Entry(Value, frozen=True):
     turn_id: str | None = None
     token: int | None = None
     door: str = ""
+    key: str = ""
 
     @property
     def kind(self) -> str:
@@ -248,7 +250,7 @@ def encoded(entry: Entry) -> bytes:
     """
     event = entry.event
     fields = {"contract": event.contract.as_json()} if isinstance(event, Dispatched) else msgspec.to_builtins(event)
-    place = {"turn_id": entry.turn_id, "token": entry.token, "door": entry.door or None}
+    place = {"turn_id": entry.turn_id, "token": entry.token, "door": entry.door or None, "key": entry.key or None}
     return dumps(
         {
             "seq": entry.seq,

@@ -45,7 +45,7 @@ from cantrip_actors.loom.verify import Heads
 from cantrip_actors.own_files.claims import claim_folder, hold
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["Dispatches", "now", "trusted_records"]
+__all__ = ["Dispatches", "now", "trusted_records", "written_with"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,15 +114,25 @@ class Dispatches:
         by: Capacity = "orchestrator",
         turn_id: str | None = None,
         door: str = "",
+        key: str = "",
     ) -> Record:
         """Dispatch a contract: its log is on the disk, with the contract as its first line, and queued (F-02).
 
-        Raises DispatchExists for an id that is taken, DispatchError if the folder cannot be written.
+        With a `key` (see `Entry`) a repeated request for this id returns the record as the first one left it.
+
+        Raises DispatchExists for an id that is taken, KeyUsed if its log has the key of another request, DispatchError
+        if the folder cannot be written.
         """
-        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id, door=door)
+        entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id, door=door, key=key)
         _check(None, entry)
-        with self._log(contract.dispatch_id, "create") as log:
-            log.create(encoded(entry))
+        try:
+            with self._log(contract.dispatch_id, "create") as log:
+                log.create(encoded(entry))
+        except DispatchExists:  # perhaps because the same request came twice at once
+            written = self.read(contract.dispatch_id).written_with(key) if key else None
+            if written is None:
+                raise
+            return written
         return self.read(contract.dispatch_id)
 
     def append(
@@ -135,31 +145,36 @@ class Dispatches:
         token: int | None = None,
         once: bool = False,
         door: str = "",
+        key: str = "",
     ) -> Record:
         """Write events, one entry each, all of them or none, and what follows from them; return the new record.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the author's lease, `turn_id` the
         turn it happens in, `door` the one that a human's decision came through. With `once` an event that this turn has
-        already written is left out: a gate call that a crash interrupted is being repeated.
+        already written is left out: a gate call that a crash interrupted is being repeated. With a `key` (see `Entry`)
+        a repeated request writes nothing.
 
-        Raises EventRefused if a rule forbids one of them (nothing is written then), TamperedRecord for a log that is
-        not as it was written, UnknownDispatch, DispatchError if the disk fails.
+        Raises KeyUsed if another request had the key, EventRefused if a rule forbids one of them (nothing is written
+        then), TamperedRecord for a log that is not as it was written, UnknownDispatch, DispatchError if the disk
+        fails.
         """
 
         def decide(record: Record) -> Iterator[bytes]:
+            if key and record.written_with(key) is not None:
+                return
             for event in events:
                 if once and record.has(event, turn_id):
                     continue
                 due: Event | None = event
-                writer: tuple[Capacity, str, int | None, str] = (by, author, token, door)
+                writer: tuple[Capacity, str, int | None, str, str] = (by, author, token, door, key)
                 while due is not None:
-                    who, name, lease, way = writer
+                    who, name, lease, way, request = writer
                     place = record.seq + 1, self._clock()
-                    entry = Entry(*place, who, name, due, record.contract.hash, turn_id, lease, way)
+                    entry = Entry(*place, who, name, due, record.contract.hash, turn_id, lease, way, request)
                     _check(record, entry)
                     yield encoded(entry)
                     record = apply(record, entry)
-                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "")
+                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "", "")
 
         with self._log(dispatch_id, "write to") as log:
             return log.append(decide)
@@ -247,7 +262,18 @@ def trusted_records(log: Dispatches) -> list[Record]:
             found.append(log.read(dispatch_id))
         except TamperedRecord as tampered:
             _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
+        except UnknownDispatch:  # it was forgotten meanwhile
+            continue
     return found
+
+
+def written_with(log: Dispatches, key: str) -> Record | None:
+    """Return the record that the request with this key (see `Entry`) left; None if none had the key.
+
+    Raises KeyUsed if another request had it.
+    """
+    found = (record.written_with(key) for record in trusted_records(log))
+    return next((record for record in found if record is not None), None)
 
 
 def _check(record: Record | None, entry: Entry) -> None:

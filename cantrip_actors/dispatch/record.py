@@ -16,6 +16,7 @@ from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.phases import Phases, apply_to_phases, phases_of
 from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of
 from cantrip_actors.dispatch.status import TERMINAL, Status
+from cantrip_actors.loom import KeyUsed
 from cantrip_actors.terms.value import Value
 
 __all__ = ["Record", "apply", "approving", "folded", "follow_up", "superseding", "unblocking"]
@@ -102,6 +103,17 @@ class Record(Value, frozen=True):
         """Return whether a turn has recently written that event."""
         newest = self.entries[: -1 - RECENT : -1]
         return any(entry.turn_id == turn_id and entry.event == event for entry in newest)
+
+    def written_with(self, key: str) -> Record | None:
+        """Return the record as the request with this key (see `Entry`) left it; None if none had the key.
+
+        Raises KeyUsed if another request had it.
+        """
+        name, space, _ = key.partition(" ")
+        found = [entry for entry in self.entries if entry.key.startswith(name + space)]
+        if any(entry.key != key for entry in found):
+            raise KeyUsed(f"key {name!r} was used for dispatch {self.id} with other content: use another key")
+        return folded(self.entries[: found[-1].seq]) if found else None
 
     @property
     def corrected(self) -> frozenset[int]:

@@ -16,6 +16,7 @@ from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, Statu
 from cantrip_actors.dispatch.log import Dispatches, trusted_records
 from cantrip_actors.dispatch.record import Record, approving
 from cantrip_actors.dispatch.summary import summary_of
+from cantrip_actors.loom import KeyUsed
 from cantrip_actors.runtime.requests import Request
 from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
 
@@ -40,22 +41,37 @@ class DispatchRequests:
         return [_request(record) for record in trusted_records(self.log) if _is_waiting(record)]
 
     async def decide(
-        self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = ""
+        self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
     ) -> None:
-        """Approve or reject the dispatch. Raises UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError."""
+        """Approve or reject the dispatch; a repeated request with a `key` (see `Entry`) does nothing.
+
+        Raises KeyUsed, UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError.
+        """
         dispatch_id = request_id.removeprefix(PREFIX)
         try:
             record = await self.log.read_soon(dispatch_id)
+            if key and _is_repeated(record, key):
+                return
             if not _is_waiting(record):
                 raise _error_of(record)
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
                 events = approving(record, note)
-            await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
+            await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door, key=key)
         except EventRefused as refused:  # another decision came first
             raise _error_of(await self.log.read_soon(dispatch_id)) from refused
         except UnknownDispatch as unknown:
             raise UnknownRequest(str(unknown)) from unknown
+
+
+def _is_repeated(record: Record, key: str) -> bool:
+    """Return whether this request has decided; for another one that had its key the first decision is the answer."""
+    try:
+        return record.written_with(key) is not None
+    except KeyUsed:
+        if _is_waiting(record):
+            raise
+        return False
 
 
 def _is_waiting(record: Record) -> bool:

@@ -25,6 +25,7 @@ can be a file's name, outputs inside the repository, numbers in their range).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -254,7 +255,7 @@ def _count(value: object) -> int:
 
 
 def _amount(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise _Bad(f"expected an amount in US dollars > 0, got {short(value)}", Rule.TERMS)
     return float(value)
 

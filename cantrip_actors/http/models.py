@@ -8,15 +8,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
 
 __all__ = [
     "Actor",
+    "ApproveDispatch",
     "Begin",
     "CantripInfo",
     "Cast",
     "Decide",
     "Decided",
+    "Dispatch",
+    "DispatchList",
+    "DispatchSummary",
+    "DispatchesQuery",
     "EntitiesQuery",
     "Entity",
     "EntityPage",
@@ -30,10 +36,12 @@ __all__ = [
     "Hit",
     "Interrupt",
     "Items",
+    "NewDispatch",
     "NoBody",
     "NoQuery",
     "OpenRequest",
     "Receipt",
+    "RejectDispatch",
     "RequestsQuery",
     "Reward",
     "Rewarded",
@@ -51,6 +59,7 @@ __all__ = [
     "Tree",
     "Turn",
     "TurnsQuery",
+    "UnblockDispatch",
     "Usage",
 ]
 
@@ -138,6 +147,36 @@ class Reward(Strict):
 
     reward: float = Field(allow_inf_nan=False)
     by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
+
+
+class NewDispatch(Strict):
+    """A contract to dispatch."""
+
+    contract: dict[str, Any] | Text = Field(description="Its fields by their names, or a text in Markdown.")
+
+
+class ApproveDispatch(Strict):
+    """Approve a dispatch, a phase of it, or what it is blocked by."""
+
+    note: str = ""
+
+
+class RejectDispatch(Strict):
+    """End a queued or blocked dispatch for good."""
+
+    reason: Text
+
+
+class UnblockDispatch(Strict):
+    """What removes a blocker."""
+
+    note: Text
+
+
+class DispatchesQuery(Strict):
+    """Which dispatches to list."""
+
+    status: Status | None = None
 
 
 class EntitiesQuery(Strict):
@@ -418,6 +457,39 @@ class Decided(BaseModel):
     id: str
     decision: Literal["allow", "deny", "answer"]
     by: str
+
+
+class DispatchSummary(BaseModel):
+    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence."""
+
+    id: str
+    title: str
+    status: Status
+    priority: str
+    role: str
+    attempt: int
+    proven: int
+    acceptance: int
+    waits_for: str
+    outcome: str
+    newest: str
+    at: str
+
+
+class Dispatch(DispatchSummary):
+    """A dispatch with its contract and every entry of its log, oldest first."""
+
+    contract: dict[str, Any]
+    contract_hash: str
+    unmet: list[str]
+    closed: bool
+    entries: list[dict[str, Any]]
+
+
+class DispatchList(BaseModel):
+    """Dispatches, by id."""
+
+    items: list[DispatchSummary]
 
 
 class Rewarded(BaseModel):

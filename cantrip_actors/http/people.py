@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, open_requests
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.records.mail import decision_key
 
@@ -14,7 +15,7 @@ async def list_requests(call: Call) -> Answer:
     """List the open requests, the oldest first."""
     entity = call.query.entity
     wanted = None if entity is None else call.entity_id(entity)
-    found = [one for one in call.runtime.requests() if wanted in (None, one.entity)]
+    found = [one for one in await open_requests(call) if wanted in (None, one.entity)]
     return Answer({"items": [call.shown(request_shape(one)) for one in found]})
 
 
@@ -22,6 +23,8 @@ async def decide(call: Call) -> Answer:
     """Decide a request; the decision is durable when this answers."""
     said: models.Decide = call.body
     request_id = call.path["id"]
+    if is_of_dispatch(call, request_id):
+        return await decide_dispatch(call, request_id)
     is_repeated = call.key is not None and call.runtime.has_mail(request_id.partition(":")[0], decision_key(request_id))
     await call.runtime.decide(
         request_id,

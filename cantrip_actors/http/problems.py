@@ -14,6 +14,14 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
+from cantrip_actors.dispatch import (
+    DispatchError,
+    DispatchExists,
+    EventRefused,
+    InvalidContract,
+    UnknownDispatch,
+    UnreadableContract,
+)
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.redact.logs import get_logger
@@ -108,6 +116,8 @@ _ROWS: Final = (
 def problem_of(error: CantripError) -> Problem:
     """Return the problem for an error of the runtime."""
     more: dict[str, Any] = {} if error.entity_id is None else {"entity_id": error.entity_id}
+    if isinstance(error, DispatchError):
+        return _problem_of_dispatch(error)
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
@@ -121,6 +131,29 @@ def problem_of(error: CantripError) -> Problem:
     if isinstance(error, LoomError):  # its text may name a file on the server
         return report(error, 507, "loom", "the loom cannot be read or written", **more)
     return report(error, 500, "failed", "the entity failed", **more)
+
+
+def _problem_of_dispatch(error: DispatchError) -> Problem:
+    """Return the problem for an error of dispatches, without the paths of the server that its text may have."""
+    match error:
+        case EventRefused(refusal=refusal):
+            return Problem(409, "refused", refusal.text, rule=refusal.rule, legal=list(refusal.legal))
+        case DispatchExists():
+            return Problem(
+                409,
+                "dispatch-exists",
+                "a contract is written once: give this one another dispatch_id, and name the old one in `supersedes`",
+            )
+        case UnknownDispatch():
+            return Problem(404, "unknown-dispatch", "no dispatch has this id")
+        case InvalidContract(violations=violations):
+            found = [{"path": one.field, "message": one.text} for one in violations]
+            return Problem(422, "invalid-contract", str(violations[0]), mistakes=found)
+        case UnreadableContract(mistakes=mistakes):
+            told = [{"line": one.line, "message": one.text} for one in mistakes]
+            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=told)
+        case _:
+            return report(error, 507, "dispatch", "the log of the dispatch cannot be read or written")
 
 
 def report(error: Exception, status: int = 500, kind: str = "internal", detail: str = "", **more: Any) -> Problem:

@@ -28,6 +28,7 @@ from hypercorn.config import Config
 from starlette.types import ASGIApp
 
 from cantrip_actors import Cantrip, CantripError, Runtime
+from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.h2_buffer import bound_buffers
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
@@ -74,6 +75,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
+    dispatches: Path | None = None
+    """The folder of the dispatches that are served; their logs have the seal key of the runtime."""
     crash_dir: Path | None = None
     """The folder for crash reports."""
     access_log: bool = False
@@ -117,6 +120,7 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
             system_messages=settings.system_messages,
             telemetry=telemetry,
             access_log=settings.access_log,
+            dispatches=_dispatches(settings),
         )
         pulse, health = Pulse(settings.stall), None
         if settings.health is not None:
@@ -143,6 +147,11 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
             async with anyio.create_task_group() as servers:
                 servers.start_soon(run_hypercorn, app, listener, started)
             tasks.cancel_scope.cancel()
+
+
+def _dispatches(settings: Settings) -> Dispatches | None:
+    folder = settings.dispatches
+    return None if folder is None else Dispatches(folder, seal_key=settings.runtime.get("seal_key"))
 
 
 def _own_names(bind: str) -> list[str]:

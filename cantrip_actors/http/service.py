@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from cantrip_actors import Cantrip, InvalidCantrip, RequestFeed, Runtime
+from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, Limits
 from cantrip_actors.http.spending import Spending
@@ -29,6 +30,7 @@ class Service:
     (`--no-auth`).
     `hosts` are the names by which clients reach the service, and `origins` those of other sites whose pages may use it.
     `telemetry` is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
+    `dispatches` are the ones that clients may read, decide and add to; None has none.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Service:
         system_messages: str = "data",
         telemetry: Telemetry | None = None,
         access_log: bool = False,
+        dispatches: Dispatches | None = None,
     ) -> None:
         self.runtime = runtime
         self.cantrips = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
@@ -54,6 +57,7 @@ class Service:
         self.system_messages = system_messages
         self.telemetry = telemetry
         self.access_log = access_log
+        self.dispatches = dispatches
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
         self.limiter = Limiter(limits or Limits(), self._is_busy, Spending(runtime.loom))

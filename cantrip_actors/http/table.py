@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cantrip_actors.http import entities, history, metrics, models, operations, people, streams, system
+from cantrip_actors.http import dispatches, entities, history, metrics, models, operations, people, streams, system
 from cantrip_actors.http.calls import Answer, Call
 
 __all__ = ["BASE", "OPERATIONS", "ROUTES", "Row"]
@@ -76,6 +76,47 @@ ROUTES: tuple[Row, ...] = (
         query=models.RequestsQuery,
     ),
     Row("POST", f"{BASE}/requests/{{id:path}}", "approve", people.decide, {200: models.Decided}, models.Decide),
+    Row(
+        "GET",
+        f"{BASE}/dispatches",
+        "read",
+        dispatches.list_dispatches,
+        {200: models.DispatchList},
+        query=models.DispatchesQuery,
+    ),
+    Row(
+        "POST",
+        f"{BASE}/dispatches",
+        "dispatch",
+        dispatches.create_dispatch,
+        {201: models.DispatchSummary},
+        models.NewDispatch,
+    ),
+    Row("GET", f"{BASE}/dispatches/{{id}}", "read", dispatches.get_dispatch, {200: models.Dispatch}),
+    Row(
+        "POST",
+        f"{BASE}/dispatches/{{id}}/approve",
+        "approve",
+        dispatches.approve_dispatch,
+        {200: models.DispatchSummary},
+        models.ApproveDispatch,
+    ),
+    Row(
+        "POST",
+        f"{BASE}/dispatches/{{id}}/reject",
+        "approve",
+        dispatches.reject_dispatch,
+        {200: models.DispatchSummary},
+        models.RejectDispatch,
+    ),
+    Row(
+        "POST",
+        f"{BASE}/dispatches/{{id}}/unblock",
+        "dispatch",
+        dispatches.unblock_dispatch,
+        {200: models.DispatchSummary},
+        models.UnblockDispatch,
+    ),
     Row("POST", f"{BASE}/turns/{{id}}/fork", "cast", entities.fork, _NEW, models.Fork),
     Row("GET", f"{BASE}/turns/{{id}}", "read", history.get_turn, {200: models.Turn}),
     Row("GET", f"{BASE}/turns/{{id}}/thread", "read", history.get_thread, {200: models.Items}),

@@ -26,6 +26,7 @@ from cantrip_actors.dispatch import (
     TamperedRecord,
     UnknownDispatch,
 )
+from cantrip_actors.loom import KeyUsed
 from cantrip_actors.loom.jsonl import Disk
 from cantrip_actors.records.seal import seal
 from tests.dispatch.contracts import AT, contract
@@ -402,3 +403,20 @@ def test_only_logs_are_listed(logs, begun):
     assert logs.ids() == (begun,)
     assert [record.id for record in logs.records()] == [begun]
     assert Dispatches(Path(logs.folder) / "nowhere").ids() == ()
+
+
+class TestKeys:
+    @pytest.mark.rule("HTTP-08")
+    def test_a_repeated_request_writes_nothing_and_another_one_is_refused(self, logs, tmp_path):
+        made = logs.create(contract(), author="ann", key="k a")
+        logs.append(made.id, Progressed("discovery", "more"), by="human", author="ann", key="l a")
+        assert Dispatches(tmp_path / "dispatches").create(contract(), author="ann", key="k a") == made
+        again = logs.append(made.id, Progressed("discovery", "more"), by="human", author="ann", key="l a")
+        assert again.seq == 2
+        for use in (
+            lambda: logs.append(made.id, Progressed("discovery", "x"), by="human", author="ann", key="l b"),
+            lambda: logs.create(contract(), author="ann", key="k b"),
+        ):
+            with pytest.raises(KeyUsed):
+                use()
+        assert (logs.read(made.id).seq, logs.ids()) == (2, (made.id,))

@@ -21,10 +21,11 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "http.md").read_text(enco
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Process]:
-    """The service of the page's first example."""
-    (recipe,) = [block for block in blocks(PAGE) if block.file == "echo.yaml"]
-    (tmp_path / "echo.yaml").write_text(recipe.text, encoding="utf-8")
-    with process(tmp_path, "asyncio", serves="echo.yaml") as on:
+    """The service of the page's first example, with dispatches, in a folder with the files of the page."""
+    for block in blocks(PAGE):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+    with process(tmp_path, "asyncio", "--dir", ".cantrip/dispatches", serves="echo.yaml") as on:
         yield on
 
 
@@ -39,12 +40,14 @@ def curls() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.rule("HTTP-01", "HTTP-03")
-def test_the_curl_lines_print_what_the_page_shows(service: Process) -> None:
+def test_the_curl_lines_print_what_the_page_shows(service: Process, tmp_path: Path) -> None:
     examples = list(curls())
-    assert len(examples) == 4
+    assert len(examples) == 6
     environment = {**os.environ, "TOKEN": service.token, "API": f"{service.url}/api/v1"}
     for command, output in examples:
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, env=environment, check=False, cwd=tmp_path
+        )
         shown = re.sub("…+", "...", output)
         same = doctest.OutputChecker().check_output(f"{shown}\n", f"{done.stdout.strip()}\n", doctest.ELLIPSIS)
         assert same, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import Runtime
+from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http import Limits, Service, Tokens, make_app
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES, Row
 from cantrip_actors.http.tokens import SCOPES
+from tests.dispatch.contracts import contract, terms
 from tests.http.serving import ADMIN, ECHO, token
 from tests.pictures import PDF, data_url, png
 
@@ -44,10 +47,12 @@ class Attacked:
 
 
 @asynccontextmanager
-async def service() -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, list[str]]]]:
+async def service(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, list[str]]]]:
     limits = Limits(rate=1e9, burst=1e9, casts=1_000_000, longest_wait=0.05)
+    log = Dispatches(folder)
+    log.create(contract(dispatch_id="mend"), author="ada")
     async with Runtime.open(cantrips=[ECHO]) as runtime:
-        served = Service(runtime, [ECHO], tokens=Tokens([token("admin", *SCOPES)]), limits=limits)
+        served = Service(runtime, [ECHO], tokens=Tokens([token("admin", *SCOPES)]), limits=limits, dispatches=log)
         app = make_app(served)
         async with served.open():
             transport = httpx.ASGITransport(app=app)
@@ -63,17 +68,18 @@ async def service() -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, list[str
                     {
                         "": [done.entity_id, "bob", requests[0].entity or ""],
                         "turns": [done.thread[0].id],
-                        "requests": [requests[0].id],
+                        "requests": [requests[0].id, "dispatch:mend"],
+                        "dispatches": ["mend"],
                         "v1": [f"resp_{bob.id}.", "echo", "entity:bob"],
                     },
                 )
 
 
 @pytest.fixture(params=["asyncio", "trio"])
-def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
+def attacked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attacked]:
     with (
         start_blocking_portal(request.param) as portal,
-        portal.wrap_async_context_manager(service()) as (client, ids),
+        portal.wrap_async_context_manager(service(tmp_path)) as (client, ids),
     ):
         yield Attacked(portal, client, ids)
 
@@ -138,6 +144,21 @@ WHOLE: dict[str, dict[str, Any]] = {
     "Interrupt": {"why": "lunch", "now": True},
     "Decide": {"decision": "allow", "answer": None, "note": "x", "args": {"amount": 1}, "remember": "entity"},
     "Reward": {"reward": 0.5, "by": "ann"},
+    "NewDispatch": {
+        "contract": terms(
+            dispatch_id="mend-2",
+            decision_needed="whether it may",
+            budget=0.5,
+            wards=[{"max_turns": 3}],
+            outputs=["a.py"],
+            steps=[{"purpose": "to begin"}],
+            depth="full",
+            max_iterations=3,
+        )
+    },
+    "ApproveDispatch": {"note": "x"},
+    "RejectDispatch": {"reason": "x"},
+    "UnblockDispatch": {"note": "x"},
     "ChatBody": {
         "model": "echo",
         "messages": SAID,
@@ -239,7 +260,10 @@ def path_of(attacked: Attacked, row: Row, data: st.DataObject, *, ended: bool = 
     path = plain_path(row.path)
     for name in re.findall(r"{(\w+)}", path):
         fits = attacked.ids[
-            "turns" if "turns/{" in path else "requests" if "requests/{" in path else "v1" if path[1] == "v" else ""
+            next(
+                (one for one in ("turns", "requests", "dispatches") if f"{one}/{{" in path),
+                "v1" if path[1] == "v" else "",
+            )
         ]
         known = st.sampled_from(fits[:1] if ended else fits)
         text = data.draw(known if ended else known | known | st.text(min_size=1, max_size=6))

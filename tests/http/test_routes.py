@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import structlog
 from starlette.routing import Route
 
 from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
+from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
 from cantrip_actors.http import Limits, Service, make_app
 from cantrip_actors.http.live_page import assets
 from cantrip_actors.http.openai import OPENAI_ROUTES
@@ -19,12 +21,14 @@ from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.tokens import SCOPES
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
+from tests.dispatch.contracts import contract, terms
 from tests.http.serving import Served, answer, echo, pay, served, token
 from tests.pictures import PDF, data_url, png
 
 pytestmark = [pytest.mark.real_time]
 
 KEY = {"idempotency-key": "order-17"}
+BLOCKED = (StatusChanged("active"), Progressed("milestone", "half"), StatusChanged("blocked", blocker="a lock"))
 
 
 async def finish(on: Served, name: str) -> dict[str, Any]:
@@ -48,8 +52,8 @@ async def wait_for_request(on: Served) -> dict[str, Any]:
 
 
 @pytest.mark.rule("HTTP-01")
-async def test_every_row_of_the_table_works_and_answers_in_its_shape() -> None:
-    async with served() as on:
+async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: Path) -> None:
+    async with served(dispatches=Dispatches(tmp_path)) as on:
         asked: set[tuple[str, str]] = set()
 
         async def check(method: str, path: str, status: int, body: Any = None) -> Any:
@@ -95,6 +99,16 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape() -> None:
         await check("GET", f"requests?entity={request['entity']}", 200)
         await check("POST", f"requests/{request['id']}", 200, {"decision": "allow"})
         assert (await finish(on, request["entity"]))["episode"]["result"] == "it said: paid 3"
+        made = await check(
+            "POST", "dispatches", 201, {"contract": terms(needs_approval="yes", decision_needed="when it starts")}
+        )
+        await check("POST", f"dispatches/{made['id']}/approve", 200, {"note": "now"})
+        log = on.service.dispatches
+        log.append(made["id"], *BLOCKED, by="worker", author="e1", token=1)
+        await check("POST", f"dispatches/{made['id']}/unblock", 200, {"note": "it is gone"})
+        await check("POST", f"dispatches/{made['id']}/reject", 200, {"reason": "too late"})
+        assert (await check("GET", f"dispatches/{made['id']}", 200))["outcome"] == "too late"
+        assert len((await check("GET", "dispatches", 200))["items"]) == 1
         await check("POST", "entities/bob/resume", 202)
         await check("DELETE", "entities/bob?reason=enough", 204)
         await check("DELETE", "entities/bob", 204)
@@ -426,9 +440,12 @@ async def test_a_token_expires_and_casts_only_its_cantrips() -> None:
 
 
 @pytest.mark.rule("HTTP-12")
-async def test_another_tenants_ids_are_unknown_everywhere() -> None:
+async def test_another_tenants_ids_are_unknown_everywhere(tmp_path: Path) -> None:
     scopes = [one for one in SCOPES if one != "admin"]
-    async with served(tokens=[token("acme", *scopes, tenant="acme"), token("other", *scopes, tenant="other")]) as on:
+    known = [token("acme", *scopes, tenant="acme"), token("other", *scopes, tenant="other")]
+    log = Dispatches(tmp_path)
+    log.create(contract(dispatch_id="bob", title="plans"), author="ada")
+    async with served(tokens=known, dispatches=log) as on:
         acme, other = on.as_token("acme"), on.as_token("other")
         await on.post("entities", {"cantrip": "echo", "intent": "plans", "name": "bob"}, 201, headers=acme | KEY)
         bob = await on.get("entities/bob", headers=acme)
@@ -442,6 +459,7 @@ async def test_another_tenants_ids_are_unknown_everywhere() -> None:
                 wanted = turn if "/turns/{id}" in row.path else request["id"] if "requests" in row.path else id
                 path = plain_path(row.path).replace("{id}", wanted).replace("{key}", "order-17")
                 body = {"intent": "x", "text": "x", "reward": 1, "decision": "allow", "cantrip": "echo"}
+                body |= {"reason": "x"} | ({"note": "x"} if "dispatches" in row.path else {})
                 fields = set(row.body.model_fields) if row.body else set()
                 sent = {name: value for name, value in body.items() if name in fields}
                 answered = await on.ask(row.method, path, 404, headers=other, json=sent if row.body else None)

@@ -1,0 +1,221 @@
+"""Dispatches over HTTP, as `cantrip dispatch`: list, read and create them, approve, reject and unblock them.
+
+A decision is an entry of the dispatch's log, in the capacity of a human, by the token's name. Dispatches belong to no
+tenant: a token with one sees none. Their files are read and written in threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+from anyio import to_thread
+
+from cantrip_actors import InvalidDecision, Request
+from cantrip_actors.dispatch import (
+    Contract,
+    Dispatches,
+    Event,
+    InvalidContract,
+    Record,
+    StatusChanged,
+    UnreadableContract,
+    draft,
+    from_markdown,
+    summary_of,
+)
+from cantrip_actors.dispatch.events import encoded
+from cantrip_actors.dispatch.log import trusted_records, written_with
+from cantrip_actors.dispatch.record import approving, unblocking
+from cantrip_actors.dispatch.requests import DispatchRequests
+from cantrip_actors.http import models
+from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.problems import Problem
+
+__all__ = [
+    "approve_dispatch",
+    "create_dispatch",
+    "decide_dispatch",
+    "get_dispatch",
+    "is_of_dispatch",
+    "list_dispatches",
+    "open_requests",
+    "reject_dispatch",
+    "unblock_dispatch",
+]
+
+PREFIX: Final = "dispatch:"
+"""The prefix of the ids of dispatches' requests."""
+
+
+# Look
+
+
+async def list_dispatches(call: Call) -> Answer:
+    """List the dispatches, and what they wait for."""
+    log, wanted = _log(call), call.query.status
+    if call.token.tenant is not None:
+        return Answer({"items": []})
+    records = await to_thread.run_sync(trusted_records, log)
+    found = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
+    return Answer({"items": call.shown(found)})
+
+
+async def get_dispatch(call: Call) -> Answer:
+    """Return a dispatch: its contract, how it stands, and every entry of its log."""
+    shape = await to_thread.run_sync(_shape, _log_of(call), call.path["id"])
+    return Answer(call.shown(shape))
+
+
+def _shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
+    record = log.read(dispatch_id)
+    return {
+        **summary_of(record)._asdict(),
+        "contract": record.contract.as_json(),
+        "contract_hash": record.contract.hash,
+        "unmet": record.unmet,
+        "closed": record.closed,
+        "entries": [json.loads(encoded(entry)) for entry in record.entries],
+    }
+
+
+# Create and decide
+
+
+async def create_dispatch(call: Call) -> Answer:
+    """Dispatch a contract: from then on it is frozen."""
+    log, given = _log(call), call.body.contract
+    if call.token.tenant is not None:
+        raise Problem(403, "tenant", "dispatches belong to no tenant: use a token without one")
+    async with _keyed(call) as key:
+        record, is_replay = await to_thread.run_sync(partial(_create, call, log, given, key))
+    headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
+    return Answer(_summary(call, record), 201, headers)
+
+
+def _create(call: Call, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
+    """Create a dispatch, unless this request has done so before; return its record, and whether it has."""
+    written = written_with(log, key) if key else None
+    if written is not None:
+        return written, True
+    by = call.token
+    return log.create(_contract(given), author=by.name, by="human", door=by.sender, key=key), False
+
+
+def _contract(given: dict[str, Any] | str) -> Contract:
+    """Return a contract. Raises InvalidContract and UnreadableContract, with all mistakes."""
+    if isinstance(given, str):
+        read = from_markdown(given)
+        if not isinstance(read, Contract):
+            raise UnreadableContract("the text", read)
+        return read
+    made = draft(given)
+    if not isinstance(made, Contract):
+        raise InvalidContract(made)
+    return made
+
+
+async def approve_dispatch(call: Call) -> Answer:
+    """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
+    said: models.ApproveDispatch = call.body
+    return await _decide(call, lambda record: approving(record, said.note))
+
+
+async def reject_dispatch(call: Call) -> Answer:
+    """Reject a queued or blocked dispatch for good."""
+    said: models.RejectDispatch = call.body
+    return await _decide(call, lambda _: [StatusChanged("rejected", reason=said.reason)])
+
+
+async def unblock_dispatch(call: Call) -> Answer:
+    """Say what removes a blocker: the dispatch is queued again."""
+    said: models.UnblockDispatch = call.body
+    return await _decide(call, lambda record: unblocking(record, said.note))
+
+
+async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> Answer:
+    """Write the events of a human's decision, unless this request has done so before."""
+    log, dispatch_id, by = _log_of(call), call.path["id"], call.token
+    async with _keyed(call) as key:
+        record = await log.read_soon(dispatch_id)
+        written = record.written_with(key) if key else None
+        if written is not None:
+            return Answer(_summary(call, written), headers=REPLAYED)
+        events = decide(record)
+        record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
+    return Answer(_summary(call, record))
+
+
+# Requests
+
+
+async def open_requests(call: Call) -> list[Request]:
+    """Return the open requests, the oldest first, with those of the dispatches."""
+    found = {one.id: one for one in call.runtime.requests()}
+    log = call.service.dispatches
+    if log is None or call.token.tenant is not None:
+        return list(found.values())
+    of_dispatches = await to_thread.run_sync(DispatchRequests(log.folder, log).open)
+    found |= {one.id: one for one in of_dispatches}
+    return sorted(found.values(), key=lambda one: one.asked_at)
+
+
+def is_of_dispatch(call: Call, request_id: str) -> bool:
+    """Return whether the id of a request is one of the service's dispatches, for this token."""
+    return call.service.dispatches is not None and call.token.tenant is None and request_id.startswith(PREFIX)
+
+
+async def decide_dispatch(call: Call, request_id: str) -> Answer:
+    """Decide the request of a dispatch: "allow" approves it, "deny" rejects it."""
+    said: models.Decide = call.body
+    if said.decision is None or said.answer is not None or said.args is not None or said.remember != "once":
+        raise InvalidDecision(f'request {request_id}: expected "allow" or "deny", a note, and nothing else')
+    log, by = _log_of(call), call.token
+    async with _keyed(call) as key:
+        record = await log.read_soon(request_id.removeprefix(PREFIX))
+        is_repeated = any(entry.key == key for entry in record.entries) if key else False
+        await DispatchRequests(log.folder, log).decide(
+            request_id, said.decision, by=by.name, note=said.note, door=by.sender, key=key
+        )
+    told = {"id": request_id, "decision": said.decision, "by": by.name}
+    return Answer(told, headers=REPLAYED if is_repeated else None)
+
+
+# Shared
+
+
+def _log(call: Call) -> Dispatches:
+    """Return the logs of the service. Raises Problem 404."""
+    log = call.service.dispatches
+    if log is None:
+        told = "this service has no dispatches: `cantrip serve --dir DIR`, or CANTRIP_DISPATCHES, names their folder"
+        raise Problem(404, "no-dispatches", told)
+    return log
+
+
+def _log_of(call: Call) -> Dispatches:
+    """Return the logs of the service, for what names a dispatch. Raises Problem 404, also to a token with a tenant."""
+    log = _log(call)
+    if call.token.tenant is not None:
+        raise Problem(404, "unknown-dispatch", "no dispatch has this id")
+    return log
+
+
+@asynccontextmanager
+async def _keyed(call: Call) -> AsyncIterator[str]:
+    """Yield the key of a request for its entries, empty without one; requests with one key run one at a time."""
+    if call.key is None:
+        yield ""
+        return
+    content = [call.token.name, call.request.url.path, call.body.model_dump()]
+    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    async with call.service.key_lock(f"dispatches\0{call.key}"):
+        yield f"{call.key} {digest}"
+
+
+def _summary(call: Call, record: Record) -> Any:
+    return call.shown(summary_of(record)._asdict())
