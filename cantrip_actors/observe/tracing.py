@@ -190,6 +190,12 @@ class Spans(EpisodeSpans):
         return traceparent(trace.get_current_span(self._context).get_span_context())
 
     @property
+    def query_headers(self) -> Mapping[str, str]:
+        """The `traceparent` of the running query if the settings send it to providers."""
+        given = self.trace if self._settings.outgoing_traceparent else None
+        return {} if given is None else {"traceparent": given}
+
+    @property
     def _context(self) -> otel.Context:
         return self._inner_context or self._outer_context
 

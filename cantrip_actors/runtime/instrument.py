@@ -122,6 +122,10 @@ class EpisodeSpans(Protocol):
     def trace(self) -> str | None:
         """The W3C `traceparent` of the span of the entity's current action; None if it is not part of a trace."""
 
+    @property
+    def query_headers(self) -> Mapping[str, str]:
+        """The headers that the running query adds to its requests to the provider, by names in lower case."""
+
     def step(self, records: Sequence[Record], action: Action) -> None:
         """Handle a step: its records are written, and its action comes next."""
 
