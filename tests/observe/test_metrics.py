@@ -120,7 +120,7 @@ OURS = {
     "crystal.paused": ("gauge", "s", "crystal"),
     "crystal.breaker": ("gauge", "1", "crystal"),
     "cost.usd": ("counter", "{usd}", "model cantrip"),
-    "approvals.pending": ("gauge", "1", ""),
+    "approvals.pending": ("gauge", "1", "gate"),
     "approval.wait": ("histogram", "s", "gate decision"),
     "sandbox.duration": ("histogram", "s", "medium"),
     "sandbox.killed": ("counter", "1", "medium limit"),
@@ -244,7 +244,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         entity = await runtime.start(cantrip([say("look"), done(1)], ask_first(look), name="asking"), "go")
         async for request in runtime.requests(follow=True):
             await anyio.sleep(30)
-            assert value(telemetry, "cantrip.approvals.pending") == 1
+            assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
             await runtime.decide(request.id, "deny")
             break
         await entity.episode()
@@ -283,7 +283,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         (waited,) = telemetry.counters.histograms()["cantrip.approval.wait"].items()
         assert waited[0] == ("look", "deny")
         assert waited[1].count == 1
-        assert value(telemetry, "cantrip.approvals.pending") == 0
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {}
 
 
 @pytest.mark.rule("METRIC-02", "N-57")
@@ -315,7 +315,7 @@ async def test_an_episode_of_another_process_is_counted_as_resumed(tmp_path: Any
         await anyio.sleep(1)
     telemetry = counting()
     async with Runtime.open(url, cantrips=[spell], telemetry=telemetry) as runtime:
-        assert value(telemetry, "cantrip.approvals.pending") == 1
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
         (request,) = runtime.requests()
         await runtime.decide(request.id, "allow")
         with anyio.fail_after(60):
@@ -395,6 +395,28 @@ def test_a_label_has_at_most_200_values() -> None:
     assert len(series) == 201
     assert series["other",] == 9_800
     assert len(counters.histograms()["gen_ai.invoke_agent.duration"]) == 201
+
+
+@pytest.mark.rule("METRIC-04")
+async def test_requests_of_more_than_200_gates_are_counted_as_other() -> None:
+    telemetry = counting()
+
+    def asking(name: str) -> Any:
+        @gate(name=name)
+        async def wait() -> str:
+            """Wait."""
+            return "x"
+
+        return ask_first(wait)
+
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        for n in range(203):
+            await runtime.start(cantrip([say(f"gate{n}"), done(1)], asking(f"gate{n}")), "go")
+        await anyio.sleep(5)
+        pending = telemetry.counters.value_of("cantrip.approvals.pending")
+        assert len(pending) == 201
+        assert pending["gate0",] == 1
+        assert pending["other",] == 3
 
 
 @pytest.mark.rule("METRIC-05")
