@@ -67,6 +67,10 @@ class BaseSupervisor(Actor):
         """The system that it runs in."""
         return self._me.system
 
+    def recent_restarts(self, now: float) -> int:
+        """Return the number of restarts within the period."""
+        return self._window.count(now)
+
     # --- what each kind does its own way ---------------------------------------------------------------------------
 
     @abc.abstractmethod

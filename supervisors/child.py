@@ -79,6 +79,9 @@ class Parent(Protocol):
     def ref(self) -> ActorRef:
         """Its identity."""
 
+    def recent_restarts(self, now: float) -> int:
+        """Return the number of restarts within its period."""
+
     def child_started(self, child: Incarnation) -> None:
         """`init` is done."""
 

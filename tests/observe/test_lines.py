@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import structlog
 
@@ -167,6 +168,24 @@ async def test_a_report_has_the_type_of_the_call_in_hand(monkeypatch: pytest.Mon
         await runtime.cast(cantrip([say("echo", text="x"), done(1)]), "go")
     (report,) = [one for one in telemetry.crashes if one["actor"] == "circle"]
     assert (report["kind"], report["incarnation"], report["call"]) == ("GatesActor", 1, "Run")
+
+
+@pytest.mark.rule("LOG-05")
+async def test_a_report_has_the_restarts_within_the_supervisors_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, carried = EntityActor._carry, []
+
+    async def crashing(self: Any, *args: Any) -> Any:
+        carried.append(1)
+        if len(carried) <= 3:
+            await anyio.sleep(100.0 if len(carried) == 3 else 0.0)  # longer than the supervisor's period
+            raise KeyError("x")
+        return await whole(self, *args)
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+    assert [report["recent_restarts"] for report in telemetry.crashes] == [0, 1, 0]  # the newest first
 
 
 @pytest.mark.rule("LOG-04")
