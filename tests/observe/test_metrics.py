@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from cantrip_actors import (
 from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import limited
 from cantrip_actors.gates import read, write
+from cantrip_actors.http.health import Pulse
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
@@ -613,3 +615,21 @@ async def test_gates_that_look_into_files_are_data_stores(tmp_path: Path) -> Non
     timed = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
     assert {labels[0]: labels[1] for labels in timed} == kinds
     assert {name: sdk.one(f"execute_tool {name}").attributes["gen_ai.tool.type"] for name in kinds} == kinds
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_the_lag_of_the_loop_is_the_lateness_of_its_timer() -> None:
+    telemetry, blocked = counting(), 0.0
+    pulse = Pulse(clock=lambda: anyio.current_time() + blocked)
+    async with Runtime.open(telemetry=telemetry) as runtime, anyio.create_task_group() as tasks:
+        late = partial(telemetry.counters.observe, "cantrip.loop.lag", ())
+        tasks.start_soon(pulse.beat, runtime, 1.0, late)
+        await anyio.sleep(2.5)
+        lag = telemetry.counters.histograms()["cantrip.loop.lag"][()]
+        assert (lag.count, lag.sum) == (2, pytest.approx(0.0, abs=1e-6))
+        blocked = 0.3  # as a gate does that does not let the loop run
+        await anyio.sleep(1)
+        assert (lag.count, lag.sum) == (3, pytest.approx(0.3))
+        await anyio.sleep(1)
+        assert (lag.count, lag.sum) == (4, pytest.approx(0.3))
+        tasks.cancel_scope.cancel()
