@@ -185,7 +185,7 @@ class BaseSupervisor(Actor):
         elif isinstance(item, Caller):
             if item.abandoned:
                 return
-            self._me.current = item
+            self._me.current, self._me.took_at = item, self.system.backend.now()
             try:
                 item.reply(await self._answer(item.message))
             except SupervisorsError as refusal:

@@ -271,7 +271,8 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert set(system) == {"at", "crystals", "counters", "loom", "requests", "streams"}
     assert "circle" in text
     assert "in block" in text
-    assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+\)", text)
+    assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+, [\d.]+s\)", text)
+    assert re.search(r"-- the oldest call in hand\n\S+: \w+, [\d.]+s\n", text)
 
 
 def test_the_library_adds_no_logging_handlers() -> None:
