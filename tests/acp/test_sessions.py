@@ -45,6 +45,7 @@ async def test_an_editor_is_a_reader_while_its_prompt_runs() -> None:
     @gate
     async def peek() -> str:
         """Look at the metrics."""
+        await anyio.sleep(1)
         seen.append(telemetry.counters.value_of("cantrip.streams")["acp",])
         return "x"
 

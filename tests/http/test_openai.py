@@ -128,6 +128,9 @@ async def test_a_stream_of_openai_has_a_reader_in_its_own_dialect() -> None:
     @gate
     async def peek() -> str:
         """Look at the metrics."""
+        with anyio.fail_after(10):
+            while not telemetry.counters.value_of("cantrip.streams")["openai",]:
+                await anyio.sleep(0.01)
         seen.append(telemetry.counters.value_of("cantrip.streams"))
         return "x"
 

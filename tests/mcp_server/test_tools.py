@@ -102,6 +102,7 @@ async def test_a_call_is_a_reader_while_it_waits_for_its_entity(era: str) -> Non
     @gate
     async def peek() -> str:
         """Look at the metrics."""
+        await anyio.sleep(1)
         seen.append(telemetry.counters.value_of("cantrip.streams")["mcp",])
         return "x"
 
