@@ -179,6 +179,7 @@ class Actor:
                     assert lane is not None
                     del lane[at]
                     if caller is not None:
+                        self._me.took_at = self._me.system.backend.now()
                         self._me.remember_call(caller)
                     return message
         raise anyio.WouldBlock
@@ -291,7 +292,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
     """
     actor = me.actor
     box = actor.ref._box  # noqa: SLF001 - the mailbox is this actor's
-    wait, checkpoint = me.system.backend.wait, me.system.backend.checkpoint
+    wait, checkpoint, now = me.system.backend.wait, me.system.backend.checkpoint, me.system.backend.now
     hibernate_after = actor.hibernate_after if actor.rests else None
     handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
     left = BATCH
@@ -310,7 +311,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
                 else:
                     await handle_info(item[1])
             else:  # also if the caller has left, as in OTP, because the call may be a command that must be carried out
-                me.current = item
+                me.current, me.took_at = item, now()
                 reply = await handle_call(item.message, item)
                 me.current = None
                 if reply is not NO_REPLY:

@@ -67,6 +67,10 @@ class BaseSupervisor(Actor):
         """The system that it runs in."""
         return self._me.system
 
+    def recent_restarts(self, now: float) -> int:
+        """Return the number of restarts within the period."""
+        return self._window.count(now)
+
     # --- what each kind does its own way ---------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -181,7 +185,7 @@ class BaseSupervisor(Actor):
         elif isinstance(item, Caller):
             if item.abandoned:
                 return
-            self._me.current = item
+            self._me.current, self._me.took_at = item, self.system.backend.now()
             try:
                 item.reply(await self._answer(item.message))
             except SupervisorsError as refusal:

@@ -79,6 +79,9 @@ class Parent(Protocol):
     def ref(self) -> ActorRef:
         """Its identity."""
 
+    def recent_restarts(self, now: float) -> int:
+        """Return the number of restarts within its period."""
+
     def child_started(self, child: Incarnation) -> None:
         """`init` is done."""
 
@@ -112,6 +115,7 @@ class Incarnation:
         "stopped_by_parent",
         "system",
         "task",
+        "took_at",
         "was_up",
     )
 
@@ -120,7 +124,7 @@ class Incarnation:
     info: Any = None  # what `init` returned, until the supervisor has passed it on
     value: Any = None  # what `run` returned
     tell: Callable[[Down], object] | None = None  # the callback for all monitored actors
-    _debts: set[weakref.ref[Caller]] | None = None  # calls taken and not answered at once; the callers hold them
+    _debts: dict[weakref.ref[Caller], float] | None = None  # calls not answered at once, and when they were taken
     last_call: str | None = None  # once it has ended: the type of a call that it had in hand
     _guard: Scope | None = None  # around `terminate`
     links: set[Incarnation] | None = None
@@ -134,6 +138,7 @@ class Incarnation:
         self.ref = ref
         self.actor = actor
         self.since = since  # seconds of the loop's clock
+        self.took_at = since  # when it took its newest call
         self.scope: Scope | None = None
         self.phase = Phase.STARTING
         self.was_up = False
@@ -314,8 +319,9 @@ class Incarnation:
     def remember_call(self, caller: Caller) -> None:
         """Remember a call that was taken and is not answered yet."""
         if self._debts is None:
-            self._debts = set()
-        self._debts.add(weakref.ref(caller, self._debts.discard))
+            self._debts = {}
+        debts = self._debts  # a callback that referred to the incarnation would keep it
+        debts[weakref.ref(caller, lambda debt: debts.pop(debt, None))] = self.took_at
 
     @property
     def in_hand(self) -> int:
@@ -324,14 +330,25 @@ class Incarnation:
 
     @property
     def call_in_hand(self) -> str | None:
-        """The type of the message of a call that it has taken and not answered; of the one that it handles, if any."""
+        """The type of the message of an unanswered call: the one that it handles now, else the oldest."""
         callers = [self.current] if self.current is not None else self._unanswered()
         return next((type(caller.message).__name__ for caller in callers if not caller.answered), None)
+
+    @property
+    def call_taken_at(self) -> float | None:
+        """When it took the call of `call_in_hand`; None without one."""
+        if self.current is not None:
+            return None if self.current.answered else self.took_at
+        for debt, taken in list((self._debts or {}).items()):
+            caller = debt()
+            if caller is not None and not caller.answered:
+                return taken
+        return None
 
     def forget_call(self, caller: Caller) -> None:
         """Forget a call that is to be handled again."""
         if self._debts is not None:
-            self._debts.discard(weakref.ref(caller))
+            self._debts.pop(weakref.ref(caller), None)
 
     def _unanswered(self) -> list[Caller]:
         return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]

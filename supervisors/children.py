@@ -244,6 +244,8 @@ def report_end(incarnation: Incarnation) -> None:
     now, ref, spec = system.backend.now(), incarnation.ref, incarnation.child.spec
     if incarnation.was_up:
         kind, restarts = type(incarnation.actor).__name__, incarnation.child.restarts
-        system.emit(Exited(now, ref, spec, incarnation.reason, expected, incarnation.last_call, kind, restarts))
+        recent = incarnation.child.parent.recent_restarts(now)
+        call, reason = incarnation.last_call, incarnation.reason
+        system.emit(Exited(now, ref, spec, reason, expected, call, kind, restarts, recent))
     else:
         system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason, expected))

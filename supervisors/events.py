@@ -50,7 +50,8 @@ class Exited(ChildEvent):
     """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it (S-37, S-52).
 
     `call` is the type of the message of a call that it had in hand, if any; `kind` is the class of the actor, and
-    `restarts` how often this identity had been restarted.
+    `restarts` how often this identity had been restarted. `recent_restarts` is how many restarts of any child its
+    supervisor had made within its `period`.
     """
 
     reason: ExitReason
@@ -58,6 +59,7 @@ class Exited(ChildEvent):
     call: str | None = None
     kind: str = ""
     restarts: int = 0
+    recent_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

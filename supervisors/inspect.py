@@ -37,7 +37,8 @@ class Node:
         restarts: restarts of this identity so far.
         last_exit: the reason why its last incarnation ended.
         children: its children, if it is a supervisor.
-        call: the type of the message of a call that it has in hand; of the one that it handles now, if any.
+        call: the type of the message of a call that it has in hand: the one that it handles now, else the oldest.
+        call_age: seconds since it took that call; `None` without one.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Node:
     last_exit: ExitReason | None
     children: tuple[Node, ...] = ()
     call: str | None = None
+    call_age: float | None = None
 
     def walk(self) -> Iterator[Node]:
         """Yield this node and all nodes below it, parents first."""
@@ -76,6 +78,7 @@ def _node(child: Child, now: float) -> Node:
         kind, age, in_hand = type(actor).__name__, now - incarnation.since, incarnation.in_hand
         if actor.is_supervisor:
             children = tuple(_node(grandchild, now) for grandchild in actor.children())
+    taken = None if incarnation is None else incarnation.call_taken_at
     return Node(
         id=str(child.spec.id),
         path=str(child.spec.id) if ref is None else ref.path,
@@ -88,6 +91,7 @@ def _node(child: Child, now: float) -> Node:
         last_exit=child.last_exit if ref is None else ref.last_exit,
         children=children,
         call=None if incarnation is None else incarnation.call_in_hand,
+        call_age=None if taken is None else now - taken,
     )
 
 
@@ -105,7 +109,8 @@ def _write(out: TextIO, node: Node, first: str, rest: str) -> None:
     if node.mailbox:
         parts.append(f"mailbox {node.mailbox}")
     if node.in_hand:
-        parts.append(f"in hand {node.in_hand}" + (f" ({node.call})" if node.call else ""))
+        about = [*([node.call] if node.call else []), *([] if node.call_age is None else [f"{node.call_age:.1f}s"])]
+        parts.append(f"in hand {node.in_hand}" + (f" ({', '.join(about)})" if about else ""))
     if node.restarts:
         parts.append(f"restarts {node.restarts}")
     if node.last_exit is not None:

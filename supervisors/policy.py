@@ -118,6 +118,10 @@ class RestartWindow:
         young = max(young, len(times) - self.max_restarts)
         return RestartWindow(self.max_restarts, period, (*times[young:], now) if young else (*times, now))
 
+    def count(self, now: float) -> int:
+        """Return the number of restarts that are not expired at `now`; at most `max_restarts` + 1."""
+        return sum(now - time <= self.period for time in self.times)
+
     @property
     def exceeded(self) -> bool:
         """Whether there were more than `max_restarts`, so that the supervisor gives up (S-31)."""

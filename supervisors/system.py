@@ -150,6 +150,10 @@ class ActorSystem:
 
     # --- called by the top supervisor --------------------------------------------------------------------------
 
+    def recent_restarts(self, now: float) -> int:  # noqa: ARG002  # the top supervisor is never restarted
+        """Return 0."""
+        return 0
+
     def child_started(self, child: Incarnation) -> None:
         """The top supervisor is up."""
 

@@ -42,6 +42,7 @@ from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.lessons import Adjusted
+from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
@@ -346,6 +347,9 @@ class Client:
             **({self._key_header: self._before_key + key} if key else {}),
             **self._headers,
         }
+        if added := REQUEST_HEADERS.get():
+            given = {name.lower() for name in headers}
+            headers.update({name: value for name, value in added.items() if name not in given})
         for name, value in own.items():
             headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
         if not key and self._access is not None:

@@ -39,6 +39,7 @@ from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, send_part
 from cantrip_actors.http.table import Row
 from cantrip_actors.machine.project import episode_in, intents_in
 from cantrip_actors.observe import FellBehind, UpsertSubscription
+from cantrip_actors.observe.readers import reading
 from cantrip_actors.terms.outcome import Outcome
 
 __all__ = ["OPENAI_ROUTES", "as_openai_error"]
@@ -310,10 +311,11 @@ class _Stream(Response):
         encoder, outputs = self._encoder, self._run.outputs
         await self._send(send, encoder.begin())
         try:
-            while True:
-                with anyio.move_on_after(QUIET) as quiet:
-                    output = await anext(outputs)
-                await self._send(send, [COMMENT] if quiet.cancelled_caught else encoder.add(output))
+            with reading(self._call.service.telemetry, "openai"):
+                while True:
+                    with anyio.move_on_after(QUIET) as quiet:
+                        output = await anext(outputs)
+                    await self._send(send, [COMMENT] if quiet.cancelled_caught else encoder.add(output))
         except StopAsyncIteration:
             pass
         except FellBehind:  # then the answer comes whole

@@ -89,7 +89,8 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
     def handle(_number: int, frame: FrameType | None) -> None:
         to = out or sys.stderr
         shown = json.dumps(system_of(runtime, runtime.inspect()))
-        parts = ("-- actors", runtime.dump(), "-- system", shown, "-- tasks", *_tasks(), "-- the event loop is at")
+        actors, oldest = runtime.dump(), _oldest_call(runtime)
+        parts = ("-- actors", actors, *oldest, "-- system", shown, "-- tasks", *_tasks(), "-- the event loop is at")
         print(*parts, sep="\n", file=to)
         traceback.print_stack(frame, file=to)
         to.flush()
@@ -99,6 +100,15 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
         yield
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def _oldest_call(runtime: Runtime) -> list[str]:
+    """Return the lines about the call that an actor has had in hand for the longest time; none without a call."""
+    busy = [(node.call_age, node) for node in runtime.inspect().tree.walk() if node.call_age is not None]
+    if not busy:
+        return []
+    age, node = max(busy, key=lambda one: one[0])
+    return ["-- the oldest call in hand", f"{node.path}: {node.call}, {age:.1f}s"]
 
 
 def _tasks() -> list[str]:

@@ -65,6 +65,7 @@ from cantrip_actors.terms.tool_server import (
     Report,
     SampleRequest,
     SamplingRefused,
+    Session,
     Tool,
     ToolServerError,
 )
@@ -91,6 +92,9 @@ ROUNDS: Final = 10
 BREATH: Final = 0.1
 """Seconds between two reports of progress, at least."""
 
+SESSION: Final = "mcp-session-id"
+"""The header with the server's id of a session."""
+
 LAST_WORDS: Final = 3
 """Lines of a program's standard error that the error message has if it ends."""
 
@@ -100,12 +104,16 @@ _log = get_logger("cantrip_actors.mcp")
 
 
 class _Near(NamedTuple):
-    """The surroundings of a connection: the server's name, its standard error, its exit stack and its task group."""
+    """The surroundings of a connection: the server's name, its standard error, its exit stack and its task group.
+
+    `note_session` is called with the id that the server gives the session.
+    """
 
     name: str
     said: _StandardError
     stack: contextlib.AsyncExitStack
     tasks: TaskGroup
+    note_session: Callable[[str], object]
 
 
 T = TypeVar("T")
@@ -132,7 +140,7 @@ async def hold(
         with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(said.read)
-                reached = await target(_Near(name, said, stack, tasks))
+                reached = await target(_Near(name, said, stack, tasks, connection.note_session))
                 client = Client(
                     _Watched(reached, connection.lost)
                     if isinstance(reached, contextlib.AbstractAsyncContextManager)
@@ -179,8 +187,18 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
         if isinstance(auth, (OAuth, Login)):
             login = await authentication(auth, url, near.tasks)
         timeout = httpx2.Timeout(CONNECT, read=None)  # a call may take long, and its gate has a timeout
+
+        async def note(response: httpx2.Response) -> None:
+            if SESSION in response.headers:
+                near.note_session(response.headers[SESSION])
+
         http = await near.stack.enter_async_context(
-            httpx2.AsyncClient(headers={**headers, **token}, auth=None if token else login, timeout=timeout)
+            httpx2.AsyncClient(
+                headers={**headers, **token},
+                auth=None if token else login,
+                timeout=timeout,
+                event_hooks={"response": [note]},
+            )
         )
         return streamable_http_client(url, http_client=http)
 
@@ -218,6 +236,16 @@ class _Connection:
         self._calls: dict[anyio.Event, GateCall] = {}
         """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
+        self._session_id: str | None = None
+
+    def note_session(self, id: str) -> None:
+        """Note the id that the server gives the session."""
+        self._session_id = id
+
+    @property
+    def negotiated(self) -> Session:
+        """The version of the protocol, and the server's id of the session."""
+        return Session(self.session.protocol_version, self._session_id)
 
     @property
     def is_lost(self) -> bool:

@@ -24,6 +24,7 @@ from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
 from cantrip_actors.mcp_server.work import Work
+from cantrip_actors.observe.readers import reading
 from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["SOON", "Call", "state_of", "work_of_state"]
@@ -95,11 +96,12 @@ class Call:
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
         events, count = self._work.entity.events(), 0
-        task_status.started()
-        async for event in events:
-            if isinstance(event, StepCompleteEvent):
-                count += 1
-                await self._context.session.report_progress(count, message=f"turn {event.sequence}")
+        with reading(self._caller.runtime.telemetry, "mcp"):
+            task_status.started()
+            async for event in events:
+                if isinstance(event, StepCompleteEvent):
+                    count += 1
+                    await self._context.session.report_progress(count, message=f"turn {event.sequence}")
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send the requests of the entity, and of those below it, to the client's user."""

@@ -191,9 +191,13 @@ class Counters:
         return {labels: value for one, labels, value in self.gauges() if one == name}
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
-        """Read all gauges."""
-        read = [one for gauges in self._gauges for one in gauges()]
-        return [(name, self._admitted(name, labels), value) for name, labels, value in read]
+        """Read all gauges. The values of series that have become `other` are added up."""
+        found: dict[tuple[str, Labels], float] = {}
+        for gauges in self._gauges:
+            for name, labels, value in gauges():
+                series = name, self._admitted(name, labels)
+                found[series] = found.get(series, 0) + value
+        return [(name, labels, value) for (name, labels), value in found.items()]
 
     def histograms(self) -> dict[str, dict[Labels, Histogram]]:
         """Return the histograms: by metric, then by labels."""

@@ -186,10 +186,15 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def _of_incarnation(event: ChildEvent) -> Report:
-    """Return the class of an actor that ended, the number of its incarnation, and a call that it had in hand."""
+    """Return the class of an actor that ended, its incarnation, its supervisor's restarts, and a call in hand."""
     if not isinstance(event, Exited):
         return {}
-    return {"kind": event.kind, "incarnation": event.restarts + 1, "call": event.call}
+    return {
+        "kind": event.kind,
+        "incarnation": event.restarts + 1,
+        "recent_restarts": event.recent_restarts,
+        "call": event.call,
+    }
 
 
 def in_words(event: Event) -> str:

@@ -8,6 +8,7 @@ the runtime's own state.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from cantrip_actors.runtime.instrument import (
     Fired,
     MailSettled,
     MailTaken,
+    Reads,
     RenewedLate,
     Served,
     SessionEnded,
@@ -152,6 +154,8 @@ class Measuring:
         counters.before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
         """For each entity that waits for a person: the gate, and the time of the request."""
+        self._readers = {"openai": 0, "acp": 0, "mcp": 0}
+        """The readers of event streams by dialect; `cantrip serve` adds those of its own dialect."""
         self._turns: dict[str, float] = {}
         """For each entity: the seconds that the query and the gates of its turn took so far."""
 
@@ -451,6 +455,10 @@ class Measuring:
                 counters.observe("mcp.server.operation.duration", (fact.method, fact.tool, fact.error), fact.seconds)
             case Fired():
                 counters.observe("cantrip.timer.lateness", (), fact.seconds)
+            case Reads():
+                self._readers[fact.dialect] += -1 if fact.has_left else 1
+                if fact.fell_behind:
+                    counters.add("cantrip.streams.dropped", (fact.dialect,))
             case Drawn():
                 counters.add("cantrip.limits.draws", (fact.limits, "refused" if fact.is_refused else "drawn"))
 
@@ -467,7 +475,10 @@ class Measuring:
         for state, count in states.items():
             yield "cantrip.entities", (state,), count
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
-        yield "cantrip.approvals.pending", (), len(self._pending)
+        for gate, count in Counter(gate for gate, _ in list(self._pending.values())).items():
+            yield "cantrip.approvals.pending", (gate,), count
+        for dialect, count in self._readers.items():
+            yield "cantrip.streams", (dialect,), count
         for status in core.crystals.present(core.system.backend.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running

@@ -144,7 +144,7 @@ _ALL: Final = (
     Metric("cantrip.crystal.paused", "gauge", "s", "For how long no request begins.", ("crystal",)),
     Metric("cantrip.crystal.breaker", "gauge", "1", "0 closed, 1 half open, 2 open.", ("crystal",)),
     Metric("cantrip.cost.usd", "counter", "{usd}", "What queries cost.", ("model", "cantrip")),
-    Metric("cantrip.approvals.pending", "gauge", "1", "Requests that wait for a person."),
+    Metric("cantrip.approvals.pending", "gauge", "1", "Requests that wait for a person.", ("gate",)),
     Metric("cantrip.approval.wait", "histogram", "s", "Time until a request is decided.", ("gate", "decision"), WAITS),
     Metric("cantrip.sandbox.duration", "histogram", "s", "Time of a program.", ("medium",), SECONDS),
     Metric("cantrip.sandbox.killed", "counter", "1", "Programs that exceeded a limit.", ("medium", "limit")),

@@ -32,6 +32,7 @@ class Settings:
     logger: Any
     on_content: OnContent | None
     provider: Any
+    outgoing_traceparent: bool = False
 
     def present_tracer(self) -> Any:
         """Return the tracer of the currently configured provider."""

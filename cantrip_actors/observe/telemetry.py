@@ -52,6 +52,9 @@ class Telemetry(Instrument):
     `turn_spans` puts a span around each turn. `usage_on_agent` gives the span of an episode its tokens by the names of
     the conventions: back ends that add up all spans then count them twice.
 
+    `outgoing_traceparent` sends the `traceparent` of each query to the provider in a header. It is off because the
+    provider then sees the ids of your traces.
+
     It counts, too: `prometheus()` is the page that Prometheus reads, and the meter provider gets the same numbers.
     `legacy` adds two metrics by their older names, and `tenant_metrics` the tenant to turns, ends and cost.
 
@@ -74,6 +77,7 @@ class Telemetry(Instrument):
     tracer_provider: Any = None
     logger_provider: Any = None
     meter_provider: Any = None
+    outgoing_traceparent: bool = False
     counters: Counters = field(init=False, repr=False, compare=False)
     """All current numbers."""
     crashes: Crashes = field(init=False, repr=False, compare=False)
@@ -124,6 +128,7 @@ class Telemetry(Instrument):
             logger,
             self.on_content,
             self.tracer_provider,
+            self.outgoing_traceparent,
         )
 
     def prometheus(self) -> str:

@@ -190,6 +190,12 @@ class Spans(EpisodeSpans):
         return traceparent(trace.get_current_span(self._context).get_span_context())
 
     @property
+    def query_headers(self) -> Mapping[str, str]:
+        """The `traceparent` of the running query if the settings send it to providers."""
+        given = self.trace if self._settings.outgoing_traceparent else None
+        return {} if given is None else {"traceparent": given}
+
+    @property
     def _context(self) -> otel.Context:
         return self._inner_context or self._outer_context
 
@@ -332,7 +338,20 @@ class Spans(EpisodeSpans):
             if ran.args is not None:
                 self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(ran.args))))
             self._inner.set_attribute(names.RESULT, text_of(self._redact(ran.result)))
+        if self._inner is not None and self._inner.is_recording():
+            self._inner.set_attributes(self._session_of(ran.gate))
         self._end_inner(kind)
+
+    def _session_of(self, gate: str) -> dict[str, str]:
+        """Return the attributes of the connection to a gate's server; a resumed entity has none before its call."""
+        found = self._cell.plan.gates.get(gate)
+        if found is None or found.server is None:
+            return {}
+        session = next(
+            (one.session for one in self._cell.crystal.servers if one.server.name == found.server.name), None
+        )
+        given = () if session is None else ((names.MCP_VERSION, session.version), (names.MCP_SESSION, session.id))
+        return {name: value for name, value in given if value is not None}
 
     # Actions
 

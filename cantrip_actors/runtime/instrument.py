@@ -12,7 +12,7 @@ of their work as the current one, in whichever actor they run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from cantrip_actors.machine.actions import Action
 from cantrip_actors.records.mail import MailKind
@@ -34,6 +34,7 @@ __all__ = [
     "Instrument",
     "MailSettled",
     "MailTaken",
+    "Reads",
     "RenewedLate",
     "Served",
     "SessionEnded",
@@ -103,7 +104,15 @@ class Served(NamedTuple):
     seconds: float
 
 
-Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn | SessionEnded | Served
+class Reads(NamedTuple):
+    """A reader of an event stream in this dialect came or left; `fell_behind` if it left because it was too slow."""
+
+    dialect: Literal["openai", "acp", "mcp"]
+    has_left: bool = False
+    fell_behind: bool = False
+
+
+Fact = MailTaken | MailSettled | TakenOver | RenewedLate | StoreFailed | Fired | Drawn | SessionEnded | Served | Reads
 """A fact that no record contains."""
 
 
@@ -121,6 +130,10 @@ class EpisodeSpans(Protocol):
     @property
     def trace(self) -> str | None:
         """The W3C `traceparent` of the span of the entity's current action; None if it is not part of a trace."""
+
+    @property
+    def query_headers(self) -> Mapping[str, str]:
+        """The headers that the running query adds to its requests to the provider, by names in lower case."""
 
     def step(self, records: Sequence[Record], action: Action) -> None:
         """Handle a step: its records are written, and its action comes next."""

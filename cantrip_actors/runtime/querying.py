@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cantrip_actors.crystal.query import Query
+from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.crystal_actor import CrystalRequest
 from cantrip_actors.runtime.instrument import Instrument
@@ -43,7 +44,11 @@ async def _ask(cell: Cell, bound: Bound, query: Query) -> Response | CrystalErro
 
 def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
     """Return the request to the actor of an entity's crystal."""
-    return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, cell.context_variables)
+    variables = cell.context_variables
+    headers = {} if cell.spans is None else cell.spans.query_headers
+    if headers:
+        variables = (*variables, (REQUEST_HEADERS, headers))
+    return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, variables)
 
 
 class _TimedParts:

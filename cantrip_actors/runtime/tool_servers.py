@@ -44,6 +44,7 @@ from cantrip_actors.terms.tool_server import (
     SampleAnswer,
     SampleRequest,
     SamplingRefused,
+    Session,
     Tool,
     ToolServer,
     ToolServerError,
@@ -120,6 +121,7 @@ class ServerActor(Actor):
 
     def _connect(self, connection: Connection) -> None:
         self._connection, self._used.problem = connection, ""
+        self._used.connection = connection
         self._used.note_news()
         self._since = anyio.current_time()
         self._connected.set()
@@ -169,6 +171,9 @@ class ServerInUse:
     news: anyio.Event = field(default_factory=anyio.Event)
     """Set when `version` grows; then there is a new one."""
 
+    connection: Connection | None = None
+    """The newest connection; it may be lost."""
+
     samples: dict[str, Sample] = field(default_factory=dict)
     """What has a crystal answer the server during a call, by the id of the entity that calls."""
 
@@ -178,6 +183,12 @@ class ServerInUse:
         if sample is None:
             raise SamplingRefused("no entity calls")
         return await sample(asked)
+
+    @property
+    def session(self) -> Session:
+        """What the newest connection and its server agreed on."""
+        found: Session = getattr(self.connection, "negotiated", Session())
+        return found
 
     def note_news(self) -> None:
         """Wake the programs that wait for news of the server."""

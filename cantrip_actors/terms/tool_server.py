@@ -46,6 +46,7 @@ __all__ = [
     "SampleAnswer",
     "SampleRequest",
     "SamplingRefused",
+    "Session",
     "Tool",
     "ToolServer",
     "ToolServerError",
@@ -174,8 +175,21 @@ class Host(NamedTuple):
     sample: Sample = no_sampling
 
 
+class Session(NamedTuple):
+    """What a connection and its server agreed on: the version of the protocol, and the server's id of the session.
+
+    Either is None if the server or its protocol has none.
+    """
+
+    version: str | None = None
+    id: str | None = None
+
+
 class Connection(Protocol):
-    """A connection to a server. Its methods are called by many tasks at once."""
+    """A connection to a server. Its methods are called by many tasks at once.
+
+    One that knows its `Session` has it as `negotiated`.
+    """
 
     @property
     def is_lost(self) -> bool:

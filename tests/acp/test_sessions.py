@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
 from tests.acp.editors import ALL, Refused, edited, helper
 from tests.mcp.test_servers import served
@@ -35,6 +36,25 @@ async def test_a_prompt_is_an_intent_and_its_answer_is_shown() -> None:
         answered = await editor.ask("session/prompt", sessionId=session, content="three")
         assert answered == {"stopReason": "end_turn"}
         assert editor.updates[-2]["content"]["text"].startswith("three")
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_an_editor_is_a_reader_while_its_prompt_runs() -> None:
+    telemetry, seen = Telemetry(otel=False), []
+
+    @gate
+    async def peek() -> str:
+        """Look at the metrics."""
+        await anyio.sleep(1)
+        seen.append(telemetry.counters.value_of("cantrip.streams")["acp",])
+        return "x"
+
+    says: Any = [{"tool_calls": [{"gate": "peek", "args": {}}]}, {"content": "so"}]
+    recipe = Cantrip(scripted(says), circle=Circle(["done", peek], [max_turns(5)]))
+    async with edited(recipe, telemetry=telemetry) as editor:
+        await editor.prompt(await new(editor), "go")
+        assert seen == [1]
+        assert telemetry.counters.value_of("cantrip.streams")["acp",] == 0
 
 
 @pytest.mark.rule("ACP-02")

@@ -1,11 +1,20 @@
 """Spans of calls to servers of tools."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+
+from cantrip_actors import Runtime
+from cantrip_actors.mcp import http
+from tests.mcp.test_gates import spell
+from tests.mcp.test_servers import LEFT_OPEN, program, served
+from tests.observe.spans import Sdk
+from tests.runtime.spells import done, say
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -32,7 +41,8 @@ async def main():
 anyio.run(main, backend=sys.argv[2])
 ours = sdk.one("execute_tool t__add")
 below = [span.name for span in sdk.below(ours)]
-told = {name: ours.attributes[name] for name in ("gen_ai.tool.type", "mcp.method.name", "network.transport")}
+told = {name: ours.attributes[name] for name in (
+    "gen_ai.tool.type", "mcp.method.name", "network.transport", "mcp.protocol.version")}
 print(json.dumps({"told": told, "below": below, "trace": len({
     span.context.trace_id for span in sdk.spans if "add" in span.name})}))
 """
@@ -40,8 +50,11 @@ print(json.dumps({"told": told, "below": below, "trace": len({
 
 @pytest.mark.real_time
 @pytest.mark.rule("OTEL-13")
-@pytest.mark.parametrize(("era", "backend"), [("modern", "asyncio"), ("handshake", "trio")])
-def test_a_call_has_one_span_here_and_that_of_the_server_is_below_it(era: str, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("era", "backend", "version"),
+    [("modern", "asyncio", MODERN_PROTOCOL_VERSIONS[-1]), ("handshake", "trio", HANDSHAKE_PROTOCOL_VERSIONS[-1])],
+)
+def test_a_call_has_one_span_here_and_that_of_the_server_is_below_it(era: str, backend: str, version: str) -> None:
     command = [sys.executable, "-c", SPELL, era, backend]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -50,7 +63,35 @@ def test_a_call_has_one_span_here_and_that_of_the_server_is_below_it(era: str, b
         "gen_ai.tool.type": "extension",
         "mcp.method.name": "tools/call",
         "network.transport": "inproc",
+        "mcp.protocol.version": version,
     }
     assert len(told["below"]) == 1
     assert told["below"][0].endswith("tools/call add")
     assert told["trace"] == 1
+
+
+TRANSPORT = ("network.transport", "mcp.protocol.version", "mcp.session.id")
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-13")
+@pytest.mark.filterwarnings(LEFT_OPEN)
+async def test_a_call_over_http_has_the_session_that_the_server_began() -> None:
+    sdk = Sdk()
+    async with served(era="handshake") as url, Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        await runtime.cast(spell(say("t__add", a=1, b=2), done("ok"), server=http("t", url)), "go")
+    call = sdk.one("execute_tool t__add").attributes
+    transport, version, session = (call[name] for name in TRANSPORT)
+    assert (transport, version) == ("tcp", HANDSHAKE_PROTOCOL_VERSIONS[-1])
+    assert re.fullmatch(r"[0-9a-f]{32}", str(session))
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-13")
+async def test_a_call_of_a_program_has_the_version_of_the_protocol_and_no_session() -> None:
+    sdk = Sdk()
+    server = program()
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        await runtime.cast(spell(say("t__add", a=1, b=2), done("ok"), server=server), "go")
+    call = sdk.one("execute_tool t__add").attributes
+    assert [call.get(name) for name in TRANSPORT] == ["pipe", MODERN_PROTOCOL_VERSIONS[-1], None]

@@ -95,6 +95,28 @@ async def test_a_progress_notification_is_sent_for_each_turn(era: str) -> None:
         assert told[0] == (1, "turn 1")
 
 
+@pytest.mark.rule("METRIC-02")
+async def test_a_call_is_a_reader_while_it_waits_for_its_entity(era: str) -> None:
+    telemetry, seen = Telemetry(otel=False), []
+
+    @gate
+    async def peek() -> str:
+        """Look at the metrics."""
+        await anyio.sleep(1)
+        seen.append(telemetry.counters.value_of("cantrip.streams")["mcp",])
+        return "x"
+
+    says: Any = [{"tool_calls": [{"gate": "peek", "args": {}}]}, {"content": "so"}]
+    offered = Cantrip(scripted(says), circle=Circle(["done", peek], [max_turns(5)]), name="peeking")
+    async with (
+        Runtime.open(cantrips=[offered], telemetry=telemetry) as runtime,
+        connected(era, [offered], runtime=runtime) as (client, _),
+    ):
+        await client.call_tool("peeking", {"intent": "go"})
+        assert seen == [1]
+        assert telemetry.counters.value_of("cantrip.streams")["mcp",] == 0
+
+
 @pytest.mark.rule("MCP-16")
 async def test_a_cancelled_call_stops_the_entity(era: str) -> None:
     async with connected(era) as (client, runtime):

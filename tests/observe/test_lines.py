@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import structlog
 
@@ -169,6 +170,24 @@ async def test_a_report_has_the_type_of_the_call_in_hand(monkeypatch: pytest.Mon
     assert (report["kind"], report["incarnation"], report["call"]) == ("GatesActor", 1, "Run")
 
 
+@pytest.mark.rule("LOG-05")
+async def test_a_report_has_the_restarts_within_the_supervisors_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, carried = EntityActor._carry, []
+
+    async def crashing(self: Any, *args: Any) -> Any:
+        carried.append(1)
+        if len(carried) <= 3:
+            await anyio.sleep(100.0 if len(carried) == 3 else 0.0)  # longer than the supervisor's period
+            raise KeyError("x")
+        return await whole(self, *args)
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+    assert [report["recent_restarts"] for report in telemetry.crashes] == [0, 1, 0]  # the newest first
+
+
 @pytest.mark.rule("LOG-04")
 async def test_a_normal_end_makes_no_crash_report() -> None:
     telemetry = Telemetry(otel=False)
@@ -252,7 +271,8 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert set(system) == {"at", "crystals", "counters", "loom", "requests", "streams"}
     assert "circle" in text
     assert "in block" in text
-    assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+\)", text)
+    assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+, [\d.]+s\)", text)
+    assert re.search(r"-- the oldest call in hand\n\S+: \w+, [\d.]+s\n", text)
 
 
 def test_the_library_adds_no_logging_handlers() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from cantrip_actors import (
 from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import limited
 from cantrip_actors.gates import read, write
+from cantrip_actors.http.health import Pulse
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
@@ -120,7 +122,7 @@ OURS = {
     "crystal.paused": ("gauge", "s", "crystal"),
     "crystal.breaker": ("gauge", "1", "crystal"),
     "cost.usd": ("counter", "{usd}", "model cantrip"),
-    "approvals.pending": ("gauge", "1", ""),
+    "approvals.pending": ("gauge", "1", "gate"),
     "approval.wait": ("histogram", "s", "gate decision"),
     "sandbox.duration": ("histogram", "s", "medium"),
     "sandbox.killed": ("counter", "1", "medium limit"),
@@ -244,7 +246,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         entity = await runtime.start(cantrip([say("look"), done(1)], ask_first(look), name="asking"), "go")
         async for request in runtime.requests(follow=True):
             await anyio.sleep(30)
-            assert value(telemetry, "cantrip.approvals.pending") == 1
+            assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
             await runtime.decide(request.id, "deny")
             break
         await entity.episode()
@@ -283,7 +285,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         (waited,) = telemetry.counters.histograms()["cantrip.approval.wait"].items()
         assert waited[0] == ("look", "deny")
         assert waited[1].count == 1
-        assert value(telemetry, "cantrip.approvals.pending") == 0
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {}
 
 
 @pytest.mark.rule("METRIC-02", "N-57")
@@ -315,7 +317,7 @@ async def test_an_episode_of_another_process_is_counted_as_resumed(tmp_path: Any
         await anyio.sleep(1)
     telemetry = counting()
     async with Runtime.open(url, cantrips=[spell], telemetry=telemetry) as runtime:
-        assert value(telemetry, "cantrip.approvals.pending") == 1
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
         (request,) = runtime.requests()
         await runtime.decide(request.id, "allow")
         with anyio.fail_after(60):
@@ -395,6 +397,28 @@ def test_a_label_has_at_most_200_values() -> None:
     assert len(series) == 201
     assert series["other",] == 9_800
     assert len(counters.histograms()["gen_ai.invoke_agent.duration"]) == 201
+
+
+@pytest.mark.rule("METRIC-04")
+async def test_requests_of_more_than_200_gates_are_counted_as_other() -> None:
+    telemetry = counting()
+
+    def asking(name: str) -> Any:
+        @gate(name=name)
+        async def wait() -> str:
+            """Wait."""
+            return "x"
+
+        return ask_first(wait)
+
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        for n in range(203):
+            await runtime.start(cantrip([say(f"gate{n}"), done(1)], asking(f"gate{n}")), "go")
+        await anyio.sleep(5)
+        pending = telemetry.counters.value_of("cantrip.approvals.pending")
+        assert len(pending) == 201
+        assert pending["gate0",] == 1
+        assert pending["other",] == 3
 
 
 @pytest.mark.rule("METRIC-05")
@@ -591,3 +615,21 @@ async def test_gates_that_look_into_files_are_data_stores(tmp_path: Path) -> Non
     timed = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
     assert {labels[0]: labels[1] for labels in timed} == kinds
     assert {name: sdk.one(f"execute_tool {name}").attributes["gen_ai.tool.type"] for name in kinds} == kinds
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_the_lag_of_the_loop_is_the_lateness_of_its_timer() -> None:
+    telemetry, blocked = counting(), 0.0
+    pulse = Pulse(clock=lambda: anyio.current_time() + blocked)
+    async with Runtime.open(telemetry=telemetry) as runtime, anyio.create_task_group() as tasks:
+        late = partial(telemetry.counters.observe, "cantrip.loop.lag", ())
+        tasks.start_soon(pulse.beat, runtime, 1.0, late)
+        await anyio.sleep(2.5)
+        lag = telemetry.counters.histograms()["cantrip.loop.lag"][()]
+        assert (lag.count, lag.sum) == (2, pytest.approx(0.0, abs=1e-6))
+        blocked = 0.3  # as a gate does that does not let the loop run
+        await anyio.sleep(1)
+        assert (lag.count, lag.sum) == (3, pytest.approx(0.3))
+        await anyio.sleep(1)
+        assert (lag.count, lag.sum) == (4, pytest.approx(0.3))
+        tasks.cancel_scope.cancel()

@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -14,6 +15,7 @@ import anyio
 import httpx
 import pytest
 from anyio import to_thread
+from anyio.abc import SocketAttribute, SocketStream
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -34,6 +36,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.crystals import local
 from cantrip_actors.gates import GateError, ask
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.backfill import otlp_json
@@ -377,6 +380,65 @@ async def test_spans_made_by_a_crystal_are_below_the_query(sdk: Sdk) -> None:
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         await runtime.cast(cantrip(Asking(done(1))), "go")
     assert sdk.below(sdk.one("chat claude-sonnet-4-5")) == [sdk.one("POST")]
+
+
+@asynccontextmanager
+async def provider_at_home() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
+    """Serve one answer to everyone; yield the address and the headers of each request."""
+    seen: list[dict[str, str]] = []
+    answer = json.dumps(
+        {
+            "id": "a",
+            "model": "m",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "four"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+    ).encode()
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += await stream.receive()
+            head, _, body = head.partition(b"\r\n\r\n")
+            lines = (line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+            headers = {name.lower(): value for name, value in lines}
+            while len(body) < int(headers["content-length"]):
+                body += await stream.receive()
+            seen.append(headers)
+            kind = f"content-type: application/json\r\ncontent-length: {len(answer)}\r\nconnection: close"
+            await stream.send(f"HTTP/1.1 200 OK\r\n{kind}\r\n\r\n".encode() + answer)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port = listener.extra(SocketAttribute.local_port)
+        yield f"http://127.0.0.1:{port}/v1", seen
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-05")
+async def test_a_provider_gets_the_traceparent_of_the_query_only_if_configured(sdk: Sdk) -> None:
+    async with provider_at_home() as (url, seen):
+        spell = Cantrip(local(url, "m"), circle=Circle(["done"], [max_turns(1)]))
+        async with Runtime.open(telemetry=sdk.telemetry(outgoing_traceparent=True)) as runtime:
+            await runtime.cast(spell, "two and two")
+        chat = sdk.one("chat m").context
+        async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+            await runtime.cast(spell, "two and two")
+    told, silent = seen
+    assert told["traceparent"] == f"00-{chat.trace_id:032x}-{chat.span_id:016x}-01"
+    assert "traceparent" not in silent
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-05")
+async def test_a_header_of_the_crystal_takes_precedence_over_the_traceparent_of_the_query(sdk: Sdk) -> None:
+    async with provider_at_home() as (url, seen):
+        spell = Cantrip(local(url, "m", headers={"Traceparent": "mine"}), circle=Circle(["done"], [max_turns(1)]))
+        async with Runtime.open(telemetry=sdk.telemetry(outgoing_traceparent=True)) as runtime:
+            await runtime.cast(spell, "two and two")
+    assert [headers["traceparent"] for headers in seen] == ["mine"]
 
 
 @pytest.mark.rule("OTEL-05")

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -13,6 +14,7 @@ import pytest
 import trio
 
 from supervisors import (
+    NO_REPLY,
     Actor,
     ActorSystem,
     ChildSpec,
@@ -160,6 +162,42 @@ async def test_calls_being_handled_are_counted(new_system):
         group.start_soon(ref.call, 1)
         await anyio.sleep(1)
         assert tree(system).children[0].in_hand == 1
+        group.cancel_scope.cancel()
+
+
+async def test_a_call_being_handled_has_an_age(new_system):
+    async with new_system() as system, anyio.create_task_group() as group:
+        ref = await system.start(Script("a", hang_on=1).spec())
+        await anyio.sleep(5)
+        assert tree(system).children[0].call_age is None
+        group.start_soon(ref.call, 1)
+        await anyio.sleep(3)
+        assert tree(system).children[0].call_age == 3
+        assert "in hand 1 (int, 3.0s)" in dump(system)
+        group.cancel_scope.cancel()
+
+
+async def test_of_calls_that_are_answered_later_the_oldest_has_the_age(new_system):
+    class Later(Actor):
+        async def init(self) -> None:
+            self.callers: list[Any] = []
+
+        async def handle_call(self, message: object, caller: Any) -> Any:
+            self.callers.append(caller)
+            if message == "first":
+                self.callers[0].reply("done")
+            return NO_REPLY
+
+    async with new_system() as system, anyio.create_task_group() as group:
+        ref = await system.start(ChildSpec("a", Later))
+        for message in ("one", "two"):
+            group.start_soon(ref.call, message)
+            await anyio.sleep(2)
+        (node,) = tree(system).children
+        assert (node.in_hand, node.call_age) == (2, 4)
+        group.start_soon(ref.call, "first")
+        await anyio.sleep(1)
+        assert tree(system).children[0].call_age == 3
         group.cancel_scope.cancel()
 
 
