@@ -28,12 +28,21 @@ from cantrip_actors.runtime.requests import Request, RequestSource
 from cantrip_actors.runtime.runtime import Runtime, System
 from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.runtime.submissions import Submission
+from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.upgrades import Move
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.tool_server import ToolServer
 from supervisors.events import Event
 
-__all__ = ["BlockingEntity", "BlockingReceipt", "BlockingRuntime", "BlockingSchedule", "BlockingSubscription"]
+__all__ = [
+    "BlockingEntity",
+    "BlockingHeldServer",
+    "BlockingReceipt",
+    "BlockingRuntime",
+    "BlockingSchedule",
+    "BlockingSubscription",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,6 +219,14 @@ class BlockingCluster(_Blocking[Cluster]):
         return BlockingLogFeed(self._portal.call(self._inner.events, entity), self._portal)
 
 
+class BlockingHeldServer(_Blocking[HeldServer]):
+    """`HeldServer` without `await`: its methods wait."""
+
+    prompts = _blocking(HeldServer.prompts)
+    prompt = _blocking(HeldServer.prompt)
+    changed = _blocking(HeldServer.changed)
+
+
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
@@ -311,6 +328,13 @@ class BlockingRuntime(_Blocking[Runtime]):
     def telemetry(self) -> Instrument | None:
         """What observes this runtime, as `Runtime.telemetry`."""
         return self._inner.telemetry
+
+    @contextmanager
+    def use_server(self, server: ToolServer) -> Iterator[BlockingHeldServer]:
+        """Keep a server of tools while the context is open, as `Runtime.use_server`: `with`."""
+        held = self._portal.call(self._inner.use_server, server)
+        with self._portal.wrap_async_context_manager(held) as kept:
+            yield BlockingHeldServer(kept, self._portal)
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
         """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""

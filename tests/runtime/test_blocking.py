@@ -22,8 +22,11 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.crystal import Query
-from cantrip_actors.runtime.blocking import BlockingReceipt, BlockingSubscription
+from cantrip_actors.mcp import inproc
+from cantrip_actors.runtime.blocking import BlockingHeldServer, BlockingReceipt, BlockingSubscription
 from cantrip_actors.runtime.receipt import Receipt
+from cantrip_actors.runtime.tool_servers import HeldServer
+from tests.mcp.prompting import prompting
 from tests.runtime.spells import cantrip, done
 
 
@@ -85,6 +88,7 @@ quick = cantrip(scripted(lambda ctx: done(ctx[-1].content), record=False))
         (Entity, BlockingEntity),
         (Receipt, BlockingReceipt),
         (Subscription, BlockingSubscription),
+        (HeldServer, BlockingHeldServer),
     ],
 )
 def test_a_blocking_runtime_has_every_method_of_the_async_one_with_its_docstring(face: type, blocking: type) -> None:
@@ -173,6 +177,12 @@ def test_blocking_code_reads_earlier_events_after_the_runtime_has_closed(backend
         ids = [runtime.cast(quick, f"{n}").entity_id for n in range(3)]
     assert [event.entity_id for event in events] == ids
     assert list(requests) == []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_keeps_a_server_of_tools_and_reads_its_prompts(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime, runtime.use_server(inproc("words", prompting())) as held:
+        assert {prompt.name for prompt in held.prompts()} >= {"review"}
 
 
 def test_a_blocking_subscription_that_is_closed_ends() -> None:

@@ -204,7 +204,7 @@ ELSEWHERE = {
 }
 """Methods with a test of their own below, and methods that make something new."""
 
-OF_THE_WHOLE = {"aclose", "drain", "backup", "dump", "cluster", "serve", "inspect", "watch_actors"}
+OF_THE_WHOLE = {"aclose", "drain", "backup", "dump", "cluster", "serve", "inspect", "telemetry", "watch_actors"}
 OF_NO_ENTITY = {
     "open",
     "blocking",
@@ -215,6 +215,7 @@ OF_NO_ENTITY = {
     "derive_key",
     "id_of_key",
     "seal_key",
+    "use_server",
     "loom.attach",
     "loom.check_chain",
 }
