@@ -210,7 +210,7 @@ def scripted(
 
 def _is_step(answer: Any) -> bool:
     """Return whether a function returned one of the shapes that only a script has: an error, or a delayed answer."""
-    return isinstance(answer, Mapping) and ("error" in answer or "delay" in answer)
+    return isinstance(answer, (dict, Mapping)) and ("error" in answer or "delay" in answer)
 
 
 def _step(given: Any, which: str) -> _Step:
