@@ -117,8 +117,8 @@ async def late_by(hearts: Hearts, *codes: str) -> float:
 
     async def run_all() -> None:
         async with anyio.create_task_group() as programs:
-            for code in codes:
-                sandbox = opened(Limits(seconds=0.03, gate_calls=10))
+            for code in codes:  # opening one may wait for a new worker, so it is done in a thread, as the runtime does
+                sandbox = await to_thread.run_sync(opened, Limits(seconds=0.03, gate_calls=10))
                 programs.start_soon(to_thread.run_sync, attempt, sandbox, code)
 
     return await hearts.late_by(run_all)

@@ -33,7 +33,7 @@ async def nap(seconds: float) -> str:
     return "slept"
 
 
-@gate
+@gate(idempotent=True)  # so a kill at any point has one result
 async def pay(amount: int) -> str:
     """Pay."""
     return f"paid {amount}"
