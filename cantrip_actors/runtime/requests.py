@@ -133,7 +133,7 @@ class Requests:
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
         self._sources: dict[RequestSource, str] = {}
         self._can_check = False
-        """Whether what checks arguments and answers is imported, which takes long."""
+        """Whether jsonschema, which checks arguments and answers, is imported."""
         self.elicitations = Elicitations(core.moment, lambda: self.is_attended, self._publish)
 
     def add(self, source: RequestSource, tenant: str = "") -> None:
@@ -274,9 +274,8 @@ class Requests:
                 )
             through = {"door": door} if door else {}  # sources of users need not know of doors
             return await source.decide(request_id, decision, by=by, note=note, **through)
-        if not self._can_check and (args is not None or answer is not None):
-            await anyio.to_thread.run_sync(load)
-            self._can_check = True
+        if answer is not None and self.elicitations.get(request_id) is not None:
+            await self._load_checks()
         elicitation = self.elicitations.get(request_id)
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
             check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)
@@ -291,6 +290,8 @@ class Requests:
                 raise
             return None
         request, foreign = self._request(requested), bool(requested.round)
+        if args is not None or (answer is not None and request.schema is not None):
+            await self._load_checks()
         check_decision(request, decision, answer, args, remember, foreign=foreign)
         if args is not None:
             self._check_args(requested, args)
@@ -298,6 +299,12 @@ class Requests:
             await self._inboxes.post(make_mail())
         except (KeyUsed, EntityEnded) as why:
             raise self._decided(request_id) from why
+
+    async def _load_checks(self) -> None:
+        """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""
+        if not self._can_check:
+            await anyio.to_thread.run_sync(load)
+            self._can_check = True
 
     def _mail(
         self,
