@@ -663,7 +663,7 @@ class Store(ABC):
 
     @abstractmethod
     def named(self, name: str) -> str | None:
-        """Return the latest long-lived entity with that name in its header, ended or not; None if there is none."""
+        """Return the latest long-lived entity with that name in its header, ended or not; None without one."""
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """Return the entities that have not ended for good according to their logs, in order of creation.
@@ -677,7 +677,7 @@ class Store(ABC):
         """Return the entities with lives between two phases, in order of creation; not for OVER."""
 
     def size(self) -> int | None:
-        """The bytes of the loom on this disk; None where it has none here. Reads no line and waits for nobody."""
+        """Return the size of the loom in bytes; None if it is not on this disk. It reads no line and takes no lock."""
         return None
 
     @abstractmethod

@@ -497,7 +497,7 @@ class _Connection:
         return CreateMessageResult(role="assistant", content=content, model=answer.crystal, stop_reason=reason)
 
     async def listed_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
-        """Return the folders that the server is told of."""
+        """Return the folders that the server may use."""
         folders = map(Path, self._roots)
         return ListRootsResult(roots=[Root(uri=FileUrl(one.as_uri()), name=one.name) for one in folders])
 

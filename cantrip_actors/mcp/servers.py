@@ -148,8 +148,8 @@ def stdio(
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `roots` are the folders that the server is told of if it asks; by default those of the circle's file
-    gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls pays.
+    `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
+    file gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls pays.
     `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
     declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
@@ -193,8 +193,8 @@ def http(
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
-    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. The server is told of no folders
-    but those of `roots`. The other options are as for `stdio`. Raises InvalidCantrip for an invalid option.
+    `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. Only the folders of `roots` are
+    listed to the server. The other options are as for `stdio`. Raises InvalidCantrip for an invalid option.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:

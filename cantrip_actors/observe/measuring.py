@@ -1,4 +1,4 @@
-"""What is counted, and where: a fold of the written records, and facts that no record contains.
+"""Count the activity of a runtime: a fold of the written records, and facts that no record contains.
 
 Turns, tokens, costs, gates, ends and approvals follow from the records that the loom's writer has written, so they
 equal the loom. Restarts come from the supervisors' events, retries and chunks from the crystals. Gauges are read from
@@ -97,7 +97,7 @@ class _About:
         self.cantrip = cantrip
         self.gates = gates
         self.methods: Mapping[str, str] = {}
-        """Of the gates that are tools of a server: what it is asked with."""
+        """The protocol's method for each gate that is a tool of a server."""
         self.is_workflow = False
         self.provider = provider
         self.model = model

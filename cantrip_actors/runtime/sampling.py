@@ -1,11 +1,11 @@
 """The answers of a crystal to a server of tools during one call (`sampling=`): asked, recorded, then given.
 
-What an answer costs is booked in the log of the entity whose call it is, before the server gets the answer. So budgets
+The cost of an answer is booked in the log of the calling entity before the server gets the answer. So budgets
 count it at once and after a restart, and a server whose entity has used up its budget gets no further answer. The
 answers of one call come one after the other.
 
-The entity's actor waits for its gate meanwhile, and writes nothing. `close` makes sure that it goes on only when no
-record of an answer is being written.
+The entity's actor waits for its gate meanwhile, and writes nothing. `close` lets it continue only when no record of an
+answer is being written.
 """
 
 from __future__ import annotations

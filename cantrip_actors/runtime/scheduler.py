@@ -56,7 +56,7 @@ SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
 
 GAP: Final = 0.05
-"""Seconds between two looks at least, if something was due: what is due in between is fired together."""
+"""The least seconds between two looks if something was due; timers due in between are fired together."""
 
 PAGE: Final = 100
 """Timers that are read, and fired in one transaction, at once."""
@@ -106,7 +106,7 @@ class Scheduler:
         self.has_fired = False
         """Whether something was due at the last look."""
         self._nodes: Sequence[NodeRow] = ()
-        """The living nodes, for a runtime that is none."""
+        """The living nodes, if this runtime is not a node."""
         self._learns_at = -math.inf
         """The time of the event loop when they are read again."""
 
@@ -198,9 +198,10 @@ class Scheduler:
             self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
 
     def _leaves(self, timer: Timer) -> bool:
-        """Return whether a timer is left to the nodes of a cluster: this runtime is none, and one of them can fire it.
+        """Return whether a timer is left to a node of the cluster: this runtime is not one, and a node can fire it.
 
-        A runtime without a node fires for the entities that it runs itself, and casts what no node serves (N-08).
+        A runtime without a node fires for the entities that it runs itself, and casts cantrips that no node
+        serves (N-08).
         """
         if not self._nodes:
             return False

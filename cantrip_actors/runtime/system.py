@@ -50,9 +50,9 @@ NO_LOOM: Final = LoomStatus("", "none", 0, None)
 class System:
     """A runtime at one moment. `at` is in seconds since the epoch, `tree` the supervision tree.
 
-    `counters` are those of its `Telemetry`; without one there are none. `requests` is the number of requests that wait
+    `counters` are those of its `Telemetry`, and empty without one. `requests` is the number of requests that wait
     for a person: of all entities of a loom on this disk or in memory, and of the loaded ones of a loom on a server;
-    those of dispatches are not among them. `streams` counts who reads: "events" of entities, "upserts" (the canonical
+    those of dispatches are not among them. `streams` counts the readers: "events" of entities, "upserts" (the canonical
     stream), "requests", and with an HTTP service "http".
     """
 

@@ -891,3 +891,30 @@ def test_the_first_edited_arguments_do_not_import_jsonschema_in_the_event_loop(b
         timeout=60,
     )
     assert ended.stdout.strip() == "{False}"
+
+
+ANSWERING = """
+import sys
+import anyio
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors.wards import max_turns
+
+says = [{"tool_calls": [{"gate": "question", "args": {"text": "Which city?"}}]}, {"content": "Oslo it is."}]
+asker = Cantrip(scripted(says), circle=Circle(["done", "question"], [max_turns(5)]))
+
+async def main():
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.start(asker, "ask")
+        async for request in runtime.requests(follow=True):
+            await runtime.decide(request.id, answer="Oslo")
+            break
+        await entity.result()
+
+anyio.run(main)
+print("jsonschema" in sys.modules)
+"""
+
+
+def test_an_answer_to_a_question_without_a_schema_does_not_import_jsonschema() -> None:
+    ended = subprocess.run([sys.executable, "-c", ANSWERING], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.strip() == "False"
