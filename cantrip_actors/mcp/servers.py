@@ -149,7 +149,8 @@ def stdio(
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
     it writes to standard error goes to the log, at debug. The other options are those of
     `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
-    file gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls pays.
+    file gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls
+    pays.
     `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
     declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
 
