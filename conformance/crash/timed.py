@@ -35,11 +35,16 @@ TIMED = (
 
 
 async def wait_for_firing(runtime: Runtime, root: Root, folder: Path, is_there: Callable[[str], bool]) -> None:
-    """Wait until the intent of a firing is recorded; make its schedule, unless it exists or has fired."""
+    """Wait until the intent of a firing is recorded; make its schedule, unless it exists or has fired.
+
+    As an operator would, lift the quarantine if too many lives in a row died with the firing's mail in the inbox.
+    """
     intent = root.intent if root.scheduled == "cantrip" else root.sends[0]
     while not is_there(intent):
         if root.scheduled != "wakes" and not _has_fired(runtime, root, folder):
             await _make(runtime, root, intent, folder)
+        if root.scheduled != "cantrip":
+            await runtime.cluster.free(root.label)
         await anyio.sleep(LOOK)
 
 
