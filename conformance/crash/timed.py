@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,7 +45,8 @@ async def wait_for_firing(runtime: Runtime, root: Root, folder: Path, is_there: 
         if root.scheduled != "wakes" and not _has_fired(runtime, root, folder):
             await _make(runtime, root, intent, folder)
         if root.scheduled != "cantrip":
-            await runtime.cluster.free(root.label)
+            with suppress(LoomError):  # the server may still hold locks of a killed life: tried again
+                await runtime.cluster.free(root.label)
         await anyio.sleep(LOOK)
 
 
