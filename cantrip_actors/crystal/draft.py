@@ -481,6 +481,36 @@ class Decoder(ABC):
         """Log probabilities of the answer's tokens, where they were asked for (`typed_settings.tokens_of`)."""
         self.moves = False
         """The last event brought the answer on, also where there is nothing to show of it: a tool of the provider's."""
+        self._first_id: str | None = None
+        self._id: str | None = None
+        self._is_steady = False
+
+    def is_of_message(self, given: Any, *, begins: bool = True) -> bool:
+        """Return whether a piece with this id belongs to the message, and not to another one after its end (R-04).
+
+        Some servers make up an id for each piece, so an id counts only once two pieces in a row had it, or where the
+        first one comes back after another. `begins` says that a message may begin with this piece.
+
+        Raises ProviderError where another message begins before the end of this one: a gateway went over to another
+        server, or mixed two streams.
+        """
+        if not given or type(given) is not str:
+            return True
+        if given == self._id:
+            self._is_steady = True
+            return True
+        if self._id is None:
+            self._first_id = given
+        elif self._is_steady and self.complete:
+            return False
+        elif given == self._first_id or (begins and self._is_steady):
+            raise self.second_message()
+        self._id, self._is_steady = given, False
+        return True
+
+    def second_message(self) -> ProviderError:
+        """The error of a stream in which a second message begins before the first one has ended (R-04)."""
+        return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
 
     def feed(self, event: Event) -> list[Payload]:
         """What an event amounts to: usually one payload, none for a keep-alive.

@@ -84,8 +84,8 @@ class AnthropicDecoder(Decoder):
 
     def _opened(self, message: Mapping[str, Any]) -> None:
         before, now = self.metadata.get("id"), message.get("id")
-        if before and now and before != now:  # a gateway went over to another server, in the midst of a message
-            raise ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
+        if before and now and before != now:
+            raise self.second_message()
         self.draft.start(message.get("model"))  # the same one anew changes nothing but counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))

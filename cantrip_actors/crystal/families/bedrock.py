@@ -117,6 +117,8 @@ class BedrockDecoder(Decoder):
             elif kind == "contentBlockStop":
                 self._stop(_index(event))
             elif kind == "messageStart":
+                if self._blocks and not self.complete:
+                    raise self.second_message()
                 self.draft.start(self.asked)
             elif kind == "messageStop":
                 self._stopped(event.get("stopReason"))

@@ -93,6 +93,8 @@ class ChatDecoder(Decoder):
         self._after = False  # and before the first word behind it
         self._tail = ""  # what may be the beginning of </think>
         self._searches = 0
+        self._beginnings = 0
+        self._is_repeat = False
         self.message: dict[str, Any] = {}
         """The body of a server that did not stream."""
 
@@ -119,7 +121,7 @@ class ChatDecoder(Decoder):
         served = tokens(mapping(mapping(usage).get("server_tool_use")).get("web_search_requests"))
         self._searches = served or self._searches
         for choice in listed(choices):  # null, or left out (trap 4.3.1)
-            if choice.get("index", 0) in (0, None):
+            if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
                 self._choice(choice, value)
 
     def _goes_on(self, text: Item, value: dict[str, Any]) -> bool:
@@ -137,12 +139,26 @@ class ChatDecoder(Decoder):
             return False
         if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or not text.open:
             return False
+        if value.get("id") != self._id or self._is_repeat:
+            return False
         if type(content) is not str or not content:
             return False
         if len(delta) > 1 and any(given and name not in ("role", "content") for name, given in delta.items()):
             return False
+        self._is_steady = True
         self.draft.more(text, content)
         return True
+
+    def _is_of_message(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+        """Return whether a choice belongs to the message, and not to a second or repeated one after its end (R-04)."""
+        begins = bool(mapping(choice.get("delta")).get("role"))
+        if not self.is_of_message(value.get("id"), begins=begins):
+            return False
+        if begins and not self.complete:
+            self._beginnings += 1
+        elif begins and self._beginnings == 1:  # some servers have the role in each piece
+            self._is_repeat = True
+        return not self._is_repeat
 
     def ended(self) -> None:
         """The server says that it is done, whatever it said of a reason (trap 4.3.6)."""

@@ -77,6 +77,8 @@ class GoogleDecoder(Decoder):
         self._join()
         if value.get("error"):
             raise failure(self.draft.provider, None, value)
+        if not self.is_of_message(value.get("responseId")):
+            return
         self._counted(value.get("usageMetadata"))
         self.note(id=value.get("responseId"), model=value.get("modelVersion"))
         candidates = value.get("candidates")
@@ -114,6 +116,8 @@ class GoogleDecoder(Decoder):
             return False
         if "error" in value or "finishReason" in candidate or "groundingMetadata" in candidate:
             return False
+        if value.get("responseId") != self._id:
+            return False
         if "logprobsResult" in candidate or "urlContextMetadata" in candidate or "continuationToken" in candidate:
             return False
         if type(text) is not str or not text or len(part) > 1 or candidate.get("index") or self._call is not None:
@@ -122,7 +126,7 @@ class GoogleDecoder(Decoder):
             return False
         if "usageMetadata" in value:
             self._counted(value["usageMetadata"])
-        self.moves = True
+        self.moves = self._is_steady = True
         self.draft.more(item, text)
         self._more.append(text)
         return True
