@@ -11,6 +11,7 @@ from cantrip_actors import Call, Cantrip, Circle, CrystalError, ProviderError, R
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
 from cantrip_actors.crystal.sse import Event
@@ -387,6 +388,15 @@ async def test_unreadable_output_is_quoted_up_to_a_limit_and_other_errors_are_no
     assert [len(messages) for messages in asked] == [1, 3]
     assert len(asked[1][1].content or "") == 4001
     assert failure("groq", 400, {"error": {"code": "invalid_tools", "failed_generation": "x"}}).generated is None
+
+
+@pytest.mark.rule("R-11")
+@pytest.mark.parametrize("empty", [None, {}, {"name": ""}, {"name": "", "args": {}}])
+def test_an_empty_call_of_gemini_beside_a_text_hides_nothing(empty: Any) -> None:
+    parts = [{"text": "the answer", "functionCall": empty}, {"functionCall": empty}]
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}
+    response = decoded(GoogleDecoder("m"), [{"candidates": [candidate], "usageMetadata": {"promptTokenCount": 1}}])
+    assert (response.content, response.tool_calls, response.blocks) == ("the answer", (), ())
 
 
 @pytest.mark.rule("R-11")

@@ -222,14 +222,16 @@ class GoogleDecoder(Decoder):
     # Parts
 
     def _part(self, part: dict[str, Any]) -> None:
-        call = part.get("functionCall")
-        if call is not None and not isinstance(call, Mapping):
-            return
-        if call is not None:
+        call = mapping(part.get("functionCall"))
+        if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before
             self._end_text()
             self._called(call, part)
             return
         self._end_call()
+        if "functionCall" in part:
+            part = {name: value for name, value in part.items() if name != "functionCall"}
+        if not part:
+            return
         if not _THEIRS.isdisjoint(part):
             self._end_text()
             self._theirs(part)
