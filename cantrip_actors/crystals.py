@@ -4,7 +4,17 @@ from cantrip_actors.crystal import Query, ask, resolve, testing
 from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.client import Timeouts
 from cantrip_actors.crystal.clouds import azure, bedrock, vertex
-from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter, xai
+from cantrip_actors.crystal.constructors import (
+    anthropic,
+    cohere,
+    google,
+    local,
+    mistral,
+    ollama,
+    openai,
+    openrouter,
+    xai,
+)
 from cantrip_actors.crystal.families.openai import replayed
 from cantrip_actors.crystal.policy.background import Background, background
 from cantrip_actors.crystal.policy.batched import Batched, batched
@@ -48,11 +58,14 @@ __all__ = [
     "batch",
     "batched",
     "bedrock",
+    "cohere",
     "fallback",
     "faults",
     "google",
     "limited",
     "local",
+    "mistral",
+    "ollama",
     "openai",
     "openrouter",
     "recordings",

@@ -1,10 +1,10 @@
 """`python -m conformance wire DIR`: recorded answers of providers, decoded however the network cuts them.
 
-`DIR` has a folder for each interface (anthropic, google, openai-chat, openai-responses) with recordings: `*.json` is a
-whole body, `*.chunks.txt` a stream, one JSON event per line. Each response of each file is framed as its provider
-frames it and decoded in one piece, in pieces of several sizes down to single bytes, and with every kind of line end. It
-passes if all results are the same and right: a valid response or, if the provider reports a failure, an error; and a
-valid sequence of canonical events with the same content as the response.
+`DIR` has a folder for each interface (anthropic, cohere, google, mistral, ollama, openai-chat, openai-responses) with
+recordings: `*.json` is a whole body, `*.chunks.txt` a stream, one JSON event per line. Each response of each file is
+framed as its provider frames it and decoded in one piece, in pieces of several sizes down to single bytes, and with
+every kind of line end. It passes if all results are the same and right: a valid response or, if the provider reports
+a failure, an error; and a valid sequence of canonical events with the same content as the response.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def _reports(event: dict[str, Any]) -> bool:
         or _mapping(event.get("promptFeedback")).get("blockReason")
         or (candidate.get("finishReason") or "STOP") != "STOP"
         or (choice.get("finish_reason") or "stop") in ("content_filter", "length", "error")
+        or _mapping(event.get("delta")).get("finish_reason") in ("ERROR", "ERROR_TOXIC", "TIMEOUT")
         or reports in ("refusal", "max_tokens", "pause_turn", "model_context_window_exceeded")
     )
 
@@ -137,6 +138,9 @@ ENDS = {
     "openai-responses": ("response.completed", "response.incomplete", "response.failed", '"status"'),
     "openai-chat": ("choices",),
     "google": ("finishReason",),
+    "mistral": ("choices",),
+    "cohere": ("finish_reason",),
+    "ollama": ('"done"',),
 }
 """Keys of which a complete recording has at least one."""
 

@@ -1,6 +1,6 @@
 """The published types of providers' requests, from their own packages, which validate every request.
 
-A request of the tests that OpenAI, Anthropic, Google or Amazon would refuse by its shape is a failing test (R-30). The
+A request of the tests that its provider would refuse by its shape is a failing test (R-30). The
 packages are those of the lock; `versions` names them. They are imported when the first request is sent.
 """
 
@@ -8,17 +8,17 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.warnings import TypedDictExtraConfigWarning
 from typing_extensions import is_typeddict
 
-PACKAGES = ("openai", "anthropic", "google-genai", "botocore")
+PACKAGES = ("openai", "anthropic", "google-genai", "botocore", "mistralai", "cohere", "ollama")
 
 EXTENSIONS = {
     "openrouter": {"usage", "reasoning", "provider", "plugins", "models", "transforms", "cache_control"},
@@ -38,7 +38,8 @@ def adapter(module: str, name: str) -> TypeAdapter[Any]:
     """What validates a type of a package, strictly: no field that it does not have, however deep."""
     package = module.split(".", maxsplit=1)[0]
     found = getattr(importlib.import_module(module), name)
-    for imported in [one for key, one in sys.modules.items() if key.startswith(f"{package}.types")]:
+    places = (f"{package}.types", f"{package}.client.models")
+    for imported in [one for key, one in sys.modules.items() if key.startswith(places)]:
         for one in vars(imported).values():
             if is_typeddict(one):
                 one.__pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -135,6 +136,19 @@ def checked(provider: str, path: str, request: dict[str, Any]) -> Iterator[Any]:
     """Validate the parts of a request."""
     if path.endswith("/converse-stream"):
         amazon("bedrock-runtime", "ConverseStream", {"modelId": "m", **request})
+    elif provider == "mistral":
+        types = "mistralai.client.models.chatcompletionstreamrequest"
+        own = {name: value for name, value in request.items() if name != "response_format"}
+        if given := request.get("response_format"):  # its types have another name for the field `schema`
+            answer = {
+                {"schema": "schema_definition"}.get(name, name): one for name, one in given["json_schema"].items()
+            }
+            own["response_format"] = {**given, "json_schema": answer}
+        yield adapter(types, "ChatCompletionStreamRequestTypedDict").validate_python(own)
+    elif provider == "cohere":
+        yield from cohere(request)
+    elif provider == "ollama":
+        yield ollama().validate_python(request)
     elif path.startswith(("/models/", "/publishers/google/models/")):
         yield from google(request)
     elif path.endswith("/chat/completions"):
@@ -198,6 +212,50 @@ def amazon(service: str, operation: str, request: dict[str, Any]) -> None:
 
 class Misshapen(Exception):
     """A request that a service model refuses."""
+
+
+def strict(models: Iterable[Any]) -> None:
+    """Let models of pydantic refuse fields that they do not have."""
+    for one in models:
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            one.model_config["extra"] = "forbid"
+            one.model_rebuild(force=True)
+
+
+@cache
+def cohere_types() -> dict[str, TypeAdapter[Any]]:
+    """What validates each field of a request to Cohere: the arguments of its client's method have the types."""
+    import cohere
+    import cohere.types
+    from cohere.v2.client import V2Client
+
+    strict(getattr(cohere.types, name) for name in cohere.types.__all__)
+    hints = get_type_hints(V2Client.chat_stream)
+    return {name: TypeAdapter(hint) for name, hint in hints.items() if name not in ("request_options", "return")}
+
+
+def cohere(request: dict[str, Any]) -> Iterator[Any]:
+    """Validate a request to Cohere."""
+    known = cohere_types()
+    assert request["stream"] is True
+    for name, value in request.items():
+        if name != "stream":
+            if name not in known:
+                raise Misshapen(f"no field {name}")
+            yield known[name].validate_python(value)
+
+
+@cache
+def ollama() -> TypeAdapter[Any]:
+    """What validates a request to Ollama."""
+    from ollama import _types as types
+
+    message = types.Message
+    message.__annotations__["images"] = list[str]  # the wire has base64, where the package takes paths
+    strict([message.ToolCall.Function, message.ToolCall, message, types.Options])
+    types.ChatRequest.__annotations__["messages"] = list[message]  # type: ignore[valid-type]
+    strict([types.ChatRequest])
+    return TypeAdapter(types.ChatRequest)
 
 
 def google(request: dict[str, Any]) -> Iterator[Any]:

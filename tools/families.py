@@ -18,7 +18,20 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.policy.background import BACKGROUND
 from cantrip_actors.crystal.provider import Asked, ProviderCrystal
-from cantrip_actors.crystals import anthropic, azure, bedrock, google, local, openai, openrouter, vertex, xai
+from cantrip_actors.crystals import (
+    anthropic,
+    azure,
+    bedrock,
+    cohere,
+    google,
+    local,
+    mistral,
+    ollama,
+    openai,
+    openrouter,
+    vertex,
+    xai,
+)
 from cantrip_actors.terms.messages import Message, ToolDefinition
 from cantrip_actors.terms.server_tools import TAKEN, ServerTool
 from tools.pages import ROOT, settle
@@ -104,6 +117,9 @@ def families() -> list[Family]:
         Family("google", google("gemini-3-pro-preview", api_key="k"), "`GEMINI_API_KEY` or `GOOGLE_API_KEY`"),
         Family("openrouter", openrouter("anthropic/claude-sonnet-4.5", api_key="k"), "`OPENROUTER_API_KEY`"),
         Family("xai", xai("grok-4", api_key="k"), "`XAI_API_KEY`"),
+        Family("mistral", mistral("mistral-medium-latest", api_key="k"), "`MISTRAL_API_KEY`"),
+        Family("cohere", cohere("command-a-03-2025", api_key="k"), "`CO_API_KEY` or `COHERE_API_KEY`"),
+        Family("ollama", ollama("qwen3", context_window=32_768), "none, or `OLLAMA_API_KEY`"),
         Family("bedrock", cloud, "your AWS credentials, or `AWS_BEARER_TOKEN_BEDROCK`"),
         Family("local", local("http://localhost:8080/v1", "llama3.2"), "none, or `LOCAL_API_KEY`"),
     ]

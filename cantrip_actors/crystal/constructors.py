@@ -3,7 +3,7 @@
 Every one of them takes a model's name and the same few things by keyword:
 
 - `api_key`: a text, or a function that gives it at each query; else the environment has it (`ANTHROPIC_API_KEY`,
-  `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`);
+  `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`, `MISTRAL_API_KEY`, `CO_API_KEY`);
 - `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
 - `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
 - `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
@@ -27,8 +27,11 @@ from cantrip_actors.crystal.cache_points import CachePoints, cache_points
 from cantrip_actors.crystal.client import Connection
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
+from cantrip_actors.crystal.families.cohere import Cohere
 from cantrip_actors.crystal.families.google import Google
 from cantrip_actors.crystal.families.local import Local
+from cantrip_actors.crystal.families.mistral import Mistral
+from cantrip_actors.crystal.families.ollama import Ollama
 from cantrip_actors.crystal.families.openrouter import OpenRouter
 from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.families.xai import Xai
@@ -39,7 +42,19 @@ from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["Settings", "anthropic", "google", "local", "make_crystal", "openai", "openrouter", "xai"]
+__all__ = [
+    "Settings",
+    "anthropic",
+    "cohere",
+    "google",
+    "local",
+    "make_crystal",
+    "mistral",
+    "ollama",
+    "openai",
+    "openrouter",
+    "xai",
+]
 
 
 class Common(Connection, total=False):
@@ -106,6 +121,27 @@ def openrouter(
 def xai(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
     """A Grok model over xAI's Responses API. Raises InvalidCantrip for a setting that cannot be."""
     return make_crystal(Xai, model, settings)
+
+
+def mistral(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A Mistral model over Mistral's own chat completions. Raises InvalidCantrip for a setting that cannot be."""
+    return make_crystal(Mistral, model, settings)
+
+
+def cohere(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A Cohere model over version 2 of its chat. Raises InvalidCantrip for a setting that cannot be."""
+    return make_crystal(Cohere, model, settings)
+
+
+def ollama(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+    """A model of an Ollama server, over Ollama's own interface.
+
+    `context_window`, in tokens, is also what the server is asked for (`num_ctx`): it cuts a longer context silently,
+    and its default is a few thousand tokens.
+
+    Raises InvalidCantrip for a setting that cannot be.
+    """
+    return make_crystal(Ollama, model, settings, context=settings.get("context_window"))
 
 
 def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:

@@ -508,6 +508,12 @@ class Decoder(ABC):
         self._id, self._is_steady = given, False
         return True
 
+    def begins(self, given: Any) -> None:
+        """Handle the beginning of a message with this id. Raises ProviderError if another one has begun (R-04)."""
+        known = self.metadata.get("id")
+        if known and given and known != given:
+            raise self.second_message()
+
     def second_message(self) -> ProviderError:
         """The error of a stream in which a second message begins before the first one has ended (R-04)."""
         return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)

@@ -77,7 +77,7 @@ VALUES: Final = frozenset({"temperature", "top_p", "stop", *TYPED})
 """The parameters of which a model may refuse one value and take another."""
 
 CUT_OFF: Final = frozenset(
-    {"length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
+    {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
     | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
 )
 """Reasons to stop after which an answer is not whole: its schema is not held against it."""
@@ -230,7 +230,7 @@ class Family(ABC):
                 inexpressible = ("schema",)
             elif not fitted.strict:
                 adjusted["schema"] = Adjusted("strict", f"not strict: {fitted.why}")
-            if fitted.schema is None or not self.takes("schema"):
+            if fitted.schema is None or not self.takes("schema") or "schema" in self.excluded(asked):
                 asked = asked._replace(extra="\n".join(text for text in (asked.extra, in_words(schema)) if text))
         encoded = self.encode(asked)
         effort = asked.settings.effort

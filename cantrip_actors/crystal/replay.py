@@ -20,7 +20,10 @@ from cantrip_actors.crystal.draft import Counts, Decoder
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.bedrock import BedrockDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.cohere import CohereDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
+from cantrip_actors.crystal.families.mistral import MistralDecoder
+from cantrip_actors.crystal.families.ollama import OllamaDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import joined, usage_of
@@ -51,6 +54,9 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "openai-chat": ChatDecoder,
     "google": GoogleDecoder,
     "bedrock": BedrockDecoder,
+    "mistral": MistralDecoder,
+    "cohere": CohereDecoder,
+    "ollama": OllamaDecoder,
 }
 """The decoder of each family, by the names that recordings use."""
 
@@ -101,7 +107,7 @@ def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
             if kind and kind != "message":
                 yield b"event: %b\n" % kind.encode()
         yield b"data: %b\n\n" % data
-    if family == "openai-chat" and not _is_body(_value(events[-1])):
+    if family in ("openai-chat", "mistral") and not _is_body(_value(events[-1])):
         yield b"data: [DONE]\n\n"
 
 
@@ -165,6 +171,9 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
             if isinstance(value.get("error"), Mapping) and "sequence_number" not in value
             else "openai-responses"
         )
+    is_message = isinstance(value.get("message"), Mapping) and bool(value.keys() & {"finish_reason", "done"})
+    if is_message or kind.startswith("message-"):
+        return "ollama" if "done" in value else "cohere"
     if value.keys() & {"messageStart", "contentBlockDelta", "messageStop"} or {"output", "stopReason"} <= value.keys():
         return "bedrock"
     if value.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
@@ -212,6 +221,8 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
         return kind in ("response.created", "response.queued") or value.get("object") == "response"
     if family == "bedrock":
         return bool(value.keys() & {"messageStart", "output"})
+    if family in ("cohere", "ollama"):
+        return kind == "message-start" or "message" in value or "error" in value
     candidates = value.get("choices") or value.get("candidates")
     if value.get("error") or (another and candidates):
         return True

@@ -25,11 +25,12 @@ def resolve(crystal: Crystal | str) -> Crystal:
     `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
     `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a
     function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`, `"google:MODEL"`,
-    `"openrouter:MODEL"` and `"xai:MODEL"` are models of providers, with keys from the environment; `"bedrock:MODEL"`,
-    `"vertex:MODEL"` and `"azure:DEPLOYMENT"` are those of clouds, with the credentials that their tools leave;
-    `"local:MODEL@URL"` is one of a server that speaks Chat Completions (Ollama's address if left out), `"replay:FILE"`
-    a recording. `"batch:anthropic:MODEL"` is a crystal whose queries go in batches, at half price, and
-    `"background:openai:MODEL"` one that answers in the background.
+    `"openrouter:MODEL"`, `"xai:MODEL"`, `"mistral:MODEL"` and `"cohere:MODEL"` are models of providers, with keys from
+    the environment; `"bedrock:MODEL"`, `"vertex:MODEL"` and `"azure:DEPLOYMENT"` are those of clouds, with the
+    credentials that their tools leave; `"ollama:MODEL@URL"` is one of an Ollama server, `"local:MODEL@URL"` one of a
+    server that speaks Chat Completions (Ollama's address on this machine if left out), `"replay:FILE"` a recording.
+    `"batch:anthropic:MODEL"` is a crystal whose queries go in batches, at half price, and `"background:openai:MODEL"`
+    one that answers in the background.
 
     Raises InvalidCantrip for a family that does not exist, and where what is named is not there or is no crystal.
     """
@@ -112,6 +113,13 @@ def _local(rest: str) -> Crystal:
     return local(address if at else "http://localhost:11434/v1", model)
 
 
+def _ollama(rest: str) -> Crystal:
+    from cantrip_actors.crystal.constructors import ollama
+
+    model, at, address = rest.partition("@")
+    return ollama(model, base_url=address if at else None)
+
+
 def _replay(file: str) -> Crystal:
     from cantrip_actors.crystal.replay import replay
 
@@ -138,11 +146,14 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "google": _provided("google"),
     "openrouter": _provided("openrouter"),
     "xai": _provided("xai"),
+    "mistral": _provided("mistral"),
+    "cohere": _provided("cohere"),
     "bedrock": _provided("bedrock", "clouds"),
     "vertex": _provided("vertex", "clouds"),
     "azure": _provided("azure", "clouds"),
     "batch": _posting("batched"),
     "background": _posting("background"),
+    "ollama": _ollama,
     "local": _local,
     "replay": _replay,
 }

@@ -11,7 +11,19 @@ from typing import Any, Final
 
 from cantrip_actors.crystal.shapes import listed, mapping
 
-__all__ = ["ANTHROPIC", "CHAT", "GOOGLE", "PATTERNS", "RESPONSES", "Table", "candidates_of", "tokens_of"]
+__all__ = [
+    "ANTHROPIC",
+    "CHAT",
+    "COHERE",
+    "GOOGLE",
+    "MISTRAL",
+    "OLLAMA",
+    "PATTERNS",
+    "RESPONSES",
+    "Table",
+    "candidates_of",
+    "tokens_of",
+]
 
 Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
@@ -23,6 +35,10 @@ def _as(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
 
 def _sampling(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
     return lambda value, _tools: {"generationConfig": {name: value}}
+
+
+def _option(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+    return lambda value, _tools: {"options": {name: value}}
 
 
 def _parallel(value: bool, tools: bool) -> Mapping[str, Any]:
@@ -53,6 +69,25 @@ CHAT: Final[Table] = {
     "logprobs": lambda value, _: {"logprobs": True, **({"top_logprobs": value} if value else {})},
     "seed": _as("seed"),
     "verbosity": _as("verbosity"),
+}
+MISTRAL: Final[Table] = {
+    "parallel_tool_calls": _parallel,
+    "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
+    "frequency_penalty": _as("frequency_penalty"),
+    "presence_penalty": _as("presence_penalty"),
+    "logprobs": CHAT["logprobs"],
+    "seed": _as("random_seed"),
+}
+COHERE: Final[Table] = {
+    "frequency_penalty": _as("frequency_penalty"),
+    "presence_penalty": _as("presence_penalty"),
+    "seed": _as("seed"),
+}
+OLLAMA: Final[Table] = {
+    "frequency_penalty": _option("frequency_penalty"),
+    "presence_penalty": _option("presence_penalty"),
+    "logprobs": CHAT["logprobs"],
+    "seed": _option("seed"),
 }
 GOOGLE: Final[Table] = {
     "service_tier": lambda value, _: {"serviceTier": {"default": "standard"}.get(value, value)},

@@ -32,13 +32,17 @@ from cantrip_actors.crystals import (
     anthropic,
     azure,
     bedrock,
+    cohere,
     fallback,
     google,
     limited,
     local,
+    mistral,
+    ollama,
     openai,
     openrouter,
     vertex,
+    xai,
 )
 from cantrip_actors.recipes.document import Where, redacted
 from cantrip_actors.recipes.reader import Reader
@@ -66,6 +70,10 @@ _MADE_BY: Final[Mapping[str, Callable[..., Any]]] = {
     "openai-chat": partial(openai, chat=True),
     "google": google,
     "openrouter": openrouter,
+    "xai": xai,
+    "mistral": mistral,
+    "cohere": cohere,
+    "ollama": ollama,
     "bedrock": bedrock,
     "vertex": vertex,
     "azure": azure,

@@ -71,7 +71,7 @@ _ALL: Final = (
             partial(_stream_seeds, family),
             _STREAM,
         )
-        for family in ("anthropic", "google", "openai-chat", "openai-responses")
+        for family in ("anthropic", "cohere", "google", "mistral", "ollama", "openai-chat", "openai-responses")
     ),
     Target(
         "contract-markdown",

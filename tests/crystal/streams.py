@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.bedrock import BedrockDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
+from cantrip_actors.crystal.families.cohere import CohereDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
+from cantrip_actors.crystal.families.mistral import MistralDecoder
+from cantrip_actors.crystal.families.ollama import OllamaDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.testing import events
 from cantrip_actors.terms.errors import CrystalError
@@ -157,6 +160,71 @@ def bedrock(said: Said) -> list[dict]:
     return [*made, {"metadata": {"usage": usage, "metrics": {"latencyMs": 5}}}]
 
 
+def mistral(said: Said) -> list[dict]:
+    made = chat(Said("", said.text, said.calls))
+    for chunk in made:
+        chunk.pop("object", None)
+        for choice in chunk["choices"]:
+            for call in choice["delta"].get("tool_calls", ()):
+                call.setdefault("id", "null")
+    thoughts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": part}], "closed": False}
+        for part in pieces(said.thinking)
+    ]
+    thought = [
+        {"id": "chatcmpl-1", "model": "gpt-test", "choices": [{"index": 0, "delta": {"content": [one]}}]}
+        for one in thoughts
+    ]
+    return [made[0], *thought, *made[1:]]
+
+
+def cohere(said: Said) -> list[dict]:
+    made: list[dict] = [{"type": "message-start", "id": "c-1", "delta": {"message": {"role": "assistant"}}}]
+    index = itertools.count()
+
+    def block(kind, text):
+        at = next(index)
+        start = {"content": {"type": kind, kind: ""}}
+        yield {"type": "content-start", "index": at, "delta": {"message": start}}
+        for part in pieces(text):
+            yield {"type": "content-delta", "index": at, "delta": {"message": {"content": {kind: part}}}}
+        yield {"type": "content-end", "index": at}
+
+    if said.thinking:
+        made += block("thinking", said.thinking)
+    if said.text and said.calls:
+        made += [{"type": "tool-plan-delta", "delta": {"message": {"tool_plan": part}}} for part in pieces(said.text)]
+    elif said.text:
+        made += block("text", said.text)
+    for n, (name, args) in enumerate(said.calls):
+        call = {"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": ""}}
+        made.append({"type": "tool-call-start", "index": n, "delta": {"message": {"tool_calls": call}}})
+        made += [
+            {
+                "type": "tool-call-delta",
+                "index": n,
+                "delta": {"message": {"tool_calls": {"function": {"arguments": part}}}},
+            }
+            for part in pieces(json.dumps(args))
+        ]
+        made.append({"type": "tool-call-end", "index": n})
+    counted = {"input_tokens": 10, "output_tokens": 7}
+    usage = {"billed_units": {"input_tokens": 3, "output_tokens": 7}, "tokens": counted}
+    reason = "TOOL_CALL" if said.calls else "COMPLETE"
+    return [*made, {"type": "message-end", "delta": {"finish_reason": reason, "usage": usage}}]
+
+
+def ollama(said: Said) -> list[dict]:
+    def piece(**more):
+        return {"model": "llama-test", "message": {"role": "assistant", "content": "", **more}, "done": False}
+
+    made = [piece(thinking=part) for part in pieces(said.thinking)]
+    made += [piece(content=part) for part in pieces(said.text)]
+    made += [piece(tool_calls=[{"function": {"name": name, "arguments": args}}]) for name, args in said.calls]
+    last = {"done": True, "done_reason": "stop", "prompt_eval_count": 10, "eval_count": 7}
+    return [*made, {**piece(), **last}]
+
+
 def frames(*values: dict, kind: str = "event") -> bytes:
     """Binary frames, as Amazon's event streams have them."""
     return b"".join(frame(name, json.dumps(value).encode(), kind) for one in values for name, value in one.items())
@@ -174,12 +242,16 @@ def frame(name: str, payload: bytes, kind: str = "event") -> bytes:
 
 
 STREAMS = {"anthropic": anthropic, "openai": responses, "openai-chat": chat, "google": google, "bedrock": bedrock}
+STREAMS |= {"mistral": mistral, "cohere": cohere, "ollama": ollama}
 DECODERS = {
     "anthropic": AnthropicDecoder,
     "openai": ResponsesDecoder,
     "openai-chat": ChatDecoder,
     "google": GoogleDecoder,
     "bedrock": BedrockDecoder,
+    "mistral": MistralDecoder,
+    "cohere": CohereDecoder,
+    "ollama": OllamaDecoder,
 }
 FAMILIES = tuple(STREAMS)
 
@@ -187,7 +259,9 @@ FAMILIES = tuple(STREAMS)
 def framed(family: str, said: Said) -> bytes:
     if family == "bedrock":
         return frames(*bedrock(said))
-    return events(*STREAMS[family](said), done=family == "openai-chat")
+    if family == "ollama":
+        return b"".join(json.dumps(one).encode() + b"\n" for one in ollama(said))
+    return events(*STREAMS[family](said), done=family in ("openai-chat", "mistral"))
 
 
 def decode(family, chunks, **more):

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.clouds import azure, bedrock, vertex
-from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter, xai
+from cantrip_actors.crystal.constructors import (
+    anthropic,
+    cohere,
+    google,
+    local,
+    mistral,
+    ollama,
+    openai,
+    openrouter,
+    xai,
+)
 from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
@@ -25,6 +35,9 @@ CRYSTALS = {
     "openrouter": openrouter("anthropic/claude-sonnet-4.5", api_key="k"),
     "local": local("http://127.0.0.1:1/v1", "deepseek-v3.2"),
     "xai": xai("grok-4", api_key="k"),
+    "mistral": mistral("mistral-large-latest", api_key="k"),
+    "cohere": cohere("command-a-03-2025", api_key="k"),
+    "ollama": ollama("qwen3", context_window=8192),
     "bedrock": bedrock("us.anthropic.claude-sonnet-4-5", region="us-east-1", api_key="k"),
     "vertex": vertex("claude-sonnet-4-5@20250929", project="p", api_key="k"),
     "azure": azure("my-gpt", endpoint="https://a.example", api_key="k"),
@@ -35,6 +48,9 @@ MODELS = {
     "openai": "gpt-5",
     "openai-chat": "gpt-5",
     "google": "gemini-3-pro-preview",
+    "mistral": "mistral-large-latest",
+    "cohere": "command-a-03-2025",
+    "ollama": "qwen3",
 }
 
 
@@ -73,7 +89,7 @@ def test_a_request_with_an_invalid_shape_is_found() -> None:
     for reader, crystal in CRYSTALS.items():
         request = crystal.family.request(asked)
         assert "made_up" in str(fault(crystal.family.provider, request.path, request.body)), reader
-    assert set(versions()) == {"openai", "anthropic", "google-genai", "botocore"}
+    assert set(versions()) == {"openai", "anthropic", "google-genai", "botocore", "mistralai", "cohere", "ollama"}
 
 
 @pytest.mark.rule("R-08", "R-12")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.crystal.constructors import anthropic, google, openai
+from cantrip_actors.crystal.constructors import anthropic, cohere, google, mistral, ollama, openai
 from cantrip_actors.crystal.replay import DECODERS, Recording, faults, recordings
 from cantrip_actors.crystal.sse import Framing
 from cantrip_actors.terms.errors import CrystalError
@@ -26,6 +26,9 @@ CRYSTALS = {
     "openai-responses": openai(MODEL, api_key="k"),
     "openai-chat": openai(MODEL, chat=True, api_key="k"),
     "google": google(MODEL, api_key="k"),
+    "mistral": mistral(MODEL, api_key="k"),
+    "cohere": cohere(MODEL, api_key="k"),
+    "ollama": ollama(MODEL),
 }
 each_recording = pytest.mark.parametrize("name", EXPECTED)
 

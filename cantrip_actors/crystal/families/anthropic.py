@@ -83,9 +83,7 @@ class AnthropicDecoder(Decoder):
     # The message
 
     def _opened(self, message: Mapping[str, Any]) -> None:
-        before, now = self.metadata.get("id"), message.get("id")
-        if before and now and before != now:
-            raise self.second_message()
+        self.begins(message.get("id"))
         self.draft.start(message.get("model"))  # the same one anew changes nothing but counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))

@@ -28,9 +28,9 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Chat", "ChatDecoder", "ChatWriter"]
+__all__ = ["Chat", "ChatDecoder", "ChatWriter", "function_list", "parts_of_content"]
 
-CUT_OFF: Final = frozenset({"length", "content_filter"})
+CUT_OFF: Final = frozenset({"length", "model_length", "content_filter"})
 """Reasons to stop in the midst of something."""
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
@@ -222,7 +222,7 @@ class ChatDecoder(Decoder):
             self.draft.cite(cited.get("url"), cited.get("title"), cited.get("content"))
         content = delta.get("content")
         if content:
-            for kind, text in _parts(content):
+            for kind, text in parts_of_content(content):
                 if kind == "thinking":
                     self._think(text)
                 else:
@@ -425,14 +425,14 @@ class ChatDecoder(Decoder):
             self.draft.end(item)
 
 
-def _parts(content: Any) -> Iterator[tuple[str, str]]:
+def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
     """The pieces of a content: a text, or parts of which some are thoughts (Mistral)."""
     if isinstance(content, str):
         yield "text", content
         return
     for part in listed(content):
         if isinstance(part.get("thinking"), (list, str)):
-            for _, text in _parts(part["thinking"]):
+            for _, text in parts_of_content(part["thinking"]):
                 yield "thinking", text
         else:
             found = part.get("text") or part.get("refusal")
@@ -508,8 +508,8 @@ class ChatWriter(Writer):
         """An utterance, its reasoning with it where that has to come back."""
         if not message.content and not ids:
             return
-        made: dict[str, Any] = {"role": "assistant", "content": message.content or self.empty}
         own = mapping(self.own(message)) if message.blocks else {}
+        made: dict[str, Any] = {"role": "assistant", "content": self.utterance(message, own)}
         if own or self.reasons:
             made.update(self._kept(own, message))
         extras = own.get("extra_content") or {}
@@ -524,6 +524,10 @@ class ChatWriter(Writer):
                 for call, given in zip(message.tool_calls, ids, strict=True)
             ]
         yield json_bytes(made)
+
+    def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """Return the content of an utterance; `own` is the provider's own block of it."""
+        return message.content or self.empty
 
     def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
         """Return what goes back with an utterance of what came with it."""
@@ -553,26 +557,24 @@ class ChatWriter(Writer):
             if rest:
                 shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
         if shown:
-            yield json_bytes({"role": "user", "content": _content(shown)})
+            yield json_bytes({"role": "user", "content": self.content(shown)})
         for text in texts:
-            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
+            yield json_bytes({"role": "user", "content": self.content(self.parts(text))})
 
+    def content(self, parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
+        """Return texts, images and files: bare text where there is nothing else, which every server knows."""
+        if len(parts) == 1 and isinstance(parts[0], str):
+            return parts[0]
+        return [{"type": "text", "text": part} if isinstance(part, str) else self.part(part) for part in parts]
 
-def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
-    """Texts, images and files: bare text where there is nothing else, which every server knows."""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return [{"type": "text", "text": part} if isinstance(part, str) else _part(part) for part in parts]
-
-
-def _part(image: File) -> dict[str, Any]:
-    """An image, a recording, a film or a document."""
-    if not isinstance(image, Image):
-        return _file(image)
-    told: dict[str, Any] = {"url": data_url(image)}
-    if image.detail is not None:
-        told["detail"] = image.detail
-    return {"type": "image_url", "image_url": told}
+    def part(self, file: File) -> dict[str, Any]:
+        """Return an image, a recording, a film or a document."""
+        if not isinstance(file, Image):
+            return _file(file)
+        told: dict[str, Any] = {"url": data_url(file)}
+        if file.detail is not None:
+            told["detail"] = file.detail
+        return {"type": "image_url", "image_url": told}
 
 
 def _file(file: File) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class ResponsesDecoder(Decoder):
         """One event, or a whole response."""
         kind = str(value.get("type") or name)
         if kind == "response.created":  # before its number is looked at, which begins anew with each response
-            self._begun(mapping(value.get("response")).get("id"))
+            self.begins(mapping(value.get("response")).get("id"))
         if not self._is_repeated(value.get("sequence_number")) and not (kind == _MORE and self._goes_on(value)):
             self._read(kind, value)
 
@@ -137,11 +137,6 @@ class ResponsesDecoder(Decoder):
         return False
 
     # The response
-
-    def _begun(self, given: Any) -> None:
-        known = self.metadata.get("id")
-        if known and given and known != given:
-            raise self.second_message()
 
     def _opened(self, response: Mapping[str, Any]) -> None:
         self.draft.start(response.get("model"))

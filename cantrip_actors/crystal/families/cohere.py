@@ -1,0 +1,238 @@
+"""Cohere's chat, version 2: messages in blocks, a plan before its calls, and citations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Writer, json_bytes
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
+from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.schemas import Fitted, as_is
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.typed_settings import COHERE, Table
+from cantrip_actors.terms.messages import Message, named_gate
+
+__all__ = ["Cohere", "CohereDecoder"]
+
+FAILED: Final[Mapping[str, int]] = {"ERROR": 500, "ERROR_TOXIC": 400, "TIMEOUT": 504}
+"""Reasons to stop that are failures, and the statuses that they stand for."""
+
+EFFORT: Final[Mapping[str, int]] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 4096,
+    "high": 16_384,
+    "xhigh": 24_576,
+    "max": 31_000,
+}
+"""Tokens for thinking."""
+
+
+class CohereDecoder(Decoder):
+    """The stream of a message."""
+
+    provider: ClassVar[str] = "cohere"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._open: Item | None = None
+        self._thoughts: list[str] = []
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One event, or a whole message."""
+        kind = str(value.get("type") or name)
+        message = mapping(mapping(value.get("delta")).get("message"))
+        if kind in ("content-delta", "content-start"):
+            self._said(mapping(message.get("content")))
+        elif kind == "tool-plan-delta":
+            self._more("message", message.get("tool_plan"))
+        elif kind == "tool-call-start":
+            self._call(mapping(message.get("tool_calls")))
+        elif kind == "tool-call-delta":
+            self._arguments(mapping(message.get("tool_calls")))
+        elif kind in ("content-end", "tool-call-end"):
+            self._end()
+        elif kind == "citation-start":
+            self._cited(mapping(message.get("citations")))
+        elif kind == "message-start":
+            self.begins(value.get("id"))
+            self.draft.start(self.asked)
+            self.note(id=value.get("id"))
+        elif kind == "message-end":
+            self._stopped(mapping(value.get("delta")))
+        elif isinstance(value.get("message"), Mapping):
+            self._body(value)
+        elif kind == "error" or "message" in value or "error" in value:
+            raise failure(self.draft.provider, None, value)
+
+    def kept(self) -> Any:
+        """The thoughts, which go back with the calls that came of them."""
+        return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
+
+    def _body(self, value: Mapping[str, Any]) -> None:
+        message = mapping(value["message"])
+        self.draft.start(self.asked)
+        self.note(id=value.get("id"))
+        self._more("message", message.get("tool_plan"))
+        for part in listed(message.get("content")):
+            self._said(part)
+            self._end()
+        for call in listed(message.get("tool_calls")):
+            self._call(call)
+            self._end()
+        for citation in listed(message.get("citations")):
+            self._cited(citation)
+        self._stopped(value)
+
+    def _said(self, part: Mapping[str, Any]) -> None:
+        self._more("reasoning", part.get("thinking"))
+        self._more("message", part.get("text"))
+
+    def _more(self, kind: Any, text: Any) -> None:
+        if not isinstance(text, str) or not text:
+            return
+        self.moves = True
+        if kind == "reasoning":
+            self._thoughts.append(text)
+        if self._open is None or self._open.kind != kind:
+            self._end()
+            self._open = self.draft.begin(kind)
+        self.draft.add(self._open, text)
+
+    def _call(self, call: Mapping[str, Any]) -> None:
+        self._end()
+        self._open = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
+        self._arguments(call)
+
+    def _arguments(self, call: Mapping[str, Any]) -> None:
+        if self._open is not None and self._open.kind == "function_call":
+            self.moves = True
+            self.draft.add(self._open, mapping(call.get("function")).get("arguments"))
+
+    def _end(self) -> None:
+        if self._open is not None:
+            self.draft.end(self._open)
+            self._open = None
+
+    def _cited(self, citation: Mapping[str, Any]) -> None:
+        for source in listed(citation.get("sources")):
+            document = mapping(source.get("document"))
+            self.draft.cite(document.get("url"), document.get("title") or source.get("id"), citation.get("text"))
+
+    def _stopped(self, told: Mapping[str, Any]) -> None:
+        reason, usage = told.get("finish_reason"), mapping(told.get("usage"))
+        counted = mapping(usage.get("tokens")) or mapping(usage.get("billed_units"))
+        self.counts = Counts(
+            prompt=tokens(counted.get("input_tokens")),
+            completion=tokens(counted.get("output_tokens")),
+            cached=tokens(usage.get("cached_tokens")),
+        )
+        if isinstance(reason, str) and reason in FAILED:
+            message = told.get("error") or f"the answer ended with {reason}"
+            raise failure(self.draft.provider, FAILED[reason], {"message": message})
+        if reason == "MAX_TOKENS":
+            self.draft.cut_off()
+        self._end()
+        self.note(stop_reason=reason)
+        self.complete = self.over = True
+
+
+class CohereWriter(ChatWriter):
+    """Contexts as lists of messages with roles."""
+
+    provider: ClassVar[str] = "cohere"
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance: a plan and calls, or a text."""
+        made: dict[str, Any] = {"role": "assistant"}
+        thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
+        if thoughts:
+            made["content"] = [{"type": "thinking", "thinking": thoughts}]
+        if ids:
+            made["tool_calls"] = [
+                {
+                    "id": given,
+                    "type": "function",
+                    "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
+                }
+                for call, given in zip(message.tool_calls, ids, strict=True)
+            ]
+            if message.content:
+                made["tool_plan"] = message.content
+        elif message.content:
+            made["content"] = message.content
+        if len(made) > 1:
+            yield json_bytes(made)
+
+
+class Cohere(Chat):
+    """Cohere's chat."""
+
+    provider: ClassVar[str] = "cohere"
+    seller: ClassVar[str | None] = "cohere"
+    base_url: ClassVar[str] = "https://api.cohere.com/v2"
+    keys: ClassVar[tuple[str, ...]] = ("CO_API_KEY", "COHERE_API_KEY")
+    files: ClassVar[Takes] = Takes()
+    lessons: ClassVar[Mapping[str, str]] = {
+        "temperature": r"temperature",
+        "top_p": r"\bp\b",
+        "stop": r"stop_sequences",
+        "tool_choice": r"tool_choice",
+        "schema": r"response_format|json_schema|json schema",
+        "thinking": r"thinking|reasoning",
+    }
+    level: ClassVar[str] = "thinking"
+    written: ClassVar[Table] = COHERE
+    path = "/chat"
+    decodes: ClassVar[type[Decoder]] = CohereDecoder
+
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema in this provider's rules."""
+        return as_is(schema)
+
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return CohereWriter(self.model, self.provider, takes=self.files)
+
+    @property
+    def has_budget(self) -> bool:
+        """A level is sent as a number of tokens."""
+        return True
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+        """Yield the fields beside the messages."""
+        settings = asked.settings
+        budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
+        most = settings.max_tokens
+        yield "", {"model": self.model, "stream": True, "max_tokens": None if most is None else most + budget}
+        yield "temperature", {"temperature": settings.temperature}
+        yield "top_p", {"p": settings.top_p}
+        yield "stop", {"stop_sequences": list(settings.stop) or None}
+        if settings.effort is not None:
+            thinking = {"type": "enabled", "token_budget": budget} if budget else {"type": "disabled"}
+            yield "thinking", {"thinking": thinking}
+        if settings.schema is not None:
+            yield "schema", {"response_format": {"type": "json_object", "json_schema": self.fitted(settings.schema)[0]}}
+        if asked.tools:
+            yield from self._tools(asked)
+
+    def excluded(self, asked: Asked) -> frozenset[str]:
+        """It holds no answer to a schema while there are tools."""
+        return frozenset({"schema"}) if asked.tools else frozenset()
+
+    def _tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """One gate is forced by offering no other."""
+        gate, offered = named_gate(asked.choice), asked.tools
+        if gate is not None:
+            offered = [tool for tool in offered if tool.name == gate] or offered
+        yield "", {"tools": self.encoder.tools(offered, function_list)}
+        if asked.choice == "none":
+            yield "tool_choice", {"tool_choice": "NONE"}
+        elif asked.choice == "required" or gate is not None:
+            yield "tool_choice", {"tool_choice": "REQUIRED"}
+
+    image_tokens = staticmethod(pixel_tokens)

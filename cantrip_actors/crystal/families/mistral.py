@@ -1,0 +1,138 @@
+"""Mistral: Chat Completions with thoughts as parts of a content, short ids of calls, and documents.
+
+It refuses a request with a field that it does not know, and a user's message right after a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from cantrip_actors.crystal.draft import Decoder, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, parts_of_content
+from cantrip_actors.crystal.images import Takes, data_url, file_name, pixel_tokens
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.typed_settings import MISTRAL, Table
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Message
+
+__all__ = ["Mistral", "MistralDecoder"]
+
+ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+"""The only ids of calls that it takes."""
+
+
+class MistralDecoder(ChatDecoder):
+    """The stream of a completion."""
+
+    provider: ClassVar[str] = "mistral"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._thoughts: list[str] = []
+        self._signature = ""
+
+    def read(self, value: dict[str, Any], name: str) -> None:
+        """One chunk, or a whole completion."""
+        super().read(value, name)
+        usage = mapping(value.get("usage"))
+        cached = tokens(usage.get("num_cached_tokens"))
+        if cached:
+            self.counts = self.counts._replace(cached=cached)
+
+    def kept(self) -> Any:
+        """The thoughts, which go back with the utterance."""
+        if not self._thoughts:
+            return None
+        thought: dict[str, Any] = {"type": "thinking", "thinking": [{"type": "text", "text": "".join(self._thoughts)}]}
+        return {"content": [{**thought, "signature": self._signature} if self._signature else thought]}
+
+    def _delta(self, delta: Mapping[str, Any]) -> None:
+        for part in listed(delta.get("content")):
+            self._thoughts += [text for kind, text in parts_of_content([part]) if kind == "thinking"]
+            signature = part.get("signature")
+            self._signature = signature if isinstance(signature, str) and signature else self._signature
+        super()._delta(delta)
+
+
+class MistralWriter(ChatWriter):
+    """Contexts as lists of messages with roles."""
+
+    provider: ClassVar[str] = "mistral"
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance. `ids` are those of its calls, in order."""
+        return super().said(message, [short(one) for one in ids])
+
+    def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:
+        """Return the content of an utterance: its thoughts, then its text."""
+        thoughts = own.get("content")
+        if not thoughts:
+            return message.content or ""
+        return [*thoughts, {"type": "text", "text": message.content}] if message.content else thoughts
+
+    def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+        """Results, one message each, with their images and files, then texts."""
+        for answer in answers:
+            content = self.content(self.results(answer, answer.told))
+            told = {"role": "tool", "tool_call_id": short(answer.id), "name": answer.call.gate, "content": content}
+            yield json_bytes(told)
+        if answers and texts:  # a user's message must not follow a result
+            yield b'{"role":"assistant","content":"OK"}'
+        for text in texts:
+            yield json_bytes({"role": "user", "content": self.content(self.parts(text))})
+
+    def part(self, file: File) -> dict[str, Any]:
+        """Return an image, a recording or a document."""
+        if isinstance(file, Image):
+            return super().part(file)
+        if file.file_id is not None:
+            return {"type": "file", "file_id": file.file_id}
+        if file.media_type.startswith("audio/"):
+            return {"type": "input_audio", "input_audio": file.base64()}
+        return {"type": "document_url", "document_url": data_url(file), "document_name": file_name(file)}
+
+
+def short(id_: str) -> str:
+    """Return the id of a call as Mistral takes it: itself if it is one, else one that is made of it."""
+    return id_ if ID.fullmatch(id_) else hashlib.blake2b(id_.encode(), digest_size=5).hexdigest()[:9]
+
+
+class Mistral(Chat):
+    """Mistral's chat completions."""
+
+    provider: ClassVar[str] = "mistral"
+    seller: ClassVar[str | None] = "mistral"
+    base_url: ClassVar[str] = "https://api.mistral.ai/v1"
+    keys: ClassVar[tuple[str, ...]] = ("MISTRAL_API_KEY",)
+    most: ClassVar[str] = "max_tokens"
+    files: ClassVar[Takes] = Takes(
+        files=("application/pdf", "audio/wav", "audio/mpeg"),
+        fetched=("application/pdf",),
+        ids=frozenset({"mistral"}),
+    )
+    written: ClassVar[Table] = MISTRAL
+    decodes: ClassVar[type[Decoder]] = MistralDecoder
+
+    def __init__(self, model: str, known: Any, **more: Any) -> None:
+        super().__init__(model, known, **more)
+        self.refused.add("stream_options")  # its streams say what was used without being asked
+
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return MistralWriter(self.model, self.provider, empty="", takes=self.files)
+
+    def thinking(self, effort: str) -> Mapping[str, Any]:
+        """How much to think: models that always think have a word for thinking as such."""
+        if self.model.startswith("magistral"):
+            return {} if effort == "none" else {"prompt_mode": "reasoning"}
+        return {"reasoning_effort": effort}
+
+    image_tokens = staticmethod(pixel_tokens)

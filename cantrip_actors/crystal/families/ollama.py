@@ -1,0 +1,187 @@
+"""Ollama's own interface: its Chat Completions lack the length of the context, thinking and log probabilities.
+
+It cuts a context that is longer than its own length without a word, so the length is sent where it is known. A call
+cannot be forced; an answer that follows a schema can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
+from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.schemas import Fitted, as_is
+from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.typed_settings import OLLAMA, Table, tokens_of
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.messages import Message
+
+__all__ = ["Ollama", "OllamaDecoder"]
+
+
+class OllamaDecoder(Decoder):
+    """The lines of an answer, each with a piece of its message."""
+
+    provider: ClassVar[str] = "ollama"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._open: Item | None = None
+        self._thoughts: list[str] = []
+
+    def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
+        """One piece, or a whole answer: they have one shape."""
+        if value.get("error"):
+            raise failure(self.draft.provider, 500 if self.draft.started else None, value)  # in the middle: its fault
+        self.draft.start(value.get("model"))
+        self.note(model=value.get("model"))
+        message = mapping(value.get("message"))
+        self._more("reasoning", message.get("thinking"))
+        self._more("message", message.get("content"))
+        for call in listed(message.get("tool_calls")):
+            self._called(mapping(call.get("function")), call.get("id"))
+        self.logprobs += tokens_of(value.get("logprobs"))
+        if value.get("done"):
+            self._done(value)
+
+    def kept(self) -> Any:
+        """The thoughts, which go back with the calls that came of them."""
+        return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
+
+    def _more(self, kind: Any, text: Any) -> None:
+        if not isinstance(text, str) or not text:
+            return
+        self.moves = True
+        if kind == "reasoning":
+            self._thoughts.append(text)
+        if self._open is None or self._open.kind != kind:
+            self._end()
+            self._open = self.draft.begin(kind)
+        self.draft.add(self._open, text)
+
+    def _called(self, function: Mapping[str, Any], call_id: Any) -> None:
+        self._end()
+        self.moves = True
+        item = self.draft.call(function.get("name"), call_id)
+        given = function.get("arguments")
+        self.draft.add(item, given if isinstance(given, str) else json_bytes(given or {}).decode())
+        self.draft.end(item)
+
+    def _end(self) -> None:
+        if self._open is not None:
+            self.draft.end(self._open)
+            self._open = None
+
+    def _done(self, value: Mapping[str, Any]) -> None:
+        self._end()
+        self.counts = Counts(prompt=tokens(value.get("prompt_eval_count")), completion=tokens(value.get("eval_count")))
+        self.note(stop_reason=value.get("done_reason") or "stop")
+        self.complete = self.over = True
+
+
+class OllamaWriter(ChatWriter):
+    """Contexts as lists of messages with roles, whose images stand beside the text."""
+
+    provider: ClassVar[str] = "ollama"
+
+    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+        """An utterance; the arguments of its calls are objects."""
+        if not message.content and not ids:
+            return
+        made: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
+        thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
+        if thoughts:
+            made["thinking"] = thoughts
+        if ids:
+            made["tool_calls"] = [
+                {"function": {"name": call.gate, "arguments": {} if call.args is None else call.args}}
+                for call in message.tool_calls
+            ]
+        yield json_bytes(made)
+
+    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+        """Results, one message each, with their images, then texts."""
+        for answer in answers:
+            parts = self.results(answer, answer.told)
+            yield json_bytes({"role": "tool", "tool_name": answer.call.gate, **_shown(parts)})
+        for text in texts:
+            yield json_bytes({"role": "user", **_shown(self.parts(text))})
+
+
+def _shown(parts: Sequence[str | File]) -> dict[str, Any]:
+    """A text, and its images beside it."""
+    images = [part.base64() for part in parts if not isinstance(part, str)]
+    made: dict[str, Any] = {"content": "\n".join(part for part in parts if isinstance(part, str))}
+    return {**made, "images": images} if images else made
+
+
+class Ollama(Chat):
+    """Ollama's own interface. `context` is the length of the context in tokens; None leaves it to the server."""
+
+    provider: ClassVar[str] = "ollama"
+    seller: ClassVar[str | None] = None
+    base_url: ClassVar[str] = "http://localhost:11434"
+    keys: ClassVar[tuple[str, ...]] = ("OLLAMA_API_KEY",)
+    needs_key: ClassVar[bool] = False
+    files: ClassVar[Takes] = Takes(addresses=False)
+    lessons: ClassVar[Mapping[str, str]] = {"effort": r"think", "schema": r"format|grammar"}
+    level: ClassVar[str] = ""  # what a model refuses is to think at all
+    written: ClassVar[Table] = OLLAMA
+    path = "/api/chat"
+    decodes: ClassVar[type[Decoder]] = OllamaDecoder
+
+    def __init__(self, model: str, known: Any, *, context: int | None = None, **more: Any) -> None:
+        super().__init__(model, known, **more)
+        self.context = context
+        self.refused.add("tool_choice")
+
+    def fit(self, schema: Mapping[str, Any]) -> Fitted:
+        """Return the schema in this provider's rules."""
+        return as_is(schema)
+
+    def writer(self) -> Writer:
+        """What writes contexts."""
+        return OllamaWriter(self.model, self.provider, takes=self.files)
+
+    @property
+    def levels(self) -> Mapping[str, str]:
+        """Some models have three levels; the others think or do not, which counts as the middle one."""
+        if self._has_levels:
+            return {"minimal": "low", "xhigh": "high", "max": "high"}
+        return dict.fromkeys(("minimal", "low", "high", "xhigh", "max"), "medium")
+
+    @property
+    def _has_levels(self) -> bool:
+        return self.model.startswith("gpt-oss")
+
+    def thinking(self, effort: str) -> Mapping[str, Any]:
+        """How much to think."""
+        return {"think": effort if self._has_levels and effort != "none" else effort != "none"}
+
+    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+        """Yield the fields beside the messages."""
+        settings = asked.settings
+        options = {
+            "num_ctx": self.context,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "num_predict": settings.max_tokens,
+            "stop": list(settings.stop) or None,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        yield "", {"model": self.model, "stream": True, "options": given or None}
+        if settings.effort is not None:
+            yield "effort", self.thinking(settings.effort)
+        if settings.schema is not None:
+            yield "schema", {"format": self.fitted(settings.schema).schema}
+        if asked.tools and (asked.choice != "none" or settings.schema is not None):
+            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+        if asked.choice not in (None, "none"):
+            yield "tool_choice", {"tool_choice": asked.choice}
+
+    image_tokens = staticmethod(pixel_tokens)
