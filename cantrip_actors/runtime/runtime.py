@@ -779,10 +779,9 @@ class Runtime:
         Held if another process runs it; EntityEnded if it has ended.
         """
         self._check_here(entity_id)
-        cell = self._tree.living.get(entity_id)
-        if cell is None:
-            cell = await self._tree.restore(entity_id, cantrip, lift=True)
-        elif cantrip is not None and cantrip.id != cell.plan.cantrip.id:
+        before = self._tree.living.get(entity_id)
+        cell = await self._tree.restore(entity_id, cantrip, lift=True)
+        if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
             raise LoomError(
                 f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "
                 "runtime.entity(name, cantrip=…), or give it the new one after `passivate_after` seconds without an "

@@ -411,8 +411,8 @@ class Tree(Core):
                 raise InvalidFile(why)
 
     def lock(self, what: str) -> anyio.Lock:
-        """Return the lock that lets one caller at a time make an entity, or give it another cantrip."""
-        return self._locks.setdefault(what, anyio.Lock())
+        """Return the lock that lets one caller at a time make an entity, load it, or give it another cantrip."""
+        return self._locks.setdefault(what, anyio.Lock(fast_acquire=True))
 
     def interrupted(self) -> Iterable[Header]:
         """Yield the headers of root entities that were running and that no process runs now; not of waiting ones."""
@@ -470,15 +470,18 @@ class Tree(Core):
     async def restore(self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
-        Without `cantrip`, it continues with the known one of its content. Raises as `launch`; LoomError, EntityEnded;
-        ToolServerError if it moves to a cantrip with a server of tools that cannot be used.
+        Without `cantrip`, it continues with the known one of its content. One caller at a time loads an entity, so that
+        none gets a cell whose claim still fails. Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves
+        to a cantrip with a server of tools that cannot be used.
         """
-        cantrip, adoption = self.cells.chosen(entity_id, cantrip)
-        complete = cantrip.circle.is_complete
-        recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
-        async with self.tool_servers.complete(cantrip, recorded) as cantrip:
-            cell = self.living.get(entity_id)  # another caller may have loaded it while a server listed its tools
-            if cell is None:
+        async with self.lock(f"load {entity_id}"):
+            cell = self.living.get(entity_id)
+            if cell is not None:
+                return cell
+            cantrip, adoption = self.cells.chosen(entity_id, cantrip)
+            complete = cantrip.circle.is_complete
+            recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
+            async with self.tool_servers.complete(cantrip, recorded) as cantrip:
                 cell = self.cells.restored(entity_id, cantrip, adoption)
                 await self.launch(cell, lift=lift)
         return cell
