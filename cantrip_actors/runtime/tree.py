@@ -471,8 +471,10 @@ class Tree(Core):
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
         Without `cantrip`, it continues with the known one of its content. One caller at a time loads an entity, so that
-        none gets a cell whose claim still fails. Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves
-        to a cantrip with a server of tools that cannot be used.
+        none gets a cell whose claim still fails.
+
+        Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
+        cannot be used.
         """
         async with self.lock(f"load {entity_id}"):
             cell = self.living.get(entity_id)

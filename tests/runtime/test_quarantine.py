@@ -144,17 +144,16 @@ async def test_resuming_an_entity_lifts_its_quarantine_while_its_mail_loads_it(u
     async with Runtime.open(url) as runtime:
         await runtime.entity("x").post("more", key="k")
         lose(runtime, entity.id, 3)
-    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt, runtime.receipt("x", "k").episode())  # loads the entity, without lifting
-            for _ in range(1000):
-                await anyio.lowlevel.checkpoint()
-                if runtime._tree.living.get(entity.id) is not None:
-                    break
-            else:
-                raise AssertionError("it is not loaded")
-            await runtime.resume(entity.id)
-            assert (await runtime.receipt("x", "k").episode()).result == "over"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(attempt, runtime.receipt("x", "k").episode())  # loads the entity, without lifting
+        for _ in range(1000):
+            await anyio.lowlevel.checkpoint()
+            if runtime._tree.living.get(entity.id) is not None:
+                break
+        else:
+            raise AssertionError("it is not loaded")
+        await runtime.resume(entity.id)
+        assert (await runtime.receipt("x", "k").episode()).result == "over"
 
 
 DIE = """
