@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         UsageEvent,
     )
     from cantrip_actors.runtime.membership import Node
-    from cantrip_actors.runtime.receipt import Receipt
+    from cantrip_actors.runtime.receipt import NoAnswer, Receipt
     from cantrip_actors.runtime.requests import Request, RequestFeed
     from cantrip_actors.runtime.schedules import Schedule
     from cantrip_actors.runtime.upgrades import Move
@@ -146,6 +146,7 @@ __all__ = [
     "MissedEvent",
     "Move",
     "NameTaken",
+    "NoAnswer",
     "Node",
     "Observation",
     "ProviderError",
@@ -291,7 +292,7 @@ _HOMES = {
         "UsageEvent",
     ),
     "cantrip_actors.runtime.membership": ("Node",),
-    "cantrip_actors.runtime.receipt": ("Receipt",),
+    "cantrip_actors.runtime.receipt": ("NoAnswer", "Receipt"),
     "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
     "cantrip_actors.runtime.schedules": ("Schedule",),
     "cantrip_actors.runtime.upgrades": ("Move",),

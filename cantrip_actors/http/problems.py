@@ -25,6 +25,7 @@ from cantrip_actors.dispatch import (
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.receipt import NoAnswer
 from cantrip_actors.terms.errors import (
     AlreadyDecided,
     AskCycle,
@@ -98,6 +99,7 @@ _ROWS: Final = (
     _Row(KeyUsed, 422, "idempotency-key-reused"),
     _Row(Held, 409, "held"),
     _Row(Quarantined, 409, "quarantined"),
+    _Row(NoAnswer, 504, "no-answer", later=True),
     _Row(Stranded, 503, "stranded", later=True),
     _Row(CantripUnknown, 409, "cantrip-unknown"),
     _Row(EntityEnded, 409, "ended"),

@@ -24,7 +24,7 @@ from cantrip_actors.runtime.events import Subscription
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.log_feed import LogFeed, turns_after
-from cantrip_actors.runtime.receipt import Receipt
+from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
@@ -129,7 +129,15 @@ class Entity:
             outcome = await self._with_entity_id(self._tree.inboxes.outcome(self._id, key or ""))
         return episode_of(self._id, outcome, None, self._tree.loom)
 
-    async def send(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Episode:
+    async def send(
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        timeout: float | None = None,
+    ) -> Episode:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
         The intent is a text, or a list of texts, images and files; these may stand in `context`, too. Cancelling the
@@ -138,13 +146,19 @@ class Entity:
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
 
-        `by` says who sends it; the record of the intent has it as its `sender`.
+        `by` says who sends it; the record of the intent has it as its `sender`. `timeout` is the longest wait for the
+        episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the receipt.
 
         Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
         the entity has ended, InboxFull if too much mail waits for it, AskCycle in a gate of an entity that this entity
         waits for; else as `Runtime.cast`.
         """
+        if timeout is not None:
+            check_timeout(timeout)
         mail = await self._make_intent(intent, context, key, by)
+        if timeout is not None:
+            await self._with_entity_id(self._tree.inboxes.post(mail))
+            return await Receipt(self._tree, self._id, mail.key).episode(timeout=timeout)
         with self._tree.questions.waiting(self._id):
             outcome = await self._with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return episode_of(self._id, outcome, None, self._tree.loom)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
+
+import anyio
 
 from cantrip_actors.machine.project import episode_in, has_taken
 from cantrip_actors.runtime.episode import Episode, episode_of
@@ -12,9 +15,30 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["MailState", "Receipt"]
+__all__ = ["MailState", "NoAnswer", "Receipt", "check_timeout"]
 
 MailState = Literal["waiting", "working", "settled", "refused"]
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise ValueError for a timeout that is not a finite number of seconds from 0 on."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
+        raise ValueError(f"timeout: expected a finite number of seconds >= 0, or None, got {timeout!r}")
+
+
+class NoAnswer(CantripError, TimeoutError):
+    """The episode of an intent did not end within the time that its caller gave it (N-38).
+
+    Nothing is withdrawn: `receipt.episode()`, or `runtime.receipt(entity_id, key)`, waits on.
+    """
+
+    def __init__(self, receipt: Receipt, timeout: float) -> None:
+        super().__init__(
+            f"entity {receipt.entity_id} did not answer within {timeout:g} s; its intent is {receipt.state}, and "
+            f"stays: wait on with runtime.receipt({receipt.entity_id!r}, {receipt.key!r}).episode()"
+        )
+        self.receipt = receipt
+        self.entity_id = receipt.entity_id
 
 
 class Receipt:
@@ -43,12 +67,21 @@ class Receipt:
             return "refused"
         return "working" if episode_in(records, self.key) is None else "settled"
 
-    async def episode(self) -> Episode:
+    async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.
 
-        Raises what ended it, or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent if it was refused;
-        RuntimeClosed.
+        `timeout` is the longest wait, in seconds. Raises NoAnswer after it; what ended the episode, or AskCycle, as
+        `Entity.send`; EntityEnded or InvalidIntent if it was refused; RuntimeClosed; ValueError for a negative timeout.
         """
+        if timeout is not None:
+            check_timeout(timeout)
+        if timeout is None or self.state in ("settled", "refused"):
+            return await self._episode()
+        with anyio.move_on_after(timeout):
+            return await self._episode()
+        raise NoAnswer(self, timeout)
+
+    async def _episode(self) -> Episode:
         tree = self._tree
         tree.check_open()
         is_open = self.state in ("waiting", "working")

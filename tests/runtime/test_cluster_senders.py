@@ -16,6 +16,7 @@ from cantrip_actors import (
     Injected,
     InvalidIntent,
     LoomError,
+    NoAnswer,
     Runtime,
     Stranded,
     gate,
@@ -384,3 +385,34 @@ async def test_on_a_loom_of_one_process_the_fence_is_always_the_same() -> None:
     async with Runtime.open() as runtime:
         episode = await runtime.cast(cantrip(policy, look), "go")
     assert seen == [(episode.entity_id, 0)]
+
+
+# N-38: a deadline of the waiter
+
+
+@pytest.mark.rule("N-38")
+@pytest.mark.parametrize("way", ["send", "episode"])
+async def test_a_caller_whose_time_is_over_has_a_receipt_to_wait_on(url: str, way: str) -> None:
+    async with Runtime.open(url) as client, node(url, "w1", slow := answering(delay=5.0, turns=20)):
+        async with Runtime.open(url, cantrips=[slow]) as program:
+            await (await program.invoke(slow, "begin", name="keeper")).episode()
+        entity = client.entity("keeper")
+        receipt = await entity.post("work", key="k")
+        with pytest.raises(NoAnswer, match="did not answer within 2 s; its intent is w") as late:
+            await (entity.send("work", key="k", timeout=2) if way == "send" else receipt.episode(timeout=2))
+        assert isinstance(late.value, TimeoutError)
+        assert late.value.entity_id == entity.id
+        assert (await late.value.receipt.episode()).result == "work"
+        assert (await entity.send("work", key="k", timeout=0)).result == "work"
+
+
+@pytest.mark.rule("N-38")
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "2", True])
+async def test_a_timeout_that_is_no_number_of_seconds_is_refused_and_nothing_is_sent(url: str, timeout: Any) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        entity = await runtime.invoke(DESK, "begin", name="keeper")
+        await entity.episode()
+        with pytest.raises(ValueError, match="timeout: expected a finite number of seconds >= 0"):
+            await entity.send("work", key="k", timeout=timeout)
+        with pytest.raises(LoomError, match="no intent with key"):
+            runtime.receipt("keeper", "k")
