@@ -99,6 +99,8 @@ def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
         for one in request["batch"]["inputConfig"]["requests"]["requests"]:
             assert one.keys() == {"request", "metadata"}
             yield from google(one["request"])
+    elif path.endswith(("/count_tokens", "/count-tokens", "/count-tokens:rawPredict", ":countTokens", "/input_tokens")):
+        yield from counts(path, request)
     elif request.get("background"):
         yield from checked(provider, path, {**request, "stream": True})
     else:
@@ -132,23 +134,27 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name not in EXTENSIONS["anthropic"]}
 
 
+def counts(path: str, request: dict[str, Any]) -> Iterator[Any]:
+    """Validate a request for a count of tokens."""
+    if path.endswith("/count-tokens"):
+        amazon("bedrock-runtime", "CountTokens", {"modelId": "m", **request})
+    elif path.endswith("/input_tokens"):
+        whole_ = adapter("openai.types.responses.input_token_count_params", "InputTokenCountParams")
+        yield whole_.validate_python({**request, "input": [named(item) for item in request["input"]]})
+    elif path.endswith(":countTokens"):
+        inner = request.get("generateContentRequest", request)
+        yield from google({name: value for name, value in inner.items() if name != "model"})
+    else:
+        whole_ = adapter("anthropic.types.message_count_tokens_params", "MessageCountTokensParams")
+        yield whole_.validate_python(request)
+
+
 def checked(provider: str, path: str, request: dict[str, Any]) -> Iterator[Any]:
     """Validate the parts of a request."""
     if path.endswith("/converse-stream"):
         amazon("bedrock-runtime", "ConverseStream", {"modelId": "m", **request})
-    elif provider == "mistral":
-        types = "mistralai.client.models.chatcompletionstreamrequest"
-        own = {name: value for name, value in request.items() if name != "response_format"}
-        if given := request.get("response_format"):  # its types have another name for the field `schema`
-            answer = {
-                {"schema": "schema_definition"}.get(name, name): one for name, one in given["json_schema"].items()
-            }
-            own["response_format"] = {**given, "json_schema": answer}
-        yield adapter(types, "ChatCompletionStreamRequestTypedDict").validate_python(own)
-    elif provider == "cohere":
-        yield from cohere(request)
-    elif provider == "ollama":
-        yield ollama().validate_python(request)
+    elif provider in OWN:
+        yield from OWN[provider](request)
     elif path.startswith(("/models/", "/publishers/google/models/")):
         yield from google(request)
     elif path.endswith("/chat/completions"):
@@ -234,6 +240,16 @@ def cohere_types() -> dict[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(hint) for name, hint in hints.items() if name not in ("request_options", "return")}
 
 
+def mistral(request: dict[str, Any]) -> Iterator[Any]:
+    """Validate a request to Mistral."""
+    own = {name: value for name, value in request.items() if name != "response_format"}
+    if given := request.get("response_format"):  # its types have another name for the field `schema`
+        answer = {{"schema": "schema_definition"}.get(name, name): one for name, one in given["json_schema"].items()}
+        own["response_format"] = {**given, "json_schema": answer}
+    types = "mistralai.client.models.chatcompletionstreamrequest"
+    yield adapter(types, "ChatCompletionStreamRequestTypedDict").validate_python(own)
+
+
 def cohere(request: dict[str, Any]) -> Iterator[Any]:
     """Validate a request to Cohere."""
     known = cohere_types()
@@ -245,8 +261,13 @@ def cohere(request: dict[str, Any]) -> Iterator[Any]:
             yield known[name].validate_python(value)
 
 
+def ollama(request: dict[str, Any]) -> Iterator[Any]:
+    """Validate a request to Ollama."""
+    yield ollama_types().validate_python(request)
+
+
 @cache
-def ollama() -> TypeAdapter[Any]:
+def ollama_types() -> TypeAdapter[Any]:
     """What validates a request to Ollama."""
     from ollama import _types as types
 
@@ -256,6 +277,10 @@ def ollama() -> TypeAdapter[Any]:
     types.ChatRequest.__annotations__["messages"] = list[message]  # type: ignore[valid-type]
     strict([types.ChatRequest])
     return TypeAdapter(types.ChatRequest)
+
+
+OWN = {"mistral": mistral, "cohere": cohere, "ollama": ollama}
+"""What validates the requests of interfaces that no other provider speaks."""
 
 
 def google(request: dict[str, Any]) -> Iterator[Any]:

@@ -26,17 +26,18 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
-from cantrip_actors.crystal.draft import Counts, Decoder
+from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
-from cantrip_actors.crystal.policy.estimate import estimator_of
+from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import NotAsAsked
 from cantrip_actors.crystal.schemas import Fitted, as_is, in_words, missed, restored
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, joined_lists
+from cantrip_actors.crystal.shapes import json_object
 from cantrip_actors.crystal.simulated import PlainWriter, called, instructions, schema_of
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
@@ -59,7 +60,7 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.terms.messages import must_call as has_to_call
 from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
 
-__all__ = ["AskAgain", "Asked", "Family", "ProviderCrystal", "joined", "usage_of"]
+__all__ = ["AskAgain", "Asked", "Counting", "Family", "ProviderCrystal", "joined", "usage_of"]
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -126,6 +127,18 @@ class Asked(NamedTuple):
     """A text more to be heard, of this query only."""
     resumes: bool = False
     """The last utterance was interrupted and continues."""
+
+
+class Counting(NamedTuple):
+    """How a provider counts the tokens of a query without answering it."""
+
+    path: str
+    fields: tuple[str, ...]
+    """The fields of a query's request that its count depends on."""
+    answer: str
+    """The field of the answer that has the count."""
+    wrapped: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Makes the body of the request from these fields."""
 
 
 class Family(ABC):
@@ -201,6 +214,11 @@ class Family(ABC):
         Each comes with the parameter under which a model may refuse it, "" where it always belongs to the request.
         Fields that are None are not sent.
         """
+
+    @property
+    def counting(self) -> Counting | None:
+        """How the provider counts tokens; None if it does so only with an answer."""
+        return None
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the nearest schema that this family takes of a user's."""
@@ -422,7 +440,7 @@ class ProviderCrystal:
         given, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
         self._key: Callable[[], str | None] = given if callable(given) else environment if not given else lambda: given
         self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
-        self._estimator = estimator_of(self)
+        self.estimator = Estimator(self.image_tokens)
         anonymous = connection.get("client") is not None or connection.get("headers") or base_url or access
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
@@ -507,6 +525,31 @@ class ProviderCrystal:
 
         return await self._answer(invocation, options, hear, batch=batch)
 
+    async def count(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return the tokens that the provider counts for a context, without a query; the estimates learn from it.
+
+        Raises CrystalError for a provider that does not count without a query, ProviderError where it fails.
+        """
+        counting = self.family.counting
+        if counting is None:
+            known = "anthropic, openai, google, bedrock or vertex"
+            raise CrystalError(f"{self.name}: its provider counts tokens only with an answer; expected one of {known}")
+        invocation = Invocation(messages, tools)
+        request = self.family.request(Asked(messages, tools, None, Settings.of(options or {})))
+        given = json_object(request.body) or {}
+        body = counting.wrapped({name: given[name] for name in counting.fields if name in given})
+        answer = await self.fetch("POST", counting.path, json_bytes(body), request.headers)
+        counted = tokens((json_object(answer) or {}).get(counting.answer))
+        if not counted:
+            raise ProviderError(f"{self.name}: expected a count of tokens in {counting.answer}, got {answer[:80]!r}")
+        self.estimator.learn(invocation, Usage(counted))
+        return counted
+
     async def fetch(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
         """Return the body of the response to a request that is no query. Raises ProviderError."""
         self._check_key()
@@ -538,7 +581,7 @@ class ProviderCrystal:
         response = replace(response, usage=self._usage(query.counts, answered, batch=batch))
         if not response.usage.total_tokens:
             model = self.known_as(answered, self.family.model, batch=batch)
-            estimate = self._estimator.usage(invocation, response)
+            estimate = self.estimator.usage(invocation, response)
             cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
             response = replace(response, usage=Usage() + replace(estimate, cost=cost))
         return _as_schema(asked.settings.schema, response)

@@ -18,7 +18,7 @@ from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, json_
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
-from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import Fitted, for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
@@ -376,6 +376,8 @@ def _counts(usage: Mapping[str, Any]) -> Counts:
 
 
 VERSION: Final = "2023-06-01"
+COUNTED: Final = ("model", "messages", "system", "thinking", "output_config", "tools", "tool_choice")
+"""The fields of a request that a count depends on."""
 EFFORT: Final[Mapping[str, int]] = {
     "minimal": 1024,
     "low": 2048,
@@ -420,6 +422,11 @@ class Anthropic(Family):
     def path(self) -> str:
         """One for all models."""
         return "/v1/messages"
+
+    @property
+    def counting(self) -> Counting | None:
+        """As a query without its limit."""
+        return Counting(f"{self.path}/count_tokens", COUNTED, "input_tokens")
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema in this provider's rules."""

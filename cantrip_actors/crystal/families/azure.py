@@ -26,6 +26,7 @@ class AzureResponses(Responses):
     provider: ClassVar[str] = "azure"
     seller: ClassVar[str | None] = "azure"
     keys: ClassVar[tuple[str, ...]] = ("AZURE_OPENAI_API_KEY",)
+    counts: ClassVar[bool] = False
     key_header: ClassVar[tuple[str, str]] = ("api-key", "")
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:

@@ -24,7 +24,7 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.images import OFFICE, Takes, file_name
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import Asked, Counting
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.crystal.typed_settings import Table
@@ -354,6 +354,16 @@ class Bedrock(Anthropic):
     def path(self) -> str:
         """The model is part of it: a name, or the ARN of a profile."""
         return f"/model/{quote(self.model, safe='')}/converse-stream"
+
+    @property
+    def counting(self) -> Counting | None:
+        """The request is that of Converse, within two fields."""
+        return Counting(
+            f"/model/{quote(self.model, safe='')}/count-tokens",
+            ("messages", "system", "toolConfig"),
+            "inputTokens",
+            lambda body: {"input": {"converse": body}},
+        )
 
     @property
     def is_claude(self) -> bool:

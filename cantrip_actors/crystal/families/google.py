@@ -17,7 +17,7 @@ from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, tile_tokens
-from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import Fitted, for_gemini, gemini_schema
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import listed, mapping
@@ -440,6 +440,10 @@ _without_maps: Final = partial(declarations, maps=False)
 _BUDGET: Final[Mapping[str, int]] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
 
 
+COUNTED: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")
+"""The fields of a request that a count depends on."""
+
+
 class Google(Family):
     """The Gemini API."""
 
@@ -464,6 +468,17 @@ class Google(Family):
     def path(self) -> str:
         """The model is part of it."""
         return f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
+
+    @property
+    def counting(self) -> Counting | None:
+        """The whole request is counted, within a field."""
+        model = f"models/{self.model.removeprefix('models/')}"
+        return Counting(
+            f"/{model}:countTokens",
+            COUNTED,
+            "totalTokens",
+            lambda body: {"generateContentRequest": {"model": model, **body}},
+        )
 
     @property
     def old(self) -> bool:

@@ -21,7 +21,7 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import Fitted, for_openai
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
@@ -578,6 +578,8 @@ class Responses(Family):
     serves: ClassVar[str] = "openai"
     written: ClassVar[Table] = RESPONSES
     lacks: ClassVar[frozenset[str]] = frozenset({"stop"})
+    counts: ClassVar[bool] = True
+    """Whether the provider counts the tokens of a query without answering it."""
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
@@ -586,6 +588,12 @@ class Responses(Family):
         super().__init__(model, known, by_schema=by_schema)
         if not _REASONS.match(model):
             self.refused.add("include")
+
+    @property
+    def counting(self) -> Counting | None:
+        """As a query, where the provider counts."""
+        fields = ("model", "input", "instructions", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls")
+        return Counting(f"{self.path}/input_tokens", fields, "input_tokens") if self.counts else None
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema in this provider's rules."""

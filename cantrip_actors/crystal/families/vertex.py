@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.access import Token, TokenAccess, extra
 from cantrip_actors.crystal.encode import Writer
-from cantrip_actors.crystal.families.anthropic import Anthropic, AnthropicWriter
+from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic, AnthropicWriter
 from cantrip_actors.crystal.families.google import Google, GoogleWriter
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import Asked, Counting
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
 __all__ = ["VertexClaude", "VertexGemini", "default_access"]
@@ -52,6 +52,12 @@ class VertexGemini(Google):
         """Below the project and the location."""
         return f"/publishers/google{super().path}"
 
+    @property
+    def counting(self) -> Counting | None:
+        """The fields are those of the request itself."""
+        fields = ("contents", "systemInstruction", "tools", "generationConfig")
+        return Counting(f"{self.path.partition(':')[0]}:countTokens", fields, "totalTokens")
+
 
 class VertexClaude(Anthropic):
     """Claude models of a project."""
@@ -70,6 +76,12 @@ class VertexClaude(Anthropic):
     def path(self) -> str:
         """The model stands here, and not in what is sent."""
         return f"/publishers/anthropic/models/{self.model}:streamRawPredict"
+
+    @property
+    def counting(self) -> Counting | None:
+        """One address counts for all models."""
+        path = "/publishers/anthropic/models/count-tokens:rawPredict"
+        return Counting(path, COUNTED, "input_tokens", lambda body: {"model": self.model, **body})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Those of the Messages API, with the version that is a header there."""

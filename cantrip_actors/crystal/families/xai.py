@@ -31,6 +31,7 @@ class Xai(Responses):
     provider: ClassVar[str] = "xai"
     base_url: ClassVar[str] = "https://api.x.ai/v1"
     keys: ClassVar[tuple[str, ...]] = ("XAI_API_KEY",)
+    counts: ClassVar[bool] = False
     serves: ClassVar[str] = "xai"
     seller: ClassVar[str | None] = "x-ai"
     decodes: ClassVar[type[Decoder]] = XaiDecoder

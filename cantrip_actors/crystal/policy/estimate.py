@@ -32,7 +32,13 @@ _KEPT: Final = 512
 
 
 def estimator_of(crystal: object) -> Estimator:
-    """Return an estimator for a crystal. The crystal may say how many tokens an image takes (`image_tokens`)."""
+    """Return the estimator of a crystal, or a new one for a crystal that has none.
+
+    The crystal may say how many tokens an image takes (`image_tokens`).
+    """
+    own = getattr(crystal, "estimator", None)
+    if isinstance(own, Estimator):
+        return own
     image_tokens = getattr(crystal, "image_tokens", None)
     return Estimator(image_tokens) if callable(image_tokens) else Estimator()
 
