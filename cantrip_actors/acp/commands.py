@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.acp.session import Session
 from cantrip_actors.acp.updates import title_of
 
-__all__ = ["available_commands", "command_in"]
-
 
 class _Command(NamedTuple):
     text: str

@@ -26,8 +26,6 @@ from cantrip_actors.gates import GateError
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
 
-__all__ = ["Capabilities", "Editor"]
-
 FILE_GATES: Final = ("read", "write", "list", "search")
 OUTPUT: Final = 200_000
 """The maximum bytes of a terminal's output."""

@@ -29,8 +29,6 @@ from cantrip_actors.terms.server_prompt import EmbeddedText, PromptMessage
 from cantrip_actors.terms.server_prompt import Prompt as ServerPrompt
 from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, gate_name
 
-__all__ = ["ServerPrompts", "read_arguments"]
-
 PAUSE: Final = 1.0
 """Seconds between two lists of one server's prompts, at least."""
 

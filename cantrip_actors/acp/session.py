@@ -50,8 +50,6 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
 
-__all__ = ["KEY", "Notify", "Session", "workspace_of"]
-
 KEY: Final = "acp:"
 """The prefix of the keys of sessions."""
 

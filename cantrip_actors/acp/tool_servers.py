@@ -12,8 +12,6 @@ from cantrip_actors.mcp import http, stdio
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.tool_server import ToolServer
 
-__all__ = ["servers_of"]
-
 
 def servers_of(given: Any, cwd: Path) -> tuple[ToolServer, ...]:
     """Return the servers of `mcpServers`; programs start in `cwd`. Raises RequestError for anything else."""

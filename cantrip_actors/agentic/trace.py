@@ -23,8 +23,6 @@ from cantrip_actors.agentic.schemas import AgentCallResult
 from cantrip_actors.agentic.tools import as_json
 from cantrip_actors.machine.context import NO_GATE
 
-__all__ = ["Heard", "Step", "read", "run_of", "trace_of", "utterance"]
-
 _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
 

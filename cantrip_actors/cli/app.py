@@ -16,8 +16,6 @@ from typer.main import get_group
 
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
-__all__ = ["COMMANDS", "app", "commands_of"]
-
 CODES = (
     "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 )

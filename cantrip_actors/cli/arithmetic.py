@@ -34,8 +34,6 @@ from cantrip_actors.cli.command import (
 if TYPE_CHECKING:
     from cantrip_actors import Crystal, Episode, Runtime
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 

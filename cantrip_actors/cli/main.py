@@ -14,8 +14,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with `arguments`, or those of the process. Exits with its code."""

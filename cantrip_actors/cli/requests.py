@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Request, Runtime
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")]

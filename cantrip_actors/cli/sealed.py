@@ -13,8 +13,6 @@ from cantrip_actors.cli import output
 if TYPE_CHECKING:
     from cantrip_actors.loom import Heads
 
-__all__ = ["HeadFile", "KeyFile", "OutputFile", "read_heads", "seal_key", "write_heads"]
-
 _VARIABLE = "CANTRIP_SEAL_KEY"
 
 KeyFile = Annotated[

@@ -8,8 +8,6 @@ from importlib.resources import files
 from string import Template
 from typing import Final
 
-__all__ = ["ENGINES", "QUERY", "manifest"]
-
 ENGINES: Final = {"kubernetes": "yaml", "systemd": "service", "compose": "yaml", "ray": "yaml"}
 """The kinds of manifests, and how their files end."""
 

@@ -28,8 +28,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["Deployment", "Placed", "WorkerProcess", "deploy"]
-
 LOOM: Final = "CANTRIP_LOOM"
 KEY: Final = "CANTRIP_SNAPSHOT_KEY"
 

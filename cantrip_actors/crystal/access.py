@@ -20,8 +20,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.user_code import Failure, Threads
 
-__all__ = ["Access", "Token", "TokenAccess", "extra", "in_thread"]
-
 EARLY: Final = 120.0
 """Seconds before a token expires at which the next one is fetched: a request may be on its way for a while."""
 

@@ -22,18 +22,6 @@ from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 
-__all__ = [
-    "MARK",
-    "PAGES",
-    "WHOLE",
-    "Answers",
-    "AnthropicBatches",
-    "BatchEndpoint",
-    "GoogleBatches",
-    "Listed",
-    "OpenAIBatches",
-]
-
 Answers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
 

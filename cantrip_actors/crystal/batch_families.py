@@ -16,8 +16,6 @@ from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["ENDPOINTS", "endpoint_of"]
-
 ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
     Anthropic: AnthropicBatches,
     Responses: OpenAIBatches,

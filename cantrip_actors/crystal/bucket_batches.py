@@ -27,8 +27,6 @@ from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-__all__ = ["BedrockBatches", "BucketBatches", "VertexBatches"]
-
 LABEL: Final = "cantrip-request"
 """The label of a request to Gemini that has its id: Vertex repeats requests in its answers, and has no other id."""
 

@@ -12,8 +12,6 @@ from typing import Any, Final, Literal
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["CachePoints", "cache_points"]
-
 MOST: Final = 4
 """How many marks a provider takes."""
 

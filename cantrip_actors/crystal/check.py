@@ -20,8 +20,6 @@ from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderEr
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
 
-__all__ = ["PROBES", "Found", "Probe", "check"]
-
 TIMEOUT: Final = 90.0
 """Seconds for one probe."""
 

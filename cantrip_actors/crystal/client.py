@@ -49,8 +49,6 @@ from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Client", "Connection", "EnvironmentKey", "Request", "Timeouts"]
-
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
 

@@ -17,8 +17,6 @@ from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = ["output_item"]
-
 _OURS: Final = frozenset({"shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", "computer_call"})
 
 

@@ -20,8 +20,6 @@ from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, d
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["azure", "bedrock", "vertex"]
-
 
 def _environment(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)

@@ -39,8 +39,6 @@ from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["Settings", "anthropic", "google", "local", "make_crystal", "openai", "openrouter", "xai"]
-
 
 class Common(Connection, total=False):
     """What every family takes by keyword; the head of this file says what each is."""

@@ -44,8 +44,6 @@ from cantrip_actors.terms.image import LARGEST, Image
 from cantrip_actors.terms.image_header import media_type_of
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
-__all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
-
 KEPT: Final = "sha256:"
 """The prefix to an image's digest, which replaces the image's bytes in a block (`encode.with_bytes`)."""
 

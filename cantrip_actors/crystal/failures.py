@@ -26,8 +26,6 @@ import orjson
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 
-__all__ = ["CREDIT", "STATUS", "failure", "retry_after"]
-
 STATUS: Final[Mapping[str, int]] = {
     # Anthropic
     "invalid_request_error": 400,

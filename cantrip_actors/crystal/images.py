@@ -25,21 +25,6 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = [
-    "OFFICE",
-    "Shown",
-    "Takes",
-    "data_url",
-    "file_name",
-    "file_tokens",
-    "openai_tokens",
-    "parts_of",
-    "pixel_tokens",
-    "refused_file",
-    "refuses_images",
-    "tile_tokens",
-]
-
 UNKNOWN: Final = 1_600
 """Tokens of an image of unknown size in pixels: an address, or a file whose header does not tell it."""
 

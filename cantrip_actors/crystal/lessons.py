@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["LASTS", "LEVELS", "Adjusted", "Lessons", "is_absent", "is_mistake", "nearest_level"]
-
 LASTS: Final = 3600.0
 """Seconds after which a lesson is put to the test again: models and gateways change."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo
 
-__all__ = ["TRAITS", "UNKNOWN", "Model", "Prices"]
-
 _DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d+(?::\d+\w*)?)?$")
 _SELLER: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*")
 """The prefix to a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""

@@ -59,8 +59,6 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.terms.messages import must_call as has_to_call
 from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
 
-__all__ = ["AskAgain", "Asked", "Family", "ProviderCrystal", "joined", "usage_of"]
-
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
 

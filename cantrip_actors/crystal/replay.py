@@ -43,8 +43,6 @@ from cantrip_actors.terms.context import View
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.terms.messages import Message, Response, ToolChoice, ToolDefinition
 
-__all__ = ["DECODERS", "Outcome", "Recording", "Replay", "faults", "recordings", "replay"]
-
 DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "anthropic": AnthropicDecoder,
     "openai-responses": ResponsesDecoder,

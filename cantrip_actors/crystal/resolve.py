@@ -16,8 +16,6 @@ from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["FAMILIES", "resolve"]
-
 
 def resolve(crystal: Crystal | str) -> Crystal:
     """Return the crystal for this name; an object is returned as it is.

@@ -18,18 +18,6 @@ import orjson
 
 from cantrip_actors.terms.json_schema import misfits
 
-__all__ = [
-    "Fitted",
-    "as_is",
-    "for_anthropic",
-    "for_gemini",
-    "for_openai",
-    "gemini_schema",
-    "in_words",
-    "missed",
-    "restored",
-]
-
 Schema = Mapping[str, Any]
 
 

@@ -32,8 +32,6 @@ from cantrip_actors.terms.messages import (
     tool_choice_of,
 )
 
-__all__ = ["Policy", "Scripted", "scripted"]
-
 Answer = Response | Mapping[str, Any] | str
 Policy = Callable[[Invocation], Answer] | Callable[[Invocation], Awaitable[Answer]]
 """A function of the context that returns a response in any of its shapes."""

@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.server_tools import ServerTool
 
-__all__ = ["FEES", "KINDS", "LISTS", "NOTHING", "TRANSLATIONS", "Translated", "joined_lists"]
-
 
 class Translated(NamedTuple):
     """Server tools as a request has them."""

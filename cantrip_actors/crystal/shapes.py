@@ -7,8 +7,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["json_object", "listed", "mapping"]
-
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """The object that a value is."""

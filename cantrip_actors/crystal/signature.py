@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Arrangement", "arrangement", "is_async"]
-
 _IN_ORDER: Final = ("messages", "tools", "tool_choice", "options")
 _OFFERED: Final = frozenset((*_IN_ORDER, "emit"))
 

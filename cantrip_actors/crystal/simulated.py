@@ -21,8 +21,6 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
 
-__all__ = ["PlainWriter", "called", "instructions", "schema_of"]
-
 _SAY: Final = {
     "type": "object",
     "properties": {"say": {"type": "string"}},

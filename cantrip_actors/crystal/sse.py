@@ -19,8 +19,6 @@ import orjson
 
 from cantrip_actors.terms.errors import ProviderError
 
-__all__ = ["Event", "Framing", "Sse"]
-
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes that one event may have: a server that never ends a line must not fill the memory."""
 

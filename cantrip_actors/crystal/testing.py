@@ -24,8 +24,6 @@ import orjson
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-__all__ = ["Asked", "FaultyServer", "Reply", "events", "failing", "garbage", "rate_limited"]
-
 
 @dataclass(frozen=True)
 class Reply:

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from cantrip_actors.crystal.shapes import listed, mapping
 
-__all__ = ["ANTHROPIC", "CHAT", "GOOGLE", "PATTERNS", "RESPONSES", "Table", "candidates_of", "tokens_of"]
-
 Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
 

@@ -36,18 +36,6 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.problems import Problem
 
-__all__ = [
-    "approve_dispatch",
-    "create_dispatch",
-    "decide_dispatch",
-    "get_dispatch",
-    "is_of_dispatch",
-    "list_dispatches",
-    "open_requests",
-    "reject_dispatch",
-    "unblock_dispatch",
-]
-
 PREFIX: Final = "dispatch:"
 """The prefix of the ids of dispatches' requests."""
 

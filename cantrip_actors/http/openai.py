@@ -42,8 +42,6 @@ from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import reading
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["OPENAI_ROUTES", "as_openai_error"]
-
 ENTITY: Final = "entity:"
 ID: Final = "resp_"
 PARTS: Final = frozenset({"text", "input_text", "output_text"})

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ChatBody", "Format", "Ignored", "JsonSchema", "ModelList", "Opaque", "ResponseBody", "TextSetting"]
-
 
 class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -20,8 +20,6 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import system_of
 from cantrip_actors.observe import Telemetry
 
-__all__ = ["dump_at_signal", "get_crash", "get_overview", "list_crashes"]
-
 
 async def get_overview(call: Call) -> Answer:
     """Return the entities, what waits for a person, and how the service is: what `cantrip top` shows."""

@@ -20,8 +20,6 @@ from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.overview import Overview
 
-__all__ = ["Service", "by_name"]
-
 
 class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.

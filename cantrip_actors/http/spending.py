@@ -17,8 +17,6 @@ from typing import Final
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Said, Turned, measured_in
 
-__all__ = ["Spending"]
-
 DAY: Final = 86_400.0
 
 

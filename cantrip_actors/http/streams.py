@@ -21,8 +21,6 @@ from cantrip_actors.http.system import check_may_observe
 from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.stream.wire import as_wire
 
-__all__ = ["all_events", "entity_events"]
-
 KINDS = frozenset(
     {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
     | {"resume", "upsert", "usage", "server"},

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from cantrip_actors.own_files.modes import make_file
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["CheckpointFile", "StoredCheckpoint", "Tip", "decode_checkpoint", "encode_checkpoint"]
-
 _SUM = 16
 _POSITION = 8
 

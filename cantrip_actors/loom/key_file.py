@@ -19,8 +19,6 @@ from typing import Final
 
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["read_key"]
-
 SECRET: Final = 32
 """Bytes in a key file."""
 

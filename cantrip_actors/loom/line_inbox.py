@@ -21,8 +21,6 @@ from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Inboxes", "mail_line", "read_mail"]
-
 
 class Inboxes:
     """All mail of a loom. Taking and counting is O(1)."""

@@ -28,8 +28,6 @@ from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["LineStore"]
-
 T = TypeVar("T")
 
 TOGETHER = 1 << 22

@@ -13,8 +13,6 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Connection", "NodeTables", "Survey"]
-
 T = TypeVar("T")
 
 FORGET = 100

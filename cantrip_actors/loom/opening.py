@@ -17,8 +17,6 @@ from cantrip_actors.terms.errors import LoomError, nearest
 if TYPE_CHECKING:
     from cantrip_actors.loom.repair import Repaired
 
-__all__ = ["open_store", "repair_loom"]
-
 
 def open_store(
     url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False, seal_key: GivenKey = None

@@ -26,8 +26,6 @@ from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 
-__all__ = ["RedactedLoom", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
-
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)
 """A record or an event: a frozen dataclass."""

@@ -38,8 +38,6 @@ from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Repaired", "repair_file"]
-
 _log = get_logger("cantrip.loom")
 
 _UNREADABLE = "(unreadable lines)"

@@ -34,24 +34,6 @@ from cantrip_actors.records.seal import NOTHING, link_of, with_link
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = [
-    "NONE_WAITS",
-    "EntityRow",
-    "Known",
-    "Place",
-    "Plan",
-    "Tree",
-    "Waiting",
-    "begin",
-    "check_lease",
-    "facts_of",
-    "follow",
-    "has_work",
-    "plan",
-    "plan_timers",
-    "seal_lines",
-]
-
 
 class Waiting(NamedTuple):
     """How much mail waits in an inbox: in each lane, and how much of it loads an unloaded entity."""

@@ -44,8 +44,6 @@ from cantrip_actors.own_files.modes import file_size, make_file, make_folder, na
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["SqliteStore"]
-
 T = TypeVar("T")
 
 PATIENCE = 5.0

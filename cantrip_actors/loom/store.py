@@ -52,8 +52,6 @@ from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
 
-__all__ = ["Durability", "Store", "Unsure"]
-
 T = TypeVar("T")
 
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})

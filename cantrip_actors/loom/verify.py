@@ -36,8 +36,6 @@ from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Fault", "Heads", "Trees", "Verified", "heads_of", "verify_loom"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

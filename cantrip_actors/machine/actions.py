@@ -15,25 +15,6 @@ from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDef
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.wrapper import Inquiry
 
-__all__ = [
-    "Action",
-    "Answer",
-    "Ask",
-    "Await",
-    "Child",
-    "Collect",
-    "Compute",
-    "Consult",
-    "Contact",
-    "Finish",
-    "Program",
-    "Remember",
-    "Run",
-    "SnapshotAfter",
-    "Spawn",
-    "Step",
-]
-
 
 class Ask(NamedTuple):
     """Query the crystal. Answer with Replied, Failed or Posted."""

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.ward import Ward, Wards
 
-__all__ = ["NO_BUDGET", "Budget", "Ledger"]
-
 
 class Budget(NamedTuple):
     """The budgets that limit an entity: its own and those of its ancestors.

@@ -18,8 +18,6 @@ from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["Checkpoint", "cantrip_of_checkpoint", "decode_checkpoint", "encode_checkpoint"]
-
 FORMAT: Final = 3
 """Increment it with any change of `State` or of its folding: older checkpoints are then ignored."""
 

@@ -11,18 +11,6 @@ from cantrip_actors.terms.context import View
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 
-__all__ = [
-    "LEFT_OUT",
-    "NO_GATE",
-    "SKIPPED",
-    "estimate_tokens",
-    "render_result",
-    "render_unanswered",
-    "render_utterance",
-    "summarise",
-    "view",
-]
-
 SKIPPED: Final = "[not run: done was called before]"
 LEFT_OUT: Final = "[not run: the thread was forked before]"
 NO_GATE: Final = "[no gate was called; go on, and call done(answer) when the task is complete]"

@@ -47,8 +47,6 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.ward import Ward
 from cantrip_actors.terms.wrapper import Inquiry
 
-__all__ = ["due"]
-
 DENIED = "calls like this one were denied for good"
 """The error of a call about which a person is not asked again."""
 

@@ -15,29 +15,6 @@ from cantrip_actors.machine.placement import Candidate, Looked, Member, Take, Un
 from cantrip_actors.machine.placement import State as Seen
 from cantrip_actors.machine.placement import advance as place
 
-__all__ = [
-    "AGAIN",
-    "PATIENCE",
-    "Action",
-    "Checked",
-    "DrainBegan",
-    "Event",
-    "Found",
-    "GiveUp",
-    "Joined",
-    "LoadEnded",
-    "Renewed",
-    "State",
-    "Suspended",
-    "advance",
-    "begin",
-    "is_ready",
-    "is_steady",
-    "may_look_for",
-    "may_renew",
-    "may_sweep",
-]
-
 PATIENCE: Final = 30.0
 """Seconds for which callers wait for an entity whose node cannot reach its store."""
 

@@ -17,21 +17,6 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = [
-    "Candidate",
-    "Looked",
-    "Member",
-    "State",
-    "Take",
-    "UnloadIdle",
-    "advance",
-    "can_run",
-    "may_cast",
-    "may_load",
-    "order_among",
-    "rank",
-]
-
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
 OVERLOADED = 1.25

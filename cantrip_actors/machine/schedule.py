@@ -27,8 +27,6 @@ from cronsim import CronSim, CronSimError
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.terms.errors import InvalidSchedule
 
-__all__ = ["GRACE", "MOST", "Look", "firing_key", "iso", "local_time", "look", "make_rule", "next_after"]
-
 GRACE: Final = 60.0
 """Seconds that a firing may be late and is not missed."""
 

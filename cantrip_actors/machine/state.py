@@ -36,8 +36,6 @@ from cantrip_actors.terms.gate import DONE, Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.ward import Wards
 
-__all__ = ["CantripRef", "Conversation", "Episode", "Phase", "Plan", "Sandbox", "Shape", "State", "Transient", "Turn"]
-
 
 class CantripRef(NamedTuple):
     """The content id of a cantrip, and its name, if it has one."""

@@ -71,8 +71,6 @@ from cantrip_actors.terms.tool_server import (
 )
 from cantrip_actors.terms.wrapper import GateCall
 
-__all__ = ["endpoint", "hold", "inside", "program"]
-
 CONNECT: Final = 30.0
 """Seconds in which a connection has to be established."""
 

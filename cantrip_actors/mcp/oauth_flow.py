@@ -34,8 +34,6 @@ from cantrip_actors.own_files.modes import make_folder, private
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import ToolServerError
 
-__all__ = ["LoginNeeded", "authentication"]
-
 CALLBACK: Final = "/callback"
 LONGEST: Final = 16_384
 """The maximum bytes read of a browser's request."""

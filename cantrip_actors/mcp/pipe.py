@@ -21,8 +21,6 @@ from mcp_types import jsonrpc_message_adapter
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import ToolServerError
 
-__all__ = ["Pipe"]
-
 LONGEST: Final = 16 * 2**20
 """The maximum bytes of one message of a program."""
 

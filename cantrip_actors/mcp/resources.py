@@ -10,8 +10,6 @@ from mcp_types import ListResourcesResult, ListResourceTemplatesResult, Resource
 
 from cantrip_actors.terms.tool_server import Tool
 
-__all__ = ["FIRST", "LISTED", "READ", "REQUESTS", "RESOURCES", "Place", "entry_of"]
-
 LISTED: Final = 100
 """Resources that one call lists, at most."""
 

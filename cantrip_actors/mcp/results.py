@@ -30,8 +30,6 @@ from cantrip_actors.terms.json_schema import misfits
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import Answered, Tool
 
-__all__ = ["answered", "conversation", "messages_of", "prompt_of", "read", "tool_of"]
-
 
 def tool_of(listed: McpTool) -> Tool:
     """Return a tool from its server's list."""

@@ -17,8 +17,6 @@ from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
 
-__all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
-
 LOGIN: Final = 600.0
 """Seconds that a person has to log in."""
 

@@ -22,8 +22,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-__all__ = ["Claim", "Own", "claim_file", "claim_folder", "hold"]
-
 HOME: Final = ".cantrip"
 """The folder in which the command line keeps looms and dispatches."""
 

@@ -44,8 +44,6 @@ from cantrip_actors.recipes.document import Where, redacted
 from cantrip_actors.recipes.reader import Reader
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["CrystalReader"]
-
 _TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Breaker, "hedge": Hedge}
 _TERMS: Final = (*_TERM_PARTS, "deadline")
 """The keys that any crystal may have."""

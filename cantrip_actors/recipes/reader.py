@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from cantrip_actors.recipes.document import Document, Mistake, Where, redacted
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["Reader", "describe"]
-
 T = TypeVar("T")
 
 _EXPECTED: Mapping[type, str] = {

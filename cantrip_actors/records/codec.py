@@ -27,19 +27,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import KINDS_OF_IMAGES
 
-__all__ = [
-    "KINDS",
-    "SCHEMA",
-    "Newer",
-    "decode",
-    "dumps",
-    "encode",
-    "encode_value",
-    "from_json",
-    "image_facts",
-    "image_of",
-]
-
 SCHEMA: int = records.SCHEMA
 """The version of this format. Lines of a later version are refused; lines of an earlier one are read through `UPCASTS`.
 """

@@ -27,38 +27,6 @@ from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "SCHEMA",
-    "WITH_IMAGES",
-    "WITH_SNAPSHOT",
-    "Adopted",
-    "Asked",
-    "ChildStarted",
-    "Committed",
-    "Decided",
-    "Decision",
-    "Ended",
-    "Folded",
-    "ForgottenRecord",
-    "GateFinished",
-    "GateStarted",
-    "Header",
-    "IntentGiven",
-    "MailRefused",
-    "Observation",
-    "QueryPosted",
-    "Record",
-    "Requested",
-    "Rewarded",
-    "Sampled",
-    "Steered",
-    "Utterance",
-    "images_of",
-    "snapshot_of",
-    "with_images",
-    "with_snapshot",
-]
-
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
 

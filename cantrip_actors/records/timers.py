@@ -17,19 +17,6 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "FIRST",
-    "CatchUp",
-    "Due",
-    "Overlap",
-    "Rule",
-    "Scheduled",
-    "Target",
-    "Timer",
-    "decode_timer",
-    "encode_timer",
-]
-
 CatchUp = Literal["one", "all", "skip"]
 """Which missed times are made up for: those that passed while no runtime was looking."""
 

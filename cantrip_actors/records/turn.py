@@ -12,8 +12,6 @@ from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import ToolCall, Usage
 from cantrip_actors.terms.server_tools import Citation, ServerCall
 
-__all__ = ["Turn", "TurnMetadata"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnMetadata:

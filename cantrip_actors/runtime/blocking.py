@@ -35,15 +35,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.tool_server import ToolServer
 from supervisors.events import Event
 
-__all__ = [
-    "BlockingEntity",
-    "BlockingHeldServer",
-    "BlockingReceipt",
-    "BlockingRuntime",
-    "BlockingSchedule",
-    "BlockingSubscription",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")

@@ -42,19 +42,6 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = [
-    "NEWS",
-    "Adoption",
-    "Bound",
-    "Caller",
-    "Cell",
-    "Dismissed",
-    "Services",
-    "Start",
-    "UnderWay",
-]
-
-
 NEWS: Final = object()
 """Tells an entity's actor that its wait may be over."""
 

@@ -21,8 +21,6 @@ from cantrip_actors.terms.errors import LoomError
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Cluster", "NodeView", "StrandedEntity"]
-
 T = TypeVar("T")
 
 TTL = 10.0

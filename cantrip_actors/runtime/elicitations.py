@@ -22,8 +22,6 @@ from cantrip_actors.terms.json_schema import fault_of_schema
 from cantrip_actors.terms.tool_server import Elicited
 from cantrip_actors.terms.wrapper import GateCall
 
-__all__ = ["Elicitation", "Elicitations"]
-
 OPENED: Final[Mapping[str, Any]] = {"type": "boolean", "title": "Done there"}
 """The answer where a server wants a person to open an address."""
 

@@ -20,8 +20,6 @@ from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, Cont
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
 from supervisors import Actor, Caller
 
-__all__ = ["GatesActor"]
-
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 

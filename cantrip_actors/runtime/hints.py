@@ -20,8 +20,6 @@ from cantrip_actors.loom import Store
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Hints"]
-
 GAP: Final = 0.005
 """Seconds between two hints that are sent, and between two that are heeded, at least."""
 

@@ -37,8 +37,6 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
 
-__all__ = ["Inboxes", "MailActor"]
-
 T = TypeVar("T")
 
 LOOK: Final = 0.5

@@ -14,8 +14,6 @@ from cantrip_actors.loom.nodes import NodeInfo, Unowned
 from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
 
-__all__ = ["Membership", "Node", "UnownedCount"]
-
 
 @dataclass(frozen=True)
 class Node:

@@ -31,8 +31,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
 
-__all__ = ["NodeActor", "join", "serve"]
-
 T = TypeVar("T")
 
 MANY: Final = 1000

@@ -11,8 +11,6 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.terms.errors import LoomError, Stranded
 
-__all__ = ["candidate_of", "member_of", "stranding"]
-
 
 def candidate_of(core: Core, header: Any) -> Candidate:
     """Return the facts about an entity that placement needs. Raises LoomError."""

@@ -36,8 +36,6 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence
 from supervisors import Caller, ExitReason
 
-__all__ = ["RELEASE_PROGRAM", "CircleActor"]
-
 T = TypeVar("T")
 
 _log = get_logger("cantrip_actors.circle")

@@ -12,8 +12,6 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["MailState", "Receipt"]
-
 MailState = Literal["waiting", "working", "settled", "refused"]
 
 

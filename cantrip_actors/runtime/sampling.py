@@ -26,8 +26,6 @@ from cantrip_actors.terms.messages import Invocation, Message, Response
 from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
 from cantrip_actors.terms.ward import Ward
 
-__all__ = ["Sampling"]
-
 ANSWERS: Final = 10
 """Answers that a server gets during one call."""
 

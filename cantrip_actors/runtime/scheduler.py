@@ -39,8 +39,6 @@ from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, Ru
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
 
-__all__ = ["Scheduler", "SchedulerActor"]
-
 T = TypeVar("T")
 
 RETRY: Final = 30.0

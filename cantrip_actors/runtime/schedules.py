@@ -21,8 +21,6 @@ from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSche
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Schedule", "ScheduleView", "Schedules"]
-
 
 class ScheduleView:
     """A schedule according to the loom, at the time when this object was made."""

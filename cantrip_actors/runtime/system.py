@@ -19,8 +19,6 @@ from supervisors import inspect
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["CounterValue", "LoomStatus", "System", "read_system"]
-
 
 class CounterValue(NamedTuple):
     """One series of a counter."""

@@ -67,8 +67,6 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["HeldServer", "ServerInUse", "ToolServers", "recorded_circle"]
-
 CONNECT: Final = 30.0
 """Seconds that a call waits for the connection."""
 

@@ -33,8 +33,6 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["CRASHED", "EntityStream"]
-
 CRASHED: Final = StreamError("PROCESS_CRASH", "the process that ran this turn is gone")
 
 _BY_ITSELF: Final = frozenset({"terminated", "truncated"})

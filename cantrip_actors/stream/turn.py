@@ -63,8 +63,6 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["INCOMPLETE", "RETRY", "TurnStream", "cancel_reason", "instant", "usage_of"]
-
 RETRY: Final = StreamError("RETRY", "this attempt failed; another one is made")
 INCOMPLETE: Final = StreamError("INCOMPLETE", "the crystal answered without finishing this item")
 

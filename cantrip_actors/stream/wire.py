@@ -31,41 +31,6 @@ from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "AttemptFailed",
-    "CancelReason",
-    "Emitted",
-    "Envelope",
-    "EventType",
-    "FinalFunctionCall",
-    "FinalFunctionCallOutput",
-    "FinalImage",
-    "FinalItem",
-    "FinalMessage",
-    "FinalReasoning",
-    "InvalidStreamEvent",
-    "ItemCancelled",
-    "ItemDelta",
-    "ItemDone",
-    "ItemError",
-    "ItemId",
-    "ItemStart",
-    "ItemType",
-    "Origin",
-    "Parent",
-    "Payload",
-    "Problem",
-    "ResponseDone",
-    "ResponseError",
-    "ResponseStart",
-    "ResponseStatus",
-    "Step",
-    "StreamError",
-    "StreamUsage",
-    "WireValue",
-    "as_wire",
-]
-
 EventType = Literal[
     "response_start",
     "item_start",

@@ -11,23 +11,6 @@ from typing import Final
 
 import orjson
 
-__all__ = [
-    "BYTES",
-    "DEEPEST",
-    "LONGEST_KEY",
-    "OVER",
-    "RESULT_BYTES",
-    "RESULT_VALUES",
-    "VALUES",
-    "Meter",
-    "NotPlain",
-    "TooLarge",
-    "check_depth",
-    "check_json",
-    "is_over",
-    "size_of",
-]
-
 BYTES: Final = 8 * 2**20
 """Bytes of the texts in one value of a program or a crystal, as JSON. Python may need four times as many for a text."""
 

@@ -24,8 +24,6 @@ from cantrip_actors.terms.messages import ALIASES, named_gate
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
 from cantrip_actors.terms.ward import NUMBERS, PRICES, PROGRAMS, Wards
 
-__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
-
 
 @runtime_checkable
 class Crystal(Protocol):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from cantrip_actors.terms.gate import gate
 
-__all__ = ["echo"]
-
 
 @gate(idempotent=True, read_only=True)
 async def echo(text: str) -> str:

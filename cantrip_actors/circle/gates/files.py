@@ -34,8 +34,6 @@ from cantrip_actors.terms.image import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import media_type_of
 
-__all__ = ["list_files", "read", "search", "write"]
-
 CHARACTERS: Final = 50_000
 """Characters of one result: about 12,000 tokens."""
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["callables", "capability", "for_calls", "for_check", "render", "stub"]
-
 _TYPES: Mapping[str, str] = {
     "string": "str",
     "integer": "int",

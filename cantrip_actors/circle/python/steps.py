@@ -53,8 +53,6 @@ from cantrip_actors.circle.step import (
 from cantrip_actors.terms.bounds import NotPlain, TooLarge
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["GRACE", "KEEPING", "Clock", "Steps"]
-
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
 rest of it is for the kill, and for a busy machine."""

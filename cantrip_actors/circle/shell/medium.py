@@ -40,8 +40,6 @@ from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = ["Shell", "ShellSandbox"]
-
 ASKS: Final = 1_000
 """Gate calls that a program may make in all, refused ones included."""
 

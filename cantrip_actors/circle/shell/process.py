@@ -29,8 +29,6 @@ from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
 
-__all__ = ["CalledGate", "Ended", "Gone", "Process"]
-
 CHUNK: Final = 65536
 
 LARGEST: Final = 16 * 1024 * 1024

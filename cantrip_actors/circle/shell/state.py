@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["restoring", "split_large_variables"]
-
 _ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
 _EXPANDED: Final = b"shopt -s expand_aliases\n"
 

@@ -28,8 +28,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
-
 REFUSED: Final = "refusal"
 CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
 """Reasons to stop in the midst of something."""

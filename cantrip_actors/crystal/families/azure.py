@@ -15,8 +15,6 @@ from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
-__all__ = ["AzureChat", "AzureResponses", "entra_access"]
-
 SCOPE: Final = "https://cognitiveservices.azure.com/.default"
 
 

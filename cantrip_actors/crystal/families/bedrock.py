@@ -32,8 +32,6 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Bedrock", "BedrockDecoder", "BedrockFraming", "BedrockWriter", "SignedAccess"]
-
 CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "guardrail_intervened", "content_filtered"})
 """Reasons to stop in the midst of something."""
 

@@ -28,8 +28,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Chat", "ChatDecoder", "ChatWriter"]
-
 CUT_OFF: Final = frozenset({"length", "content_filter"})
 """Reasons to stop in the midst of something."""
 _OPEN: Final = "<think>"

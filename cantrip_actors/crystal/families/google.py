@@ -26,8 +26,6 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Google", "GoogleDecoder", "GoogleWriter"]
-
 FLUKES: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
 )

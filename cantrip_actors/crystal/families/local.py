@@ -14,8 +14,6 @@ from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 
-__all__ = ["Local"]
-
 
 class Local(Chat):
     """A server of one's own."""

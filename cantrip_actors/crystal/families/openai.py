@@ -19,8 +19,6 @@ from cantrip_actors.crystal.sse import Event
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["normalise_chat", "replayed"]
-
 _METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
 _METADATA["refusal"] = "refusal"
 """The fields of the decoder's metadata that are kept, and their names."""

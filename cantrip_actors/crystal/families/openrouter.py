@@ -22,8 +22,6 @@ from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.typed_settings import CHAT, Table
 from cantrip_actors.terms.messages import must_call
 
-__all__ = ["OpenRouter"]
-
 
 def _summary(value: str, _tools: bool) -> Mapping[str, Any]:
     return {"reasoning": {"exclude": True} if value == "none" else {"summary": value}}

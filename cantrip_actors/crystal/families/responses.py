@@ -31,8 +31,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition, named_gate
 
-__all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
-
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls (trap 4.2.9)."""
 

@@ -19,8 +19,6 @@ from cantrip_actors.crystal.families.google import Google, GoogleWriter
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
-__all__ = ["VertexClaude", "VertexGemini", "default_access"]
-
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 VERSION: Final = "vertex-2023-10-16"
 

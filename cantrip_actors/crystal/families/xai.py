@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.families.responses import Responses, ResponsesDecoder
 
-__all__ = ["Xai", "XaiDecoder"]
-
 
 class XaiDecoder(ResponsesDecoder):
     """The stream of a response of xAI."""

@@ -28,8 +28,6 @@ from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Background", "background"]
-
 BACKGROUND: Final = (Responses, AzureResponses)
 """The families whose providers have a background mode."""
 

@@ -37,8 +37,6 @@ from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Batched", "batched"]
-
 POLL: Final = 60.0
 """Seconds between two polls of a batch."""
 

@@ -42,8 +42,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import ToolCall, as_text
 
-__all__ = ["Conversation", "Heard", "Item", "Moved", "Result", "Said", "conversation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Heard:

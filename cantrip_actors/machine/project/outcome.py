@@ -9,8 +9,6 @@ from cantrip_actors.terms.image import NO_IMAGES, named_in
 from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["is_end_recorded", "is_of_life", "outcome_at"]
-
 _WARDS = {"timeout": "timeout", "budget": "budget"}
 
 
