@@ -1,8 +1,8 @@
-"""Google's Vertex AI: Gemini as at home, and Claude behind Google's address, each with the project's own credentials.
+"""Google's Vertex AI: Gemini and Claude at Google's addresses, with the credentials of a project.
 
-Requests are those of the Gemini API and the Messages API; only the addresses and the place of Claude's model differ.
-A request has an access token of the application default credentials (`google-auth`): a service account, a user's login
-by gcloud, another cloud's identity, the machine's own.
+Requests are those of the Gemini API and the Messages API; only the addresses and the place of Claude's model differ. A
+request has an access token of the application default credentials (`google-auth`): a service account, a user's login
+with gcloud, an identity of another cloud, or the identity of the machine.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class VertexGemini(Google):
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
 
     def writer(self) -> Writer:
-        """What writes contexts: files of the Gemini API are not here."""
+        """Return the writer of contexts; Vertex AI has no files of the Gemini API."""
         return _GeminiWriter(self.model, signed=not self.old)
 
     @property
     def path(self) -> str:
-        """Below the project and the location."""
+        """Return the path below the project and the location."""
         return f"/publishers/google{super().path}"
 
 
@@ -61,16 +61,16 @@ class VertexClaude(Anthropic):
     fixed: ClassVar[Mapping[str, str]] = {}
 
     def writer(self) -> Writer:
-        """What writes contexts: Google fetches nothing for Claude, and has no files of it."""
+        """Return the writer of contexts; Google fetches no URL for Claude, and stores none of its files."""
         return _ClaudeWriter(self.model, cache=self._cache)
 
     @property
     def path(self) -> str:
-        """The model stands here, and not in what is sent."""
+        """Return the path, which contains the model; the body does not."""
         return f"/publishers/anthropic/models/{self.model}:streamRawPredict"
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Those of the Messages API, with the version that is a header there."""
+        """Yield the fields of the Messages API, and the version, which is a header there."""
         yield "", {"anthropic_version": VERSION}
         for parameter, given in super().fields(asked, system):
             yield parameter, {name: value for name, value in given.items() if name != "model"}
