@@ -91,7 +91,7 @@ async def _steer(session: Session, rest: str) -> str:
     if not rest:
         return "/steer TEXT: expected what to tell the entity."
     if not session.has_begun:
-        return "There is nobody to steer yet."
+        return "No entity is running yet that could be steered."
     await session.runtime.find(session.entity_id).steer(rest, by=session.by)
     return "Said, before its next query."
 

@@ -96,7 +96,7 @@ def _step(content: str) -> Step:
         told = json.loads(content)
         return Step(ControllerState(told["state"]), json.dumps(told["output"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CrystalError(f"a controller goes on from its own steps only, not from: {content[:200]}") from error
+        raise CrystalError(f"a controller continues only from its own steps, not from: {content[:200]}") from error
 
 
 def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:

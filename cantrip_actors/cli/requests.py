@@ -174,7 +174,8 @@ def _decide(
             output.print_lines([f"{said} {request_id}"])
             if root is not None:
                 output.print_note(
-                    f"no process runs the entity now: one that offers its cantrip goes on, or `cantrip resume {root}`"
+                    "no process runs the entity now: a process that offers its cantrip continues it, or "
+                    f"`cantrip resume {root}`"
                 )
 
 

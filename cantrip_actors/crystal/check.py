@@ -165,7 +165,7 @@ async def _system(tried: Tried) -> str:
     return _says(await tried.ask([call, _user("What is two and two?")], max_tokens=2000), "blue")
 
 
-@_probe("memory", "it knows what was said before")
+@_probe("memory", "it remembers earlier messages")
 async def _memory(tried: Tried) -> str:
     said = [_user("Remember the word OBELISK."), Message("assistant", "I will.", ()), _user("Which word was it?")]
     return _says(await tried.ask(said, max_tokens=2000), "obelisk")
@@ -224,7 +224,7 @@ async def _result(tried: Tried) -> str:
     return _says(await _after_call(tried, "MARMALADE"), "marmalade")
 
 
-@_probe("failed result", "it is told of a gate's failure")
+@_probe("failed result", "it sees the failure of a gate")
 async def _failed(tried: Tried) -> str:
     response = await _after_call(tried, "no such file: notes.txt", is_error=True)
     return "" if response.content or response.tool_calls else "it said nothing"
@@ -236,7 +236,7 @@ async def _picture_result(tried: Tried) -> str:
     return _says(response, "red") if response.content else ""
 
 
-@_probe("another's history", "it goes on where another model was")
+@_probe("another's history", "it continues the thread of another model")
 async def _history(tried: Tried) -> str:
     block = {"provider": "somebody-else", "model": "m", "content": [{"type": "thinking", "thinking": "?"}]}
     call = ToolCall("call_other/1", "add", {"a": 20, "b": 3})
@@ -279,7 +279,7 @@ async def _temperature(tried: Tried) -> str:
     return _says(await tried.ask([_user("Answer PONG.")], temperature=0.0, max_tokens=2000), "pong")
 
 
-@_probe("stop", "it stops where it is told to")
+@_probe("stop", "it stops at a stop sequence")
 async def _stop(tried: Tried) -> str:
     response = await tried.ask([_user("Count: 1 2 3 4 5 6 7 8 9, with spaces.")], stop=["6"], max_tokens=2000)
     return (

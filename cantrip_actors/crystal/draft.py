@@ -503,7 +503,7 @@ class Decoder(ABC):
             self.read(value, name)
         except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
             # a server may send any shape; decoders read the expected one
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not what belongs there") from error
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: a value has the wrong type") from error
         return self.draft.take()
 
     def _leniently(self, data: bytes) -> Any:
@@ -515,7 +515,7 @@ class Decoder(ABC):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: no JSON") from error
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not JSON") from error
         self.draft.careful()
         return value
 

@@ -64,7 +64,7 @@ CONTEXTS: Final = 1024
 
 
 class Answer(NamedTuple):
-    """The answer to a call. `said` is the utterance with the call at index `at`; `id` is the call's id at the provider."""
+    """The answer to a call. `said` is the utterance with the call at index `at`, `id` the call's id at the provider."""
 
     said: Message
     at: int

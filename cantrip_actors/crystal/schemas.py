@@ -140,7 +140,7 @@ def for_openai(schema: Schema) -> Fitted:
     try:
         made = _mapped(schema, _openai_part)
         if "anyOf" in made or not _is_object(made):
-            raise _Inexpressible("an answer that is no object")
+            raise _Inexpressible("an answer that is not an object")
         return Fitted(made)
     except _Inexpressible as found:
         return Fitted(schema, strict=False, why=str(found))
@@ -367,7 +367,7 @@ def missed(text: str, schema: Schema) -> tuple[str, str]:
     try:
         value = orjson.loads(bare)
     except orjson.JSONDecodeError as error:
-        return text, f"it is no JSON: {error}"
+        return text, f"it is not JSON: {error}"
     found = misfits(value, schema)
     if found:
         whole = restored(value, schema)

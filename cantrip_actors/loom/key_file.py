@@ -69,7 +69,7 @@ def _read(path: Path) -> bytes | None:
     finally:
         os.close(fd)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-        why = "somebody else may read or change it: expected a file of this user with mode 0600"
+        why = "other users can read or change it: expected a file of this user with mode 0600"
     elif len(secret) != SECRET:
         why = f"expected {SECRET} bytes, found {len(secret)}: remove it, and a new one is made"
     else:

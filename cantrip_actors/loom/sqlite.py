@@ -245,7 +245,7 @@ class SqliteStore(TableStore):
                 if isinstance(error, sqlite3.Error) and not isinstance(error, expected):
                     self._fail("cannot write to", error)
                 if isinstance(error, UnicodeEncodeError):
-                    raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
+                    raise LoomError(f"an id or a name is not a text that a database can store: {error}") from error
                 raise
             return done
 

@@ -389,7 +389,7 @@ class _Connection:
                 raise LostServer("its connection was closed") from problem
             return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
-            told = f"{call.gate}: the server has done the call, but its answer is none: {_fault(problem)}"
+            told = f"{call.gate}: the server ran the call, but its answer is invalid: {_fault(problem)}"
             return Answered(told, is_error=True)
         except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
             return Answered(f"{call.gate}: {mismatch}", is_error=True)

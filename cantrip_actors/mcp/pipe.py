@@ -95,7 +95,7 @@ class Pipe:
         except ValueError as problem:
             self._rubbish += 1
             if self._rubbish <= RUBBISH:
-                _log.warning("a server wrote a line that is no message", server=self._name, bytes=len(line))
+                _log.warning("a server wrote a line that is not a message", server=self._name, bytes=len(line))
             return problem
 
     async def _send(self, to: ByteSendStream) -> None:

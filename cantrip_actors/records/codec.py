@@ -109,9 +109,9 @@ def _decode_carefully(line: bytes) -> Record:
     try:
         parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
     except (ValueError, RecursionError) as error:
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: {error}") from error
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {error}") from error
     if not isinstance(parsed, dict):
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: expected a JSON object")
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: expected a JSON object")
     try:
         version = parsed.get("schema", 1)
         if version > SCHEMA:
@@ -126,7 +126,7 @@ def _decode_carefully(line: bytes) -> Record:
             parsed = {**parsed, "usage": {k: v if k == "cost" else math.ceil(v) for k, v in usage.items()}}
         record: Record = msgspec.convert(parsed, _RECORD, dec_hook=from_json)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: {_fault(error, parsed)}") from error
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {_fault(error, parsed)}") from error
     return record
 
 

@@ -90,7 +90,7 @@ class Elicitations:
         one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
         fault = fault_of_schema(one.schema)
         if fault:
-            _log.warning("a server's question is declined: its form is no JSON Schema", server=asked.server)
+            _log.warning("a server's question is declined: its form is not a JSON Schema", server=asked.server)
             return None
         if asked.resume is not None:
             raise InputNeeded(one.text, one.schema, asked.resume)

@@ -72,7 +72,7 @@ class Hints:
             try:
                 self._store.hint()
             except LoomError as error:
-                _log.warning("other processes could not be told to look", error=str(error))
+                _log.warning("the hint to other processes could not be sent", error=str(error))
             self._stopped.wait(GAP)
 
     def _listen(self, token: EventLoopToken) -> None:

@@ -48,7 +48,7 @@ def stranding(core: Core, entity_id: str) -> LoomError | None:
     shown = ", ".join(name or id for name, id in served) or "nothing"
     return Stranded(
         f"no living node serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), or "
-        f"has the labels that it needs; they serve {shown}. Nothing is lost: it goes on when such a node joins",
+        f"has the labels that it needs; they serve {shown}. Nothing is lost: it continues when such a node joins",
         entity_id=entity_id,
         cantrip_id=one.cantrip_id,
         cantrip_name=one.name,

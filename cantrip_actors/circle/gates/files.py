@@ -126,7 +126,7 @@ def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple
     if not file.read(1):
         return "".join(taken), ""
     onward = f"offset={line}, column={at}" if at else f"offset={line}"
-    return "".join(taken), f"the file goes on: read it with {onward}"
+    return "".join(taken), f"the file has more: read it with {onward}"
 
 
 class _Passed:
@@ -238,7 +238,7 @@ def list_files(
         names = ["/".join(parts) + ("/" if is_folder else "") for parts, is_folder in walk]
     shown = names[offset : offset + ENTRIES]
     if offset + len(shown) < len(names):
-        shown.append(f"[{len(names):,} entries in all: go on with offset={offset + len(shown)}]")
+        shown.append(f"[{len(names):,} entries in all: continue with offset={offset + len(shown)}]")
     return shown
 
 

@@ -85,7 +85,7 @@ class Background(CrystalWrapper, PostingCrystal):
             await self._inner.read(query.invocation, query.options, error)
         except AskAgain as again:
             return again.request
-        raise AssertionError("an error is no response")
+        raise AssertionError("an error instead of a response")
 
     async def _begin(self, request: Request, attempt: Attempt) -> Any:
         fields: dict[str, Any] = orjson.loads(request.body)
