@@ -227,7 +227,7 @@ class Session:
             await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
 
     def leave(self) -> None:
-        """Release the entity, and the servers that the editor handed over, once it is idle."""
+        """Release the entity, and the servers of the session, once it is idle."""
         self.server_prompts.close()
         if self.has_begun:
             self.runtime.find(self.entity_id).unload()

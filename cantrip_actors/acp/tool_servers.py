@@ -1,4 +1,4 @@
-"""The MCP servers that an editor hands over with a session, as servers of tools of its entity."""
+"""The MCP servers that an editor lists for a session, as servers of tools of its entity."""
 
 from __future__ import annotations
 

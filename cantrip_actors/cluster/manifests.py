@@ -20,7 +20,7 @@ QUERY: Final = (
 """`Cluster.backlog` as a query for Postgres: divided by a worker's capacity, it is how many workers to run."""
 
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
-"""What needs no quoting in any of the files."""
+"""Text that needs no quotes in any of the files."""
 
 HANDOVER: Final = 15.0
 """Seconds that an engine waits for a worker on top of its grace."""

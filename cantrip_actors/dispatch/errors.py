@@ -38,7 +38,7 @@ class TamperedRecord(DispatchError):
 
 
 class UnknownDispatch(DispatchError):
-    """There is no dispatch with that id."""
+    """No dispatch has this id."""
 
 
 class DispatchExists(DispatchError):

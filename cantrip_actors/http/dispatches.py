@@ -44,7 +44,7 @@ PREFIX: Final = "dispatch:"
 
 
 async def list_dispatches(call: Call) -> Answer:
-    """List the dispatches, and what they wait for."""
+    """List the dispatches, and the reason why each waits."""
     log, wanted = _log(call), call.query.status
     if call.token.tenant is not None:
         return Answer({"items": []})

@@ -372,7 +372,7 @@ async def chat_completions(call: Call) -> Answer | Response:
 
 
 async def create_response(call: Call) -> Answer | Response:
-    """Begin a long-lived entity, or go on where an earlier response ended."""
+    """Begin a long-lived entity, or continue after an earlier response."""
     said: models.ResponseBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)

@@ -1,4 +1,4 @@
-"""The bodies of OpenAI's API, as far as they are read here. What is not named is ignored, as their client expects."""
+"""The bodies of OpenAI's API, with the fields that this service reads. Others are ignored, as the client expects."""
 
 from __future__ import annotations
 

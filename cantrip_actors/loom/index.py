@@ -85,7 +85,7 @@ class Index(Known):
         return self.places[entity]
 
     def apply(self, made: Plan) -> None:
-        """Add what was written to the index."""
+        """Add written records to the index."""
         if made.entities:
             for row in made.entities:
                 self._begin(row, made.new[row.id])

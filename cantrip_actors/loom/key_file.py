@@ -2,8 +2,8 @@
 
 The file is `<loom>.key`, readable for its owner only. It is made when the first snapshot is kept. The key depends on
 the bytes in the file and on the file's identity on this disk (its inode, and when it was last changed). So a key file
-that arrived with somebody's loom, in an archive or a repository, gives another key, and opens nothing. To move a loom
-with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
+that was copied together with a loom, in an archive or a repository, gives another key, and opens nothing. To move a
+loom with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Inboxes:
         self.rows[row.entity_id, row.key] = row._replace(taken=number)
 
     def apply(self, made: Plan) -> None:
-        """Add what was written."""
+        """Add the written mail."""
         for row, line, _ in made.posted.values():
             self.add(row, line)
         for row, number in made.taken.values():

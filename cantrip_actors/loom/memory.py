@@ -22,7 +22,7 @@ from cantrip_actors.terms.errors import LoomError
 class MemoryStore(LineStore):
     """A store without a disk. It can still be read after it is closed.
 
-    Its lines have no links, because nobody can edit them, unless it has a `seal_key`.
+    Its lines have no links, because no other program can edit them, unless it has a `seal_key`.
     """
 
     sealed = False

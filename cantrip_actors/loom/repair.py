@@ -230,7 +230,7 @@ class _Salvage:
                 self.target.replace_timer(None, timer)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
-        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is no record."""
+        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
         plain, link = sealed_with(line)
         record = decode(plain)
         header = as_header(record)

@@ -1,4 +1,4 @@
-"""What may be appended to a loom next, and what follows from it. No I/O; every store uses it.
+"""The rules for the next records of a loom, and the changes that follow from them. No I/O; every store uses it.
 
 An entity begins once and with a header. The id of a turn is used once (D-008). A record that names a turn or a parent
 names a recorded one (LOOM-2). Records for a tree carry the token of the tree's lease.
@@ -168,7 +168,7 @@ class Known(ABC):
         return False
 
     def apply(self, made: Plan) -> None:
-        """Add what was written."""
+        """Add the written records."""
         places = self.places
         if made.new:
             places.update(made.new)

@@ -23,7 +23,7 @@ FORMAT: Final = 3
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The state of an entity after a record, and what the subtrees of its children have used until then.
+    """The state of an entity after a record, and the usage of the subtrees of its children until then.
 
     `cantrip_id` and `is_measured` say for which shape the records were folded. `adopted` is the cantrip in force.
     """

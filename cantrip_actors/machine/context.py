@@ -40,7 +40,7 @@ def render_unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
 
 
 def view(state: State) -> View:
-    """Return what the next query shows: the call, the intents in force, the turns in sight (LOOP-5, LOOM-6)."""
+    """Return the messages of the next query: the call, the intents in force, the visible turns (LOOP-5, LOOM-6)."""
     conversation = state.conversation
     said, fading = conversation.said, conversation.fading
     faded = conversation.faded + sum(since <= said for since in fading) if fading else conversation.faded

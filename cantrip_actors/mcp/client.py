@@ -217,7 +217,7 @@ class _Unsettled(Exception):
 
 
 _Send = Callable[[Any, str | None], Awaitable[Any]]
-"""Sends a request with the responses to what the server asked before, and the server's state."""
+"""Sends a request with the responses to the server's earlier questions, and the server's state."""
 
 
 class _Connection:
@@ -482,7 +482,7 @@ class _Connection:
     async def _sample(
         self, params: CreateMessageRequestParams, call: GateCall | None
     ) -> CreateMessageResult | ErrorData:
-        """Return what the crystal answers the server, or why it does not."""
+        """Return the crystal's answer to the server, or the reason why there is none."""
         if params.tools:
             return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
         try:

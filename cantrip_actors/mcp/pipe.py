@@ -1,7 +1,7 @@
 """A server that is a program: messages are lines on its standard input and output.
 
-The SDK has such a transport too. Its lines have no bound, and what a line costs grows with the square of its length, so
-a server could stop the event loop with one; and it passes on more of the environment than a program needs.
+The SDK has such a transport too. Its lines have no bound, and the cost of a line grows with the square of its length,
+so a server could block the event loop with one line; and it passes on more of the environment than a program needs.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the place that a cursor says; None if that is no cursor."""
+        """Return the place that a cursor says; None if it is not a cursor."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             return None

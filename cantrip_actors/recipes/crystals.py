@@ -50,7 +50,7 @@ _TERMS: Final = (*_TERM_PARTS, "deadline")
 
 _KINDS: Final = {"base_url": str, "context_window": int, "files": list, "images": bool, "record": str, "name": str}
 _PLACES: Final = dict.fromkeys(("region", "profile", "project", "location", "endpoint", "api_version"), str)
-"""Where a cloud has the model."""
+"""The region or project of a model in a cloud."""
 
 _SETTINGS: Final = ("model", *_PLACES, *_KINDS, "api_key", "headers", "timeouts", "prices", "tools", "cache")
 """The keys of a provider's model."""

@@ -455,7 +455,7 @@ class MailActor(Actor):
         await self._hints.stop()
 
     def _heed(self) -> None:
-        """Look soon: another process says that there is something."""
+        """Look soon: another process announced new mail."""
         self._inboxes.heard += 1
         self._inboxes.on_hint()
         if not self._is_hinted:

@@ -62,7 +62,7 @@ class UnownedCount(NamedTuple):
 
     waiting: int = 0
     stranded: int = 0
-    """The number of those that no living node can run."""
+    """The number of entities that no living node can run."""
     quarantined: int = 0
     longest: float = 0.0
     """Seconds since this node first saw one of them."""
@@ -79,7 +79,7 @@ class Membership:
         """The living nodes at the last look."""
         self.unowned = UnownedCount()
         self.on_handed_over: Callable[[], object] = lambda: None
-        """Called when the entities that this node hands over have lost their owner."""
+        """Called when this node has released the entities that it hands over."""
         self.asked = anyio.Event()
         """Set when this node is asked to drain."""
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class Membership:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it hands over its entities."""
+        """Whether this node drains."""
         return self.state.is_draining
 
     def poll(self) -> None:

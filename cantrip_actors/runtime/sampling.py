@@ -33,7 +33,7 @@ TOKENS: Final = 8_192
 """Tokens that one answer may have."""
 
 SHOWN: Final = 2_000
-"""Characters of what was asked and answered that are recorded."""
+"""Characters of the question and the answer that are recorded."""
 
 
 class Sampling:

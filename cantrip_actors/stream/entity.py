@@ -66,7 +66,7 @@ class EntityStream:
         return Parent(self._entity_id, None if self._turn is None else self._turn.turn_id)
 
     def pass_on(self, emitted: Emitted) -> list[Envelope]:
-        """Add what the crystal emits while it is asked."""
+        """Add a payload of the crystal during a query."""
         return [] if self._turn is None else self._turn.pass_on(emitted)
 
     def retry(self, error: StreamError = RETRY) -> list[Envelope]:
@@ -98,7 +98,7 @@ class EntityStream:
         return made
 
     def progress(self, call_id: str, text: str) -> list[Envelope]:
-        """Add what a gate says while it runs."""
+        """Add a piece of the output of a running gate."""
         return [] if self._turn is None else self._turn.progress_call(call_id, text)
 
     def crash(self, error: StreamError = CRASHED) -> list[Envelope]:

@@ -130,7 +130,7 @@ class FinalFunctionCallOutput(WireValue, frozen=True, tag="function_call_output"
 
 
 class FinalImage(WireValue, frozen=True, tag="image"):
-    """An image that the model made: what it is, never its bytes (our extension; streams from elsewhere lack it).
+    """An image that the model made: its description, never its bytes (our extension; streams from elsewhere lack it).
 
     `digest`, SHA-256 of its bytes in hex, names it in the loom; `url` is set where it is only an address.
     """
@@ -254,7 +254,7 @@ class AttemptFailed(Value, frozen=True, gc=False):
 
 
 Emitted = Payload | AttemptFailed
-"""What a query emits while its crystal answers."""
+"""A payload that a query emits while its crystal answers."""
 
 
 # ------------------------------------------------------------------------------------------------------------ envelope

@@ -169,7 +169,7 @@ class Cantrip:
     name: str | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     level: int = field(default=0, init=False)
-    """0 for what a user casts, 1 for its children, and so on."""
+    """0 for an entity that a user cast, 1 for its children, and so on."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
 
 
 _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
-"""Return what a child's cantrip depends on: the key of the cache."""
+"""Return the cache key of a child's cantrip: everything that it depends on."""
 
 
 def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:

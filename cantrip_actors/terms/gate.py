@@ -111,7 +111,7 @@ class Gate:
     `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
     An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
     `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
-    thread. `risks` are what the gate brings into a circle: "private_data", "untrusted_content", "way_out".
+    thread. `risks` are the risks that the gate brings into a circle: "private_data", "untrusted_content", "way_out".
     """
 
     name: str

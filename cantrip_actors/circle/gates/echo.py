@@ -1,4 +1,4 @@
-"""The smallest gate: it gives back what it is given. For first recipes, tests and measurements."""
+"""The smallest gate: it returns its argument. For first recipes, tests and measurements."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def read(
     column: Annotated[int, Field(ge=0, description="characters of the first line to skip")] = 0,
     images: Injected[bool] = False,
 ) -> str | Image:
-    """Read a text file. A result that is too long is cut, and ends with a note how to go on."""
+    """Read a text file. A result that is too long is truncated, and ends with a note how to read the rest."""
     with os.fdopen(place(root, path).open(), "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
         beginning = raw.read(_PEEK)
@@ -103,7 +103,7 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
-    """Return the requested lines, as far as they fit, and a note that says how to read on (empty at the end)."""
+    """Return the requested lines, as far as they fit, and a note how to read the rest (empty at the end)."""
     passed = _Passed(file)
     for number in range(1, offset):
         if not passed.skip_line():

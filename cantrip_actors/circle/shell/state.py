@@ -1,4 +1,4 @@
-"""The text that gives another shell this shell's state, made from what the shell printed about itself."""
+"""The text that restores this shell's state in another shell, made from the output of `declare` and the like."""
 
 from __future__ import annotations
 

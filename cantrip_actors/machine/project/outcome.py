@@ -26,7 +26,7 @@ def is_end_recorded(state: State) -> bool:
 def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode ended, or None while it is under way.
 
-    `below` is what the subtrees of its children have used.
+    `below` is the usage of the subtrees of its children.
     """
     end = state.episode.end
     if end is None:
