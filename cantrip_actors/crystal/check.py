@@ -1,6 +1,6 @@
-"""Prove a crystal against its provider: 25 short queries, each of which shows one thing that entities rely on (R-31).
+"""Checks a crystal against its provider: 25 short queries, each for one property that entities rely on (R-31).
 
-They are live queries and cost a little. They run only on request: `cantrip crystals check`.
+The queries are live and cost a little. They run only on request: `cantrip crystals check`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RED: Final = Image(
 
 
 class Tried(NamedTuple):
-    """What a probe asks with: `ask` puts a query, `seen` are the payloads that were streamed for the last one."""
+    """The means of a probe: `ask` sends a query, `seen` has the payloads streamed for the last one."""
 
     ask: Callable[..., Awaitable[Response]]
     seen: list[Any]
@@ -60,7 +60,7 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One query or two, and what they have to show: `run` returns what is wrong, or ""."""
+    """One query or two, and the check of their answers: `run` returns the fault, or ""."""
 
     name: str
     shows: str
@@ -69,7 +69,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a probe came to: `why` is "" if it passed; `left_out` names what the crystal does not send."""
+    """The result of a probe: `why` is "" if it passed; `left_out` names the settings that the crystal did not send."""
 
     probe: str
     state: Literal["passed", "failed", "left out"]
@@ -80,7 +80,7 @@ class Found:
 
 
 async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = TIMEOUT) -> list[Found]:
-    """Put the probes to a crystal, one after the other, and return what each came to.
+    """Run the probes on a crystal, one after the other, and return their results.
 
     `only` are names of probes; none means all. `timeout` is in seconds, for each. Raises InvalidCantrip for an unknown
     name.
@@ -144,7 +144,7 @@ def _probe(name: str, shows: str) -> Callable[[Callable[[Tried], Awaitable[str]]
 
 
 PROBES: Final[list[Probe]] = []
-"""The probes, in the order in which they are put."""
+"""The probes, in order."""
 
 
 @_probe("text", "it answers")
