@@ -19,7 +19,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.schemas import Fitted, for_anthropic
+from cantrip_actors.crystal.schemas import for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
@@ -411,6 +411,8 @@ class Anthropic(Family):
     level: ClassVar[str] = "thinking"
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
+    writes: ClassVar[type[AnthropicWriter]] = AnthropicWriter
+    fit = staticmethod(for_anthropic)
 
     def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
@@ -421,13 +423,9 @@ class Anthropic(Family):
         """One for all models."""
         return "/v1/messages"
 
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema by the rules of this provider."""
-        return for_anthropic(schema)
-
     def writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return AnthropicWriter(self.model, cache=self._cache)
+        return self.writes(self.model, cache=self._cache)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields: tools, system, messages, the order in which the provider caches."""

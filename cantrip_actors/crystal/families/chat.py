@@ -19,7 +19,7 @@ from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_b
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.schemas import Fitted, for_openai
+from cantrip_actors.crystal.schemas import for_openai
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
@@ -612,10 +612,7 @@ class Chat(Family):
 
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder
-
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema by the rules of this provider."""
-        return for_openai(schema)
+    fit = staticmethod(for_openai)
 
     def writer(self) -> Writer:
         """Return the writer of contexts for this model."""

@@ -451,6 +451,7 @@ class Google(Family):
     items: ClassVar[str] = "contents"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
     decodes: ClassVar[type[Decoder]] = GoogleDecoder
+    writes: ClassVar[type[GoogleWriter]] = GoogleWriter
 
     @property
     def path(self) -> str:
@@ -482,7 +483,7 @@ class Google(Family):
 
     def writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return GoogleWriter(self.model, signed=not self.old)
+        return self.writes(self.model, signed=not self.old)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields; sampling has an object of its own."""

@@ -22,7 +22,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.schemas import Fitted, for_openai
+from cantrip_actors.crystal.schemas import for_openai
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
@@ -581,15 +581,12 @@ class Responses(Family):
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
+    fit = staticmethod(for_openai)
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         super().__init__(model, known, by_schema=by_schema)
         if not _REASONS.match(model):
             self.refused.add("include")
-
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema by the rules of this provider."""
-        return for_openai(schema)
 
     def writer(self) -> Writer:
         """Return the writer of contexts for this model."""

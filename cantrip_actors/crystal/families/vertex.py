@@ -13,7 +13,6 @@ from datetime import UTC
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.access import Token, TokenAccess, extra
-from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.anthropic import Anthropic, AnthropicWriter
 from cantrip_actors.crystal.families.google import Google, GoogleWriter
 from cantrip_actors.crystal.provider import Asked
@@ -27,10 +26,11 @@ KEYS: Final = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
 
 
 class _GeminiWriter(GoogleWriter):
-    takes = replace(GoogleWriter.takes, ids=frozenset())
+    takes = replace(GoogleWriter.takes, ids=frozenset())  # Vertex AI has no files of the Gemini API
 
 
 class _ClaudeWriter(AnthropicWriter):
+    # Google fetches no URL for Claude, and stores none of its files
     takes = replace(AnthropicWriter.takes, addresses=False, fetched=(), ids=frozenset())
 
 
@@ -40,10 +40,7 @@ class VertexGemini(Google):
     provider: ClassVar[str] = "vertex"
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts; Vertex AI has no files of the Gemini API."""
-        return _GeminiWriter(self.model, signed=not self.old)
+    writes: ClassVar[type[GoogleWriter]] = _GeminiWriter
 
     @property
     def path(self) -> str:
@@ -59,10 +56,7 @@ class VertexClaude(Anthropic):
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
     fixed: ClassVar[Mapping[str, str]] = {}
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts; Google fetches no URL for Claude, and stores none of its files."""
-        return _ClaudeWriter(self.model, cache=self._cache)
+    writes: ClassVar[type[AnthropicWriter]] = _ClaudeWriter
 
     @property
     def path(self) -> str:
