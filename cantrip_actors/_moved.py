@@ -35,6 +35,7 @@ MOVED: Final = {
     "cantrip_actors.loom.export_chat": "cantrip_actors.loom.export.chat",
     "cantrip_actors.loom.export_pairs": "cantrip_actors.loom.export.pairs",
     "cantrip_actors.crystal.contract": "cantrip_actors.crystal.query",
+    "cantrip_actors.agentic.arithmetic": "cantrip_demos.arithmetic",
     "cantrip_actors.protocols": "cantrip_actors.cli",
     "cantrip_actors.protocols.cli": "cantrip_actors.cli.main",
     "cantrip_actors.protocols.recipe": "cantrip_actors.recipes",

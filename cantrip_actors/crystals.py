@@ -1,4 +1,4 @@
-"""Crystals of providers, replayed recordings, and what is known of models."""
+"""Crystals of providers, replayed recordings, and facts about models."""
 
 from cantrip_actors.crystal import Query, ask, resolve, testing
 from cantrip_actors.crystal.cache_points import CachePoints

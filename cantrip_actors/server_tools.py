@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself, for `Call(server_tools=[…])`, and what a turn has of them."""
+"""Tools that a provider runs itself, for `Call(server_tools=[…])`, and their calls and citations in a turn."""
 
 from cantrip_actors.terms.server_tools import (
     Citation,

@@ -541,5 +541,5 @@ def create_actor(spec: ChildSpec[Any]) -> Actor | ExitReason:
     except Exception as exception:
         return reason_of(exception)
     if not isinstance(actor, Actor):
-        return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, which is no Actor"))
+        return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, which is not an Actor"))
     return actor

@@ -26,7 +26,6 @@ PUBLIC = (
     "cantrip_actors.mcp",
     "cantrip_actors.recipes",
     "cantrip_actors.agentic",
-    "cantrip_actors.agentic.arithmetic",
     "cantrip_actors.observe",
     "cantrip_actors.dispatch",
     "supervisors",

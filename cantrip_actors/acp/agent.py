@@ -33,8 +33,6 @@ from cantrip_actors.machine.project import first_intent, time_of
 from cantrip_actors.observe import Upserts
 from cantrip_actors.records.records import Header
 
-__all__ = ["Agent"]
-
 VERSION: Final = 1
 PAGE: Final = 50
 """The sessions on one page of `session/list`."""

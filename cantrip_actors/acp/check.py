@@ -14,8 +14,6 @@ from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import Connection
 from cantrip_actors.acp.options import replace_parts
 
-__all__ = ["check_agent"]
-
 PATIENCE = 30.0
 """Seconds that the whole check may take."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.acp.session import Session
 from cantrip_actors.acp.updates import title_of
 
-__all__ = ["available_commands", "command_in"]
-
 
 class _Command(NamedTuple):
     text: str
@@ -93,7 +91,7 @@ async def _steer(session: Session, rest: str) -> str:
     if not rest:
         return "/steer TEXT: expected what to tell the entity."
     if not session.has_begun:
-        return "There is nobody to steer yet."
+        return "No entity is running yet that could be steered."
     await session.runtime.find(session.entity_id).steer(rest, by=session.by)
     return "Said, before its next query."
 

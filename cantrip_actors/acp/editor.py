@@ -1,8 +1,8 @@
-"""What an editor lends to the entity of a session: its folders, its unsaved files, its terminals.
+"""Gives the entity of a session the folders, the unsaved files and the terminals of an editor.
 
-The file gates of the recipe are rooted in the session's folders. Where the editor offers it, `read` gets what its user
-sees, unsaved changes included, and `write` is shown as a change in the editor. Every path is checked as the gates check
-it before the editor is asked: no path leads out of the folders or to the runtime's own files.
+The file gates of the recipe are rooted in the session's folders. If the editor offers it, `read` includes unsaved
+changes, and `write` appears as a change in the editor. Every path is checked as the gates check it before the editor is
+asked: no path leads out of the folders or to the runtime's own files.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from cantrip_actors.circle.gates.confine import place
 from cantrip_actors.gates import GateError
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
-
-__all__ = ["Capabilities", "Editor"]
 
 FILE_GATES: Final = ("read", "write", "list", "search")
 OUTPUT: Final = 200_000

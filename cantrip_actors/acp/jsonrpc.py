@@ -14,21 +14,6 @@ import orjson
 
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = [
-    "CANCELLED",
-    "INTERNAL_ERROR",
-    "INVALID_PARAMS",
-    "INVALID_REQUEST",
-    "METHOD_NOT_FOUND",
-    "NOT_FOUND",
-    "PARSE_ERROR",
-    "Answered",
-    "Connection",
-    "Handler",
-    "PeerGone",
-    "RequestError",
-]
-
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601

@@ -16,8 +16,6 @@ from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
 
-__all__ = ["Choices", "config_options", "modes", "with_choices"]
-
 Mode = Literal["auto", "ask", "read-only"]
 Effort = Literal["none", "low", "medium", "high"]
 

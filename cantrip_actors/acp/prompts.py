@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from cantrip_actors import File, Image, InvalidFile
 from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
 
-__all__ = ["Prompt", "read_prompt"]
-
 
 class Prompt(NamedTuple):
     """A prompt: its words, images and files in order; the embedded texts, by their URIs; further data."""

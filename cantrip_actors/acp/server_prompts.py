@@ -1,7 +1,7 @@
 """The prompts of a session's MCP servers, as slash commands: `/SERVER__PROMPT ARGUMENTS`.
 
-A prompt is made by its server when the user sends the command: what it says is the intent, and the data that goes with
-it. Neither a prompt nor its description gets into a system prompt (MCP-17).
+A server makes a prompt when the user sends the command: the prompt is the intent and its context. Neither a prompt nor
+its description gets into a system prompt (MCP-17).
 
     user messages at the end     the intent
     what comes before them       `conversation` in the context; all of it, if the last message is not the user's
@@ -28,8 +28,6 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.terms.server_prompt import EmbeddedText, PromptMessage
 from cantrip_actors.terms.server_prompt import Prompt as ServerPrompt
 from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, gate_name
-
-__all__ = ["ServerPrompts", "read_arguments"]
 
 PAUSE: Final = 1.0
 """Seconds between two lists of one server's prompts, at least."""
@@ -102,7 +100,7 @@ class ServerPrompts:
         ]
 
     def made(self, given: Prompt) -> Callable[[], Awaitable[Prompt]] | None:
-        """Return the function that makes the prompt for a command; None if the user's prompt is no command of these.
+        """Return the function that makes the prompt for a command; None if the text is not one of these commands.
 
         The function raises RequestError for arguments that do not fit, and ToolServerError.
         """

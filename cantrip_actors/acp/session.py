@@ -50,8 +50,6 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
 
-__all__ = ["KEY", "Notify", "Session", "workspace_of"]
-
 KEY: Final = "acp:"
 """The prefix of the keys of sessions."""
 
@@ -229,7 +227,7 @@ class Session:
             await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
 
     def leave(self) -> None:
-        """Release the entity, and the servers that the editor handed over, once it is idle."""
+        """Release the entity, and the servers of the session, once it is idle."""
         self.server_prompts.close()
         if self.has_begun:
             self.runtime.find(self.entity_id).unload()

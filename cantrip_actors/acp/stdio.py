@@ -18,8 +18,6 @@ from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import Connection
 from cantrip_actors.records.codec import dumps
 
-__all__ = ["Messages", "run_agent", "take_standard_streams"]
-
 LONGEST: Final = 64 << 20
 """The maximum bytes of a line."""
 CHUNK: Final = 1 << 16

@@ -1,4 +1,4 @@
-"""The MCP servers that an editor hands over with a session, as servers of tools of its entity."""
+"""The MCP servers that an editor lists for a session, as servers of tools of its entity."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
 from cantrip_actors.mcp import http, stdio
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.tool_server import ToolServer
-
-__all__ = ["servers_of"]
 
 
 def servers_of(given: Any, cwd: Path) -> tuple[ToolServer, ...]:

@@ -13,19 +13,6 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.messages import as_text
 
-__all__ = [
-    "Update",
-    "chunk_of",
-    "kind_of",
-    "program_of",
-    "replayed",
-    "said",
-    "stop_reason",
-    "title_of",
-    "tool_call",
-    "tool_update",
-]
-
 Update = dict[str, Any]
 
 TITLE: Final = 80

@@ -2,10 +2,10 @@
 
 A *domain* defines task and result, the agents that plan, work and judge, and the tools. The *dispatcher* calls the
 agents and validates their outputs. The *controller* takes one task through PLAN, WORK, TOOL, CRITIC to END, as an
-entity whose steps are turns of the loom. `arithmetic` is a domain.
+entity whose steps are turns of the loom. `cantrip_demos.arithmetic` is a complete domain.
 """
 
-from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, make_agent
+from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, Player, make_agent
 from cantrip_actors.agentic.controller import ControllerState
 from cantrip_actors.agentic.dispatcher import AgentDispatcher, AgentExhausted
 from cantrip_actors.agentic.execution import Controller, ControllerFailed
@@ -47,6 +47,7 @@ __all__ = [
     "FunctionAgent",
     "PlannerInput",
     "PlannerOutput",
+    "Player",
     "ToolFailed",
     "ToolRegistry",
     "ToolRequest",

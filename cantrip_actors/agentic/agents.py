@@ -21,8 +21,6 @@ from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
 from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
 
-__all__ = ["AgentProtocol", "AgentReply", "Ask", "CrystalAgent", "FunctionAgent", "Player", "make_agent"]
-
 Ask = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
 """A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""
 

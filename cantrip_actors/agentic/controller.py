@@ -31,8 +31,6 @@ from pydantic import BaseModel, TypeAdapter
 from cantrip_actors.agentic.dispatcher import AgentDispatcher, unknown_worker
 from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, mistyped, unknown
 
-__all__ = ["Action", "Ask", "ControllerState", "End", "Fail", "UseTool", "advance", "one_pass"]
-
 UTTERANCES: Final = 4
 """The most calls of agents in one run: planner, worker, worker again, critic."""
 

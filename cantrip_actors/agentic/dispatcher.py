@@ -29,8 +29,6 @@ from cantrip_actors import Usage
 from cantrip_actors.agentic.agents import AgentProtocol, Ask
 from cantrip_actors.agentic.schemas import AgentCallResult
 
-__all__ = ["AgentDispatcher", "AgentExhausted"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 D = TypeVar("D")

@@ -52,8 +52,6 @@ from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json
 from cantrip_actors.agentic.trace import Heard, Step, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
-__all__ = ["Controller", "ControllerFailed"]
-
 _CALL: Final = Call(require_done_tool=True)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self
 
-__all__ = ["Frozen", "FrozenList", "frozen"]
-
 
 def _refuse(_: object, *__: object, **___: object) -> NoReturn:
     raise TypeError("a response is immutable: make a copy of it, dict(…) or list(…), and change that")

@@ -19,22 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from cantrip_actors import Usage
 from cantrip_actors.agentic.frozen import frozen
 
-__all__ = [
-    "AgentCallResult",
-    "ControllerDomainInput",
-    "ControllerRequest",
-    "ControllerResponse",
-    "CriticInput",
-    "Decision",
-    "Feedback",
-    "FrozenModel",
-    "PlannerInput",
-    "PlannerOutput",
-    "ToolRequest",
-    "WorkerInput",
-    "WorkerOutput",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 O = TypeVar("O")  # noqa: E741  # an output, beside a task and a result

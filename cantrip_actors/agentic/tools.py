@@ -17,8 +17,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from cantrip_actors import Gate
 
-__all__ = ["ToolFailed", "ToolRegistry", "UnknownTool", "as_json"]
-
 RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
 """The gates that the runtime provides itself."""
 

@@ -23,8 +23,6 @@ from cantrip_actors.agentic.schemas import AgentCallResult
 from cantrip_actors.agentic.tools import as_json
 from cantrip_actors.machine.context import NO_GATE
 
-__all__ = ["Heard", "Step", "read", "run_of", "trace_of", "utterance"]
-
 _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
 
@@ -98,7 +96,7 @@ def _step(content: str) -> Step:
         told = json.loads(content)
         return Step(ControllerState(told["state"]), json.dumps(told["output"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CrystalError(f"a controller goes on from its own steps only, not from: {content[:200]}") from error
+        raise CrystalError(f"a controller continues only from its own steps, not from: {content[:200]}") from error
 
 
 def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:

@@ -26,8 +26,6 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 
-__all__ = ["GateError", "InputNeeded", "Report", "explain", "report_failure", "run_gate"]
-
 Report = Callable[[str, str, BaseException], None]
 """Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""
 

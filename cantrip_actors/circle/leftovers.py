@@ -26,8 +26,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["end_session", "record_session", "remove", "sweep", "watch"]
-
 SESSION = "session"
 """The file in a sandbox's folder that identifies its session."""
 

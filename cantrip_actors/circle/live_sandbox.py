@@ -15,8 +15,6 @@ from typing import Any
 from cantrip_actors.circle.medium import CLOSED, Answer, LimitExceeded, Limits, Stepped, Suspended
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = ["LiveSandbox"]
-
 
 class LiveSandbox(ABC):
     """One entity's program, which lives in this process or below it. A subclass runs it and undoes its changes."""

@@ -12,19 +12,6 @@ from typing import Any, Final, Literal
 
 from cantrip_actors.terms.ward import Wards
 
-__all__ = [
-    "CLOSED",
-    "PATIENCE",
-    "Exceeded",
-    "Finished",
-    "Limit",
-    "LimitExceeded",
-    "Limits",
-    "Raised",
-    "Stepped",
-    "Suspended",
-]
-
 CLOSED: Final = "done was called before: no gate can be called any more"
 """The error that a program catches if it calls a gate after `done` (D-003)."""
 

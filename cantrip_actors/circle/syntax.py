@@ -7,8 +7,6 @@ from typing import Final
 
 from tree_sitter import Language, Node, Parser
 
-__all__ = ["LONGEST", "parse"]
-
 LONGEST: Final = 200_000
 """The most bytes of a program that are parsed. A usual program takes half a microsecond per byte."""
 

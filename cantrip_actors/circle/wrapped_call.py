@@ -21,8 +21,6 @@ from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
 from cantrip_actors.user_code import Failure, attempt, attempt_now
 
-__all__ = ["run_wrapped"]
-
 
 async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation | Inquired:
     """Run the part of a wrapped call that `run` names: the checks before the gate, the gate, or the steps after it.

@@ -10,8 +10,6 @@ import typer
 
 from cantrip_actors.cli.command import LOOM, Backend, Loop, Url, examples, report_errors
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

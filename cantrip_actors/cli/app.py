@@ -16,17 +16,18 @@ from typer.main import get_group
 
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
-__all__ = ["COMMANDS", "app", "commands_of"]
-
 CODES = (
     "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 )
 
 COMMANDS = {
     "cast": ("cast", "Cast a recipe on an intent, and print the answer."),
-    "arithmetic": ("arithmetic", "Compute, by planner, worker and critic: PLAN, WORK, CRITIC, as turns of an entity."),
+    "arithmetic": (
+        "cantrip_demos.arithmetic_command",
+        "Compute, by planner, worker and critic: PLAN, WORK, CRITIC, as turns of an entity.",
+    ),
     "demo": (
-        "demos",
+        "cantrip_demos.demo_command",
         (
             "See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
             "scripted."
@@ -72,13 +73,14 @@ COMMANDS = {
     "up": ("cluster", "Run several workers on this machine, for trying out, until ctrl-C, which drains them."),
     "cluster": ("cluster", "Look at the nodes of a loom, drain one, choose a release."),
 }
-"""The commands in the order of the help: the module whose `app` has the command, and the first sentence of its help."""
+"""The commands in the order of the help: the module whose `app` has the command (of this package, if it has
+no dot), and the first sentence of its help."""
 
 
 def commands_of(module: str) -> dict[str, Any]:
     """Import a module of commands, and return its commands and groups by name."""
     holder = typer.Typer(rich_markup_mode=None)
-    holder.add_typer(import_module(f"cantrip_actors.cli.{module}").app)
+    holder.add_typer(import_module(module if "." in module else f"cantrip_actors.cli.{module}").app)
     return dict(get_group(holder).commands)
 
 

@@ -33,8 +33,6 @@ from cantrip_actors.cli.command import (
 if TYPE_CHECKING:
     from cantrip_actors import Episode, Runtime
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 

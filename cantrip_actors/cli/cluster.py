@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Node, Runtime
     from cantrip_actors.observe import Telemetry
 
-__all__ = ["app", "cluster"]
-
 app = typer.Typer(rich_markup_mode=None)
 cluster = typer.Typer(
     name="cluster",

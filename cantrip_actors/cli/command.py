@@ -27,38 +27,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Cantrip, Episode, Loom, Runtime
     from cantrip_actors.cli.loom_views import Finder
 
-__all__ = [
-    "FAILED",
-    "LOOM",
-    "TRUNCATED",
-    "USAGE",
-    "Backend",
-    "Context",
-    "Files",
-    "IfUnattended",
-    "Images",
-    "Json",
-    "Loop",
-    "Quiet",
-    "Unattended",
-    "Url",
-    "cast",
-    "examples",
-    "exit_code",
-    "finish",
-    "intent_with_files",
-    "open_for_reading",
-    "print_rows",
-    "print_styled",
-    "read_context",
-    "report_errors",
-    "run",
-    "show_answer",
-    "show_next_commands",
-    "terminal_width",
-    "with_thread",
-]
-
 T = TypeVar("T")
 
 TRUNCATED, FAILED, USAGE = 3, 1, 2

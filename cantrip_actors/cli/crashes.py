@@ -14,8 +14,6 @@ from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["app", "ask_service"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 

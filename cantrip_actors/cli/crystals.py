@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from cantrip_actors.crystal.check import Found
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="crystals",
     help="Crystals: prove them against their providers.",

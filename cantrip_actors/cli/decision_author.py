@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["author", "door", "login"]
-
 
 def author(by: str | None) -> str:
     """Return the name of the person who decides: the given one, or the login name."""

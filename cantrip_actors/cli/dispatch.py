@@ -95,7 +95,7 @@ def ls(
     folder: Folder = FOLDER,
     as_json: Json = False,
 ) -> None:
-    """List the dispatches, and what they wait for."""
+    """List the dispatches, and the reason why each waits."""
     with _dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import STATUSES, status_of, summary_of
 

@@ -45,8 +45,6 @@ from cantrip_actors.redact.urls import render_url
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 Given = Annotated[

@@ -16,8 +16,6 @@ from cantrip_actors import (
     UnknownRequest,
 )
 
-__all__ = ["Interrupted", "LoomUnusable", "UnknownId", "UnknownRecipe", "is_mistake"]
-
 
 class Interrupted(Exception):  # not an error: a person asked for it
     """A signal ended the run. `code` is the exit code that shells expect then."""

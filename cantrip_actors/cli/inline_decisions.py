@@ -21,8 +21,6 @@ from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.terms.json_schema import misfits
 
-__all__ = ["attend", "parse_answer", "request_lines"]
-
 LOOK = 0.5
 """Seconds between two looks for requests, and for decisions of other processes."""
 

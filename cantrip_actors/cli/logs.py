@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
-__all__ = ["LogFormat", "LogLevel", "configure_logs", "logs", "secrets_of_environment"]
-
 _SAYS_SO = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
 
 

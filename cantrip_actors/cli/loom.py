@@ -24,8 +24,6 @@ from cantrip_actors.cli.loom_data import show_verification
 from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="loom",
     help="Look at a loom: every turn of every entity, as it was recorded.\n\n"

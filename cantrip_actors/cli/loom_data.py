@@ -15,8 +15,6 @@ from cantrip_actors.redact.urls import render_url
 if TYPE_CHECKING:
     from cantrip_actors.loom import Forgotten, Verified
 
-__all__ = ["app", "show_verification"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Place = Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")]

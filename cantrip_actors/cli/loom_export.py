@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from cantrip_actors.loom.search import Hit
     from cantrip_actors.loom.statistics import Tally
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 

@@ -20,18 +20,6 @@ from cantrip_actors.machine.project import intents_in
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import labelled
 
-__all__ = [
-    "Finder",
-    "Found",
-    "entity_row",
-    "entity_table",
-    "moves_table",
-    "thread_lines",
-    "tree",
-    "tree_json",
-    "turn_lines",
-]
-
 SHOWN = 8
 """Characters of an id that lists show."""
 CANDIDATES = 8

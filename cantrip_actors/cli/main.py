@@ -14,8 +14,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line with `arguments`, or those of the process. Exits with its code."""
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.stderr.write("error: there is no room for what is printed, where it is printed to: the loom has it\n")
+        sys.stderr.write("error: the output could not be printed, because its disk is full: the loom has the result\n")
         os._exit(1)  # a normal exit would try to write the buffers once more
     finally:
         if arguments is not None:  # called by a program, which continues

@@ -12,8 +12,6 @@ from cantrip_actors.cli import mcp_client
 from cantrip_actors.cli.command import LOOM, Backend, IfUnattended, Loop, Unattended, Url, examples, report_errors
 from cantrip_actors.cli.logs import configure_logs
 
-__all__ = ["app"]
-
 
 class _Mcp(TyperGroup):
     """A group whose first word may be left out: it is `serve` then."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cantrip_actors.mcp.servers import McpServer
     from cantrip_actors.terms.tool_server import Listed
 
-__all__ = ["COMMANDS", "EXAMPLES"]
-
 NO_LOOM: Final = "memory:"
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A URL, or a command with its arguments in quotes.")]

@@ -13,8 +13,6 @@ from cantrip_actors.cli.recipe_sidecar import known_recipes
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
-__all__ = ["offered_cantrips"]
-
 
 def offered_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
     """Return the cantrips named by `given`, paths of recipes or `module:attribute`; without any, those of the sidecar.

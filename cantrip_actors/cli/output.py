@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
 from cantrip_actors.redact.urls import render_url
 
-__all__ = [
-    "as_json",
-    "as_text",
-    "episode_json",
-    "error_json",
-    "one_line",
-    "print_json",
-    "print_lines",
-    "print_note",
-    "short",
-    "tokens",
-    "turns",
-]
-
 
 def as_json(value: Any, *, indent: bool = False) -> str:
     """Return `value` as JSON, even if orjson cannot write it: big whole numbers, lone surrogates, unknown objects."""

@@ -19,8 +19,6 @@ from cantrip_actors import (
 )
 from cantrip_actors.cli.output import one_line, short, tokens, turns
 
-__all__ = ["STYLES", "Branch", "Entity", "Progress", "draw"]
-
 STYLES = {
     "active": "cyan",
     "terminated": "green",

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime
     from cantrip_actors.cluster.ray import Deployment
 
-__all__ = ["run_over_ray"]
-
 LOOK = 5.0
 """Seconds between two readings of the backlog."""
 

@@ -19,8 +19,6 @@ from cantrip_actors.own_files.modes import private
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.records.records import Header
 
-__all__ = ["known_recipes", "recipe_of", "remember"]
-
 _SUFFIXES = (".yaml", ".yml", ".toml")
 """The suffixes of keys: an entity's key has the id of a cantrip as its value, a cantrip's key the path of a recipe."""
 

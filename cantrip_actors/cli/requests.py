@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Request, Runtime
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")]
@@ -176,7 +174,8 @@ def _decide(
             output.print_lines([f"{said} {request_id}"])
             if root is not None:
                 output.print_note(
-                    f"no process runs the entity now: one that offers its cantrip goes on, or `cantrip resume {root}`"
+                    "no process runs the entity now: a process that offers its cantrip continues it, or "
+                    f"`cantrip resume {root}`"
                 )
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime, Schedule
     from cantrip_actors.runtime.schedules import ScheduleView
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="schedule",
     rich_markup_mode=None,

@@ -13,8 +13,6 @@ from cantrip_actors.cli import output
 if TYPE_CHECKING:
     from cantrip_actors.loom import Heads
 
-__all__ = ["HeadFile", "KeyFile", "OutputFile", "read_heads", "seal_key", "write_heads"]
-
 _VARIABLE = "CANTRIP_SEAL_KEY"
 
 KeyFile = Annotated[
@@ -60,5 +58,5 @@ def write_heads(heads: Heads, file: Path | None) -> None:
             to.write(heads.as_json())
     except OSError as error:
         raise LoomError(f"cannot write the heads to {file}: {error.strerror}; give the path of a new file") from error
-    kept = "keep it where nobody can write who may write here"
+    kept = "keep it where a user who can write here cannot write"
     output.print_lines([f"{file}: the heads of {len(heads.trees):,} histories: {kept}"])

@@ -22,8 +22,6 @@ from cantrip_actors.cli.command import (
 )
 from cantrip_actors.cli.logs import configure_logs
 
-__all__ = ["app", "http_package", "show_mcp"]
-
 TOKENS = Path(".cantrip/tokens.toml")
 
 

@@ -21,8 +21,6 @@ from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import Watcher, background, run_watched
 
-__all__ = ["perform"]
-
 T = TypeVar("T")
 
 

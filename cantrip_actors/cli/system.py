@@ -16,8 +16,6 @@ from cantrip_actors.cli.terminal import printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 

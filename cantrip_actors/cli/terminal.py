@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Terminal", "bare", "console", "guard_terminals", "printable"]
-
 _SIGNS: Final = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and newline
     "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"

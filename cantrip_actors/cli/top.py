@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Loom
     from cantrip_actors.cli.top_screen import View
 
-__all__ = ["app"]
-
 app = typer.Typer(rich_markup_mode=None)
 
 ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}

@@ -15,8 +15,6 @@ from rich.text import Text
 from cantrip_actors.cli.output import short, tokens
 from cantrip_actors.cli.terminal import printable
 
-__all__ = ["SORTS", "View", "screen", "selected_rows", "whole"]
-
 SORTS: Final = ("age", "state", "turns", "tokens", "cost")
 STYLES: Final = {"active": "cyan", "waiting": "magenta", "idle": "dim", "terminated": "green", "failed": "red"}
 SIGNS: Final = {"active": "●", "waiting": "?", "idle": "○", "terminated": "✓", "failed": "✗", "crashed": "✗"}

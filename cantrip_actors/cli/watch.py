@@ -35,8 +35,6 @@ from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
 from cantrip_actors.cli.terminal import console
 
-__all__ = ["EventLines", "LiveTree", "PlainLines", "Watcher", "background", "on_terminal", "run_watched"]
-
 T = TypeVar("T")
 
 

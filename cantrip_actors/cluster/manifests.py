@@ -8,8 +8,6 @@ from importlib.resources import files
 from string import Template
 from typing import Final
 
-__all__ = ["ENGINES", "QUERY", "manifest"]
-
 ENGINES: Final = {"kubernetes": "yaml", "systemd": "service", "compose": "yaml", "ray": "yaml"}
 """The kinds of manifests, and how their files end."""
 
@@ -22,7 +20,7 @@ QUERY: Final = (
 """`Cluster.backlog` as a query for Postgres: divided by a worker's capacity, it is how many workers to run."""
 
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
-"""What needs no quoting in any of the files."""
+"""Text that needs no quotes in any of the files."""
 
 HANDOVER: Final = 15.0
 """Seconds that an engine waits for a worker on top of its grace."""

@@ -4,9 +4,9 @@
         deployment.scale(5)
 
 For each worker there is one Ray actor, spread over Ray's nodes, which runs one process, `cantrip worker`. If the
-process, the actor or its machine dies, Ray starts the actor again, where there is room. Nothing is kept here and
-nothing goes through Ray: who runs an entity, and its mail, is in the loom. So it does no harm that Ray notices a frozen
-machine late or never.
+process, the actor or its machine dies, Ray starts the actor again, where there is room. Ray stores nothing and
+transports nothing: the loom has the leases and the mail. So it does no harm if Ray notices a frozen machine late or
+never.
 
 The actors belong to the program that deploys, and end with it. Run that program as a job of Ray's, and it is in Ray's
 list of jobs and in its dashboard: `ray job submit --working-dir . -- cantrip up desk.yaml --ray`.
@@ -28,13 +28,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["Deployment", "Placed", "WorkerProcess", "deploy"]
-
 LOOM: Final = "CANTRIP_LOOM"
 KEY: Final = "CANTRIP_SNAPSHOT_KEY"
 
 ANSWERS: Final = 30.0
-"""Seconds in which an actor that has started says where it is."""
+"""Seconds in which a started actor has to report its place."""
 
 _BEGIN: Final = """\
 import ctypes, os, signal, sys
@@ -48,7 +46,7 @@ main()
 
 
 class Placed(NamedTuple):
-    """Where a worker runs: its name, the id of Ray's node, the host, and the process."""
+    """The place of a worker: its name, the id of Ray's node, the host, and the process."""
 
     name: str
     node: str
@@ -57,7 +55,7 @@ class Placed(NamedTuple):
 
 
 class WorkerProcess:
-    """What runs in a Ray actor: one worker process.
+    """The content of a Ray actor: one worker process.
 
     If the process dies, so does the actor, and Ray starts both again. A worker that was asked to drain has ended, and
     its actor only waits to be removed.
@@ -109,11 +107,12 @@ class Deployment:
 
     @property
     def size(self) -> int:
-        """How many workers there should be."""
+        """The intended number of workers."""
         return len(self._actors)
 
     def scale(self, workers: int) -> None:
-        """Have so many workers: start more, or drain the newest. Ray's autoscaler is asked for their resources.
+        """Change the number of workers: start more, or drain the newest. Ray's autoscaler gets a request for their
+        resources.
 
         Blocks while workers drain.
         """
@@ -142,9 +141,9 @@ class Deployment:
             ray.kill(actor)
 
     def places(self) -> list[Placed]:
-        """Return where the workers run that answer now. One whose actor waits for a machine is left out.
+        """Return the places of the workers that answer now, without those whose actor waits for a machine.
 
-        A worker that was drained by somebody else is removed.
+        A worker that was drained by other means is removed.
         """
         import ray
 
@@ -164,7 +163,7 @@ class Deployment:
         return found
 
     def drain(self) -> None:
-        """Drain all workers, and take back what the autoscaler was asked for. Blocks until they have ended."""
+        """Drain all workers, and withdraw the request to the autoscaler. Blocks until they have ended."""
         self.scale(0)
 
     def __enter__(self) -> Self:
@@ -196,7 +195,7 @@ def deploy(
     selectors); the machine's labels are the worker's. `working_dir` is uploaded to each machine, and recipes are files
     in it; without it they are files that each machine has. The snapshot key is taken from the environment.
 
-    Raises ImportError without the extra `ray`, ValueError for a number of workers that is none.
+    Raises ImportError without the extra `ray`, ValueError for an invalid number of workers.
     """
     if nodes < 0:
         raise ValueError(f"nodes: expected 0 or more, got {nodes}")

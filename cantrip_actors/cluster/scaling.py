@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["Size", "advance", "workers_for"]
-
 SETTLED = 12
 """Looks in a row after which fewer workers are enough: starting one is cheap, and moving entities is not."""
 

@@ -1,4 +1,4 @@
-"""How a request authenticates without a key: by a token that expires, or by a signature.
+"""Authenticates requests without a key: by a token that expires, or by a signature.
 
 An `Access` gives the headers of one request. It fetches the credentials (a token, a key pair) in a worker thread, in
 the query that needs them: no background task renews them, and nothing blocks the event loop. If many queries find a
@@ -20,8 +20,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.user_code import Failure, Threads
 
-__all__ = ["Access", "Token", "TokenAccess", "extra", "in_thread"]
-
 EARLY: Final = 120.0
 """Seconds before a token expires at which the next one is fetched: a request may be on its way for a while."""
 
@@ -35,13 +33,13 @@ class Access(ABC):
 
     @abstractmethod
     async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
-        """Return the headers that a request needs, `content-type: application/json` among what they may rely on.
+        """Return the headers that authenticate a request, which has `content-type: application/json`.
 
-        Raises CrystalError where there are no credentials, ProviderError where they cannot be fetched now.
+        Raises CrystalError if there are no credentials, ProviderError if they cannot be fetched now.
         """
 
     def is_alone_at(self, url: str) -> bool:  # noqa: ARG002
-        """Return whether a key of the provider proves nothing at this address, and only this access does."""
+        """Return whether this address accepts only this access, and no key of the provider."""
         return False
 
     @abstractmethod
@@ -55,7 +53,7 @@ class Access(ABC):
 
 
 class Token(NamedTuple):
-    """A bearer token, valid `until` then, in seconds since the epoch, with the headers that go with it."""
+    """A bearer token, valid `until` a time in seconds since the epoch, with further headers."""
 
     text: str
     until: float
@@ -63,7 +61,7 @@ class Token(NamedTuple):
 
 
 class TokenAccess(Access):
-    """Access by a token that `fetch`, which may block, returns. `name` is what its secret is called."""
+    """Access by a token that `fetch`, which may block, returns. `name` is the name of its secret."""
 
     def __init__(self, name: str, fetch: Callable[[], Token], clock: Callable[[], float] = time.time) -> None:
         self._name = name
@@ -73,7 +71,7 @@ class TokenAccess(Access):
         self._lock = Lock()  # the queries of several event loops may share a crystal
 
     async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002
-        """The token as `authorization`."""
+        """Return the token as `authorization`."""
         token = self._token
         if token is None or token.until - self._clock() < EARLY:
             token = await in_thread(lambda: self._renew(token))
@@ -86,7 +84,7 @@ class TokenAccess(Access):
             return self._token
 
     def forget(self) -> None:
-        """The next request fetches a token."""
+        """Forget the token: the next request fetches one."""
         self._token = None
 
     @property
@@ -104,7 +102,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def extra(name: str, module: str) -> Any:
-    """Return a module of an optional dependency. Raises InvalidCantrip, with what to install, where it is missing."""
+    """Return a module of an optional dependency. Raises InvalidCantrip, with the extra to install, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The batch interfaces of providers: hand in many requests, see whether they are answered, fetch the answers.
+"""The batch interfaces of providers: submit many requests, poll, and fetch the answers.
 
 Each provider keeps a batch for a day or more and answers at half price. After a crash, the provider's list of batches
 tells whether a batch was submitted: OpenAI shows the contents of each batch, the others once a batch has ended.
@@ -22,31 +22,19 @@ from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
 
-__all__ = [
-    "MARK",
-    "PAGES",
-    "WHOLE",
-    "Answers",
-    "AnthropicBatches",
-    "BatchEndpoint",
-    "GoogleBatches",
-    "Listed",
-    "OpenAIBatches",
-]
-
 Answers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
 
-Under `WHOLE` is the error of a batch that failed as a whole. A request that is not in them was never worked on either.
+`WHOLE` has the error of a batch that failed as a whole. A request without an answer was never worked on.
 """
 
 WHOLE: Final = ""
 
 MARK: Final = "cantrip-actors"
-"""What the batches of this project are called at providers where a batch has a name."""
+"""The name of the batches of this project, at providers where a batch has a name."""
 
 PAGES: Final = 20
-"""How many pages of a provider's list of batches are read."""
+"""The most pages of a provider's list of batches that are read."""
 
 
 class Listed(NamedTuple):
@@ -62,9 +50,9 @@ class BatchEndpoint(ABC):
     """A provider's batch interface, for one model."""
 
     most: ClassVar[int]
-    """How many requests a batch may have."""
+    """The most requests of a batch."""
     largest: ClassVar[int]
-    """How many bytes a batch may have."""
+    """The most bytes of a batch."""
 
     def __init__(self, crystal: ProviderCrystal) -> None:
         self.crystal = crystal
@@ -76,7 +64,7 @@ class BatchEndpoint(ABC):
 
     @abstractmethod
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
-        """Hand in requests by their ids, and return the id of the batch. Raises ProviderError."""
+        """Submit requests by their ids, and return the id of the batch. Raises ProviderError."""
 
     @abstractmethod
     async def has_ended(self, batch: str) -> bool:
@@ -91,7 +79,7 @@ class BatchEndpoint(ABC):
         """Return the batches that were made after `since`, in seconds since the epoch. Raises ProviderError."""
 
     def body(self, request: Request) -> bytes:
-        """Return a request as it stands in a batch: its answer is no stream."""
+        """Return the body of a request in a batch, whose answer is not a stream."""
         fields: dict[str, Any] = orjson.loads(request.body)
         for name in ("stream", "stream_options"):
             fields.pop(name, None)
@@ -126,7 +114,7 @@ class AnthropicBatches(BatchEndpoint):
     largest = 250_000_000
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
-        """Hand in requests in one body."""
+        """Submit requests in one body."""
         items = (b'{"custom_id":%b,"params":%b}' % (json_bytes(own), body) for own, body in requests.items())
         made = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
         return str(made["id"])
@@ -136,7 +124,7 @@ class AnthropicBatches(BatchEndpoint):
         return (await self._get(f"/v1/messages/batches/{batch}")).get("processing_status") == "ended"
 
     async def answers(self, batch: str) -> Answers:
-        """Return what is in its file of results."""
+        """Return the answers in its file of results."""
         body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results")
         return {str(line["custom_id"]): self._answer(mapping(line.get("result"))) for line in self._lines(body)}
 
@@ -152,7 +140,7 @@ class AnthropicBatches(BatchEndpoint):
                 return None
 
     async def listed(self, since: float) -> list[Listed]:
-        """Return the batches of the workspace, those of other programs among them."""
+        """Return the batches of the workspace, including those of other programs."""
         found: list[Listed] = []
         after = ""
         for _ in range(PAGES):
@@ -177,7 +165,7 @@ class OpenAIBatches(BatchEndpoint):
     largest = 200_000_000
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
-        """Upload a file, and make a batch of it. A file without a batch costs nothing."""
+        """Upload a file, and start a batch with it. A file without a batch costs nothing."""
         url = f"/v1{self.crystal.family.path}"
         lines = (
             b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (json_bytes(own), json_bytes(url), body)
@@ -200,12 +188,12 @@ class OpenAIBatches(BatchEndpoint):
         return str((await self._post("/batches", json_bytes(wanted)))["id"])
 
     async def has_ended(self, batch: str) -> bool:
-        """Return whether nothing comes any more, whatever became of it."""
+        """Return whether the batch has ended, in whatever state."""
         status = (await self._get(f"/batches/{batch}")).get("status")
         return status in ("completed", "failed", "expired", "cancelled")
 
     async def answers(self, batch: str) -> Answers:
-        """Return what is in its two files."""
+        """Return the answers in its two files."""
         told = await self._get(f"/batches/{batch}")
         if told.get("status") == "failed":
             problems = listed(mapping(told.get("errors")).get("data"))
@@ -260,7 +248,7 @@ class GoogleBatches(BatchEndpoint):
     largest = 19_000_000
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
-        """Hand in requests, with their ids as metadata."""
+        """Submit requests, with their ids as metadata."""
         items = b",".join(
             b'{"request":%b,"metadata":{"key":%b}}' % (body, json_bytes(own)) for own, body in requests.items()
         )
@@ -269,7 +257,7 @@ class GoogleBatches(BatchEndpoint):
         return str((await self._post(f"{model}:batchGenerateContent", body))["name"])
 
     async def has_ended(self, batch: str) -> bool:
-        """Return whether nothing comes any more, whatever became of it."""
+        """Return whether the batch has ended, in whatever state."""
         return _is_over(await self._get(f"/{batch}"))
 
     async def answers(self, batch: str) -> Answers:

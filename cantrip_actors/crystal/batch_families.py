@@ -1,4 +1,4 @@
-"""Which families have which batch interface, and what is needed to use it."""
+"""The batch interface of each family, and its requirements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["ENDPOINTS", "endpoint_of"]
-
 ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
     Anthropic: AnthropicBatches,
     Responses: OpenAIBatches,
@@ -27,13 +25,13 @@ ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
     VertexClaude: VertexBatches,
     Bedrock: BedrockBatches,
 }
-"""The families whose providers take batches."""
+"""The families whose providers have batches."""
 
 
 def endpoint_of(crystal: object, *, bucket: str | None = None, role: str | None = None) -> BatchEndpoint:
     """Return the batch interface of a crystal's provider.
 
-    Raises InvalidCantrip if it has none, if it lacks its bucket or role, and if it has no use for one that is given.
+    Raises InvalidCantrip if it has none, if it lacks its bucket or role, and if it does not use a given one.
     """
     name = getattr(crystal, "name", type(crystal).__name__)
     if isinstance(crystal, ProviderCrystal):

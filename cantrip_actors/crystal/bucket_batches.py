@@ -1,8 +1,8 @@
 """The batch interfaces of Vertex AI and Amazon Bedrock, whose requests and answers are files in a bucket (R-24).
 
-A file of requests is put into the bucket, and a job reads it and writes the answers next to it. The file shows which
-requests a job contains, so a job that was accepted just before a crash is found again in the list of jobs. The files
-stay in the bucket; a lifecycle rule may delete them after some days.
+A file of requests is uploaded to the bucket, and a job reads it and writes the answers next to it. The file shows the
+requests of a job, so a job that was accepted just before a crash is found again in the list of jobs. The files stay in
+the bucket; a lifecycle rule may delete them after some days.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-__all__ = ["BedrockBatches", "BucketBatches", "VertexBatches"]
-
 LABEL: Final = "cantrip-request"
 """The label of a request to Gemini that has its id: Vertex repeats requests in its answers, and has no other id."""
 
@@ -40,7 +38,7 @@ class BucketBatches(BatchEndpoint):
     """A batch interface that reads a file of a bucket and writes others."""
 
     scheme: ClassVar[str]
-    """What the address of a bucket begins with."""
+    """The beginning of the address of a bucket."""
     variable: ClassVar[str]
     """The variable of the environment that may have the bucket."""
 
@@ -68,7 +66,7 @@ class BucketBatches(BatchEndpoint):
 
     @abstractmethod
     def id_in(self, line: Mapping[str, Any]) -> str:
-        """Return the id of the request that a line is of."""
+        """Return the id of the request of a line."""
 
     def address(self, name: str) -> str:
         """Return the address of an object of the bucket."""
@@ -121,11 +119,11 @@ class VertexBatches(BucketBatches):
         return b'{"request":{%b,%b}' % (labels, body[1:])
 
     def id_in(self, line: Mapping[str, Any]) -> str:
-        """Return the id, or what the label says."""
+        """Return the id, or the id in the label."""
         return str(line.get("custom_id") or mapping(mapping(line.get("request")).get("labels")).get(LABEL))
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
-        """Upload a file, and make a job of it. A file without a job costs nothing."""
+        """Upload a file, and start a job with it. A file without a job costs nothing."""
         file = self._new_file()
         await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
         output = self.address(file.removesuffix(".jsonl"))
@@ -139,12 +137,12 @@ class VertexBatches(BucketBatches):
         return str((await self._post("/batchPredictionJobs", json_bytes(job)))["name"]).rpartition("/")[2]
 
     async def has_ended(self, batch: str) -> bool:
-        """Return whether nothing comes any more, whatever became of it."""
+        """Return whether the job has ended, in whatever state."""
         state = str((await self._get(f"/batchPredictionJobs/{batch}")).get("state"))
         return state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
 
     async def answers(self, batch: str) -> Answers:
-        """Return what is in the files that the job wrote."""
+        """Return the answers in the files that the job wrote."""
         job = await self._get(f"/batchPredictionJobs/{batch}")
         found: dict[str, bytes | ProviderError | None] = {}
         folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.address(""))
@@ -238,7 +236,7 @@ class BedrockBatches(BucketBatches):
         return str(line.get("recordId"))
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
-        """Upload a file, and make a job of it. A file without a job costs nothing."""
+        """Upload a file, and start a job with it. A file without a job costs nothing."""
         file = self._new_file()
         await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
         name = file.rpartition("/")[2].removesuffix(".jsonl")
@@ -259,12 +257,12 @@ class BedrockBatches(BucketBatches):
         return await self._get(f"{self._access.control}/model-invocation-job/{quote(batch, safe='')}")
 
     async def has_ended(self, batch: str) -> bool:
-        """Return whether nothing comes any more, whatever became of it."""
+        """Return whether the job has ended, in whatever state."""
         status = (await self._job(batch)).get("status")
         return status in ("Completed", "PartiallyCompleted", "Failed", "Stopped", "Expired")
 
     async def answers(self, batch: str) -> Answers:
-        """Return what is in the file that the job wrote; a job that wrote none has worked on nothing."""
+        """Return the answers in the file that the job wrote; a job without a file has worked on no request."""
         job = await self._job(batch)
         status, said = job.get("status"), str(job.get("message") or "the batch failed")
         if status == "Failed":
@@ -316,7 +314,7 @@ def _named_in(job: Mapping[str, Any]) -> str:
 
 
 def _told(status: str) -> Any:
-    """Return the error in the status of a line of Vertex, which is words with an object behind them."""
+    """Return the error in the status of a line of Vertex, which is a text that ends with an object."""
     words, brace, rest = status.partition("{")
     try:
         return orjson.loads(brace + rest) if brace else {"error": {"message": words}}

@@ -1,7 +1,7 @@
-"""Where a prompt is marked for the provider's cache: on tools, system and the newest messages (R-22).
+"""The parts of a prompt that are marked for the provider's cache: tools, system, and the newest messages (R-22).
 
-A mark says that everything before it is to be kept. Reading it again costs a tenth, writing it a quarter more (for 5
-minutes) or twice as much (for an hour), and a provider takes four marks.
+A mark asks the provider to cache everything before it. A read from the cache costs a tenth, a write a quarter more (for
+5 minutes) or twice as much (for an hour). A provider accepts four marks.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from typing import Any, Final, Literal
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["CachePoints", "cache_points"]
-
 MOST: Final = 4
-"""How many marks a provider takes."""
+"""The number of marks that a provider accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachePoints:
-    """Marks of a prompt for the provider's cache. `ttl` is how long it is kept.
+    """Marks of a prompt for the provider's cache. `ttl` is how long the cache keeps it.
 
-    `messages` is how many of the newest messages of users and gates are marked. What None means depends on the query:
-    tools are marked if there is no system prompt, which covers them, and a second message after a turn with so many
-    calls that the provider would not find the last mark (it looks back over 20 blocks).
+    `messages` is how many of the newest messages of users and gates are marked. None depends on the query: tools are
+    marked if there is no system prompt, whose mark would include them, and a second message is marked after a turn with
+    so many calls that the provider would not find the last mark (it looks back over 20 blocks).
 
-    Raises InvalidCantrip for values that cannot be, and for more than four marks.
+    Raises InvalidCantrip for invalid values, and for more than four marks.
     """
 
     ttl: Literal["5m", "1h"] = "5m"
@@ -45,7 +43,7 @@ class CachePoints:
 
     @property
     def mark(self) -> Mapping[str, Any]:
-        """The mark as it is written into a request."""
+        """The mark in a request."""
         return {"type": "ephemeral"} if self.ttl == "5m" else {"type": "ephemeral", "ttl": "1h"}
 
     def has_tools(self, system: str) -> bool:

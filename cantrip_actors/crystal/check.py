@@ -1,6 +1,6 @@
-"""Prove a crystal against its provider: 25 short queries, each of which shows one thing that entities rely on (R-31).
+"""Checks a crystal against its provider: 25 short queries, each for one property that entities rely on (R-31).
 
-They are live queries and cost a little. They run only on request: `cantrip crystals check`.
+The queries are live and cost a little. They run only on request: `cantrip crystals check`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from cantrip_actors.terms.cantrip import Crystal, Retry
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, nearest
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
-
-__all__ = ["PROBES", "Found", "Probe", "check"]
 
 TIMEOUT: Final = 90.0
 """Seconds for one probe."""
@@ -54,7 +52,7 @@ _RED: Final = Image(
 
 
 class Tried(NamedTuple):
-    """What a probe asks with: `ask` puts a query, `seen` are the payloads that were streamed for the last one."""
+    """The means of a probe: `ask` sends a query, `seen` has the payloads streamed for the last one."""
 
     ask: Callable[..., Awaitable[Response]]
     seen: list[Any]
@@ -62,7 +60,7 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One query or two, and what they have to show: `run` returns what is wrong, or ""."""
+    """One query or two, and the check of their answers: `run` returns the fault, or ""."""
 
     name: str
     shows: str
@@ -71,7 +69,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a probe came to: `why` is "" if it passed; `left_out` names what the crystal does not send."""
+    """The result of a probe: `why` is "" if it passed; `left_out` names the settings that the crystal did not send."""
 
     probe: str
     state: Literal["passed", "failed", "left out"]
@@ -82,7 +80,7 @@ class Found:
 
 
 async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = TIMEOUT) -> list[Found]:
-    """Put the probes to a crystal, one after the other, and return what each came to.
+    """Run the probes on a crystal, one after the other, and return their results.
 
     `only` are names of probes; none means all. `timeout` is in seconds, for each. Raises InvalidCantrip for an unknown
     name.
@@ -146,7 +144,7 @@ def _probe(name: str, shows: str) -> Callable[[Callable[[Tried], Awaitable[str]]
 
 
 PROBES: Final[list[Probe]] = []
-"""The probes, in the order in which they are put."""
+"""The probes, in order."""
 
 
 @_probe("text", "it answers")
@@ -167,7 +165,7 @@ async def _system(tried: Tried) -> str:
     return _says(await tried.ask([call, _user("What is two and two?")], max_tokens=2000), "blue")
 
 
-@_probe("memory", "it knows what was said before")
+@_probe("memory", "it remembers earlier messages")
 async def _memory(tried: Tried) -> str:
     said = [_user("Remember the word OBELISK."), Message("assistant", "I will.", ()), _user("Which word was it?")]
     return _says(await tried.ask(said, max_tokens=2000), "obelisk")
@@ -226,7 +224,7 @@ async def _result(tried: Tried) -> str:
     return _says(await _after_call(tried, "MARMALADE"), "marmalade")
 
 
-@_probe("failed result", "it is told of a gate's failure")
+@_probe("failed result", "it sees the failure of a gate")
 async def _failed(tried: Tried) -> str:
     response = await _after_call(tried, "no such file: notes.txt", is_error=True)
     return "" if response.content or response.tool_calls else "it said nothing"
@@ -238,7 +236,7 @@ async def _picture_result(tried: Tried) -> str:
     return _says(response, "red") if response.content else ""
 
 
-@_probe("another's history", "it goes on where another model was")
+@_probe("another's history", "it continues the thread of another model")
 async def _history(tried: Tried) -> str:
     block = {"provider": "somebody-else", "model": "m", "content": [{"type": "thinking", "thinking": "?"}]}
     call = ToolCall("call_other/1", "add", {"a": 20, "b": 3})
@@ -281,7 +279,7 @@ async def _temperature(tried: Tried) -> str:
     return _says(await tried.ask([_user("Answer PONG.")], temperature=0.0, max_tokens=2000), "pong")
 
 
-@_probe("stop", "it stops where it is told to")
+@_probe("stop", "it stops at a stop sequence")
 async def _stop(tried: Tried) -> str:
     response = await tried.ask([_user("Count: 1 2 3 4 5 6 7 8 9, with spaces.")], stop=["6"], max_tokens=2000)
     return (

@@ -1,10 +1,10 @@
 """The one place that talks HTTP to providers: it opens the stream, hands its events to a decoder, and closes it.
 
 **Connections.** A client is made for each query, and opened and closed in the task that asks: it works on either
-backend, in any number of event loops, and leaves nothing behind. That costs a connection for each turn. Within
-`async with crystal:` one client is shared by all queries of that event loop and its connections are kept; so they are
-with a client that was handed in, which is never closed here. An httpx client may be shared between tasks: its pool
-locks, and nothing in it belongs to the task that opened it.
+backend, in any number of event loops, and leaves nothing behind. That costs a connection for each turn. Within `async
+with crystal:` one client is shared by all queries of that event loop and its connections are kept; the same holds for a
+client that the caller gave, which is never closed here. An httpx client may be shared between tasks: its pool locks,
+and nothing in it belongs to the task that opened it.
 
 **Time.** Three limits (`Timeouts`), all of them on progress and none on bytes, so that a server which keeps its
 connection warm with comments cannot keep a turn waiting for ever. Once a response is complete, the rest of its stream
@@ -49,16 +49,14 @@ from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Client", "Connection", "EnvironmentKey", "Request", "Timeouts"]
-
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
 
 REDIRECTS: Final = 4
-"""Addresses that a query is put to at most: a server may send it on, within its own host (307, 308)."""
+"""The most addresses of a query: a server may redirect it, within its own host (307, 308)."""
 
 ERROR_BYTES: Final = 64 * 1024
-"""How many bytes of an error's body are read."""
+"""How many bytes of the body of an error are read."""
 
 _NO_ACCESS: Final = frozenset({401, 403})
 _HIDDEN: Final = "[key]"
@@ -74,7 +72,7 @@ _SHORTEST: Final = 5
 class Timeouts:
     """Seconds: to connect, until the first token of an answer, and from one token to the next.
 
-    A model that thinks without showing it is silent for minutes: they are there to end what is stuck, not what is slow.
+    A model that thinks without streaming it is silent for minutes: the limits end a stuck query, not a slow one.
     """
 
     connect: float = 10.0
@@ -96,25 +94,25 @@ class Request(NamedTuple):
     utterance: int = 1
     tools: frozenset[str] = frozenset()
     sent: frozenset[str] = frozenset()
-    """The parameters that a provider could refuse; see `Family.learn`."""
+    """The parameters that a provider may refuse; see `Family.learn`."""
     values: Mapping[str, bytes] = {}
-    """The value that was sent of each of them, as JSON."""
+    """The value of each sent parameter, as JSON."""
     wanted: frozenset[str] = frozenset()
-    """The parameters that were asked for, those that are left out among them."""
+    """The parameters that the query asked for, also the omitted ones."""
     effort: str | None = None
-    """The level of thinking that was sent."""
+    """The sent level of thinking."""
     left_out: tuple[str, ...] = ()
-    """The settings that were asked for and are not sent."""
+    """The settings that the query asked for and that are not sent."""
     headers: Mapping[str, str] = {}
-    """Headers of this request only; a value is added to one of the same name."""
+    """Headers of this request only; a value is appended to a header of the same name."""
     secrets: tuple[str, ...] = ()
-    """Secrets in its body, which no error may tell."""
+    """Secrets in the body, which no error may show."""
     adjusted: Mapping[str, Adjusted] = {}
-    """The settings that are sent with another value than the one that was asked for."""
+    """The settings that are sent with a different value."""
 
 
 class Connection(TypedDict, total=False):
-    """How to reach a provider. A setting that is left out or None has the family's default."""
+    """How to reach a provider. A setting that is omitted or None has the family's default."""
 
     api_key: str | Callable[[], str | None] | None
     headers: Mapping[str, str] | None
@@ -125,7 +123,7 @@ class Connection(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentKey:
-    """A key that the environment has, under this name or one of the others, read whenever it is needed."""
+    """A key in an environment variable with this name or one of the others, read for each query."""
 
     variable: str
     others: tuple[str, ...] = ()
@@ -142,7 +140,7 @@ def _hidden(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _moved(response: httpx.Response) -> str | None:
-    """Return where a query is to be put instead: on the same host, and no less safe; None for anywhere else (R-12)."""
+    """Return the address of a redirect: on the same host, and not from https to http; None for any other (R-12)."""
     if response.status_code not in (307, 308):
         return None
     asked = response.request.url
@@ -156,19 +154,19 @@ def _moved(response: httpx.Response) -> str | None:
 
 
 def _in_xml(text: str) -> Mapping[str, Any] | None:
-    """Return the error that a bucket tells of, None for another page."""
+    """Return the error in a page of a bucket, None for another page."""
     code, message = _CODE.search(text), _MESSAGE.search(text)
     return None if code is None or message is None else {"error": {"message": f"{message[1]} ({code[1]})"}}
 
 
 def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Of these headers, the values that are secrets by their name, without the word before them (`Bearer …`)."""
+    """Return the values of headers with the name of a secret, without the word before them (`Bearer …`)."""
     found = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
     return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
 
 
 def _signed_by_header(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The address without a user's name and password, which end up in logs; they go into a header instead."""
+    """Return the address without user and password, which would appear in logs, and a header with them."""
     scheme, _, rest = address.partition("//")
     user, at, host = rest.partition("/")[0].rpartition("@")
     if not at:
@@ -183,7 +181,7 @@ def _certificates() -> ssl.SSLContext:
 
 
 class Client:
-    """Posts to one provider. `key` is asked for it at each query, so that one that changes is noticed."""
+    """Posts to one provider. The key is read for each query, so that a new one is used at once."""
 
     def __init__(
         self,
@@ -224,9 +222,9 @@ class Client:
         return self._secret_headers if self._access is None else {**self._secret_headers, **self._access.secrets}
 
     async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:
-        """Post, and decode what comes; `emit` gets the payloads as they arrive.
+        """Post, and decode the response; `emit` gets the payloads as they arrive.
 
-        Raises ProviderError where the provider fails or stalls, CrystalError where what it says breaks the contract.
+        Raises ProviderError if the provider fails or stalls, CrystalError if its answer breaks the contract.
         """
         heard = _Hearing(decoder, emit, self._record, self._scrub)
         try:
@@ -249,9 +247,9 @@ class Client:
         return response
 
     async def fetch(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """Return the whole body of the response to a request that is no query.
+        """Return the whole body of the response to a request other than a query.
 
-        Raises ProviderError where the provider fails or stalls.
+        Raises ProviderError if the provider fails or stalls.
         """
         try:
             with anyio.fail_after(self.timeouts.first):
@@ -265,8 +263,8 @@ class Client:
             raise ProviderError(f"{self.provider}: no whole answer came for {self.timeouts.first:g} s") from None
 
     async def _stream(self, request: Request, heard: _Hearing, scope: anyio.CancelScope) -> None:
-        """Read until the end, or until nothing more is wanted: then the scope is cancelled, so that reading ends where
-        it waits. To break off would leave httpx's generators to the garbage collector.
+        """Read until the end, or until the answer is complete: then the scope is cancelled, so that reading ends where
+        it waits. Breaking out of the loop would leave httpx's generators to the garbage collector.
         """
         url = self.url(request.path)
         for _ in range(REDIRECTS):
@@ -290,7 +288,7 @@ class Client:
                 elif decoder.complete and not is_complete:
                     is_complete = True
                     scope.deadline = anyio.current_time() + GRACE
-                elif further:  # some say in each of their chunks that it was the last
+                elif further:  # some servers mark each of their chunks as the last
                     scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
         except httpx.HTTPError:
             if not decoder.complete:
@@ -304,9 +302,9 @@ class Client:
         return self._client is not None or bool(self._open)
 
     def url(self, path: str) -> str:
-        """Return the address of a path. A query of the base address comes after it, with the path's own (R-12).
+        """Return the address of a path, with the query of the base address and that of the path (R-12).
 
-        A whole address, as that of a bucket, stays as it is.
+        A whole address, as that of a bucket, is unchanged.
         """
         if path.startswith(("https://", "http://")):
             return path
@@ -319,7 +317,7 @@ class Client:
     async def _accepted(
         self, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
-        """The response to a request; where its credentials were refused, that to the same with new ones."""
+        """Return the response to a request; if its credentials are refused, that to the same request with new ones."""
         async with self._ready() as client:
             async with self._sent(client, method, url, body, own) as response:
                 if self._access is None or self._keyed(url) or response.status_code not in _NO_ACCESS:
@@ -371,12 +369,12 @@ class Client:
 
     @staticmethod
     def _made() -> httpx.AsyncClient:
-        # how many may be open at once is the crystal actor's to say
+        # the crystal actor limits the number of connections
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
         return httpx.AsyncClient(verify=_certificates(), limits=limits)
 
     async def __aenter__(self) -> Self:
-        """Keep connections from here on, in this event loop. May be nested."""
+        """Keep connections from now on, in this event loop. May be nested."""
         token = current_token()
         client, users = self._open.get(token, (None, 0))
         self._open[token] = (client or self._made(), users + 1)
@@ -437,7 +435,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """The base address, without its query, which may have a key."""
+        """Return the base address, without its query, which may have a key."""
         return render_url(self.base_url.partition("?")[0])
 
     def __repr__(self) -> str:
@@ -445,7 +443,7 @@ class Client:
 
 
 class _Hearing:
-    """One answer as it arrives: split into events, decoded, emitted, and recorded for `replay` if that is wanted.
+    """One answer as it arrives: split into events, decoded, emitted, and recorded for `replay` if the user wants that.
 
     `error` is kept until the connection is closed, and raised then.
     """
@@ -468,9 +466,9 @@ class _Hearing:
         self._lines: list[bytes] = []
 
     def hear(self, chunk: bytes | None) -> bool:
-        """Take in a chunk, or, where it is None, the end of what the server says.
+        """Read a chunk; None is the end of the response.
 
-        Return whether the answer got any further: keep-alives and announcements are no progress, tools at work are.
+        Return whether the answer made progress: the work of tools is progress, a keep-alive is not.
         """
         if self.error is not None:
             return False
@@ -499,7 +497,7 @@ class _Hearing:
                 self._emit(payload)
 
     def save(self) -> None:
-        """An event a line; a whole response, since others cannot be replayed."""
+        """Record an event on each line, if the response is complete: others cannot be replayed."""
         if self._record is not None:
             text = self._scrub(b"\n".join(self._lines).decode(errors="replace"))
             self._record.parent.mkdir(parents=True, exist_ok=True)

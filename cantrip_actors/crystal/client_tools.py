@@ -1,7 +1,7 @@
-"""Results of the tools that OpenAI defines and we run, in the shapes that its API takes (R-10).
+"""Results of the tools that OpenAI defines and the client runs, in the shapes of its API (R-10).
 
 The model calls `shell`, `local_shell`, `apply_patch`, `tool_search` or `computer` because the options offer them; a
-gate of that name answers. What a gate returns may be plain text, or a mapping with the fields of the shape.
+gate of that name answers. The gate may return plain text, or a mapping with the fields of the shape.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = ["output_item"]
-
-_OURS: Final = frozenset({"shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", "computer_call"})
+_OURS: Final = ("shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", "computer_call")
+"""A tuple, because a recorded type may be a value that has no hash."""
 
 
 def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | File]) -> dict[str, Any] | None:
-    """Return the item that answers a call of such a tool, None for every other call. `parts` is what may be shown."""
-    if call.get("type") not in _OURS:  # every result comes here, and most are of gates
+    """Return the item that answers a call of such a tool, None for others. `parts` are its text and images."""
+    if call.get("type") not in _OURS:  # all results pass here, and most are of other gates
         return None
     named = {"type": f"{call.get('type')}_output", "call_id": answer.id}
     given = json_object(answer.content) or {}
@@ -59,7 +58,7 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
 
 
 def _ran(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
-    """What one command printed, and how it ended."""
+    """Return the output of one command, and how it ended."""
     code = entry.get("exit_code", mapping(entry.get("outcome")).get("exit_code"))
     outcome: dict[str, Any] = {"type": "exit", "exit_code": code if isinstance(code, int) else int(failed)}
     if entry.get("timed_out") or mapping(entry.get("outcome")).get("type") == "timeout":
@@ -68,7 +67,7 @@ def _ran(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
 
 
 def _tools(content: str) -> list[dict[str, Any]]:
-    """The tools that were found: a list, or a mapping with `tools`; without a type each is a function."""
+    """Return the found tools: a list, or a mapping with `tools`; a tool without a type is a function."""
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError:

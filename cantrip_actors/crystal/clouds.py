@@ -1,8 +1,8 @@
-"""The crystals of clouds, one function each: what `bedrock:MODEL`, `vertex:MODEL` and `azure:DEPLOYMENT` stand for.
+"""The crystals of clouds, one function each: `bedrock:MODEL`, `vertex:MODEL` and `azure:DEPLOYMENT`.
 
-They take what the functions of other families take by keyword (`constructors.py`). A key, from `api_key` or the
-environment, goes before the cloud's own credentials, which are looked for at the first query and renewed when they
-expire; `credentials` are an object of the cloud's own library.
+They have the keyword arguments of other families (`constructors.py`). A key, from `api_key` or the environment, takes
+precedence over the cloud's own credentials, which are found at the first query and renewed when they expire;
+`credentials` are an object of the cloud's own library.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, d
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["azure", "bedrock", "vertex"]
-
 
 def _environment(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)
@@ -36,12 +34,12 @@ def bedrock(
     cache: Literal["5m", "1h"] | None = "5m",
     **settings: Unpack[Settings],
 ) -> ProviderCrystal:
-    """A model of Amazon Bedrock, over Converse: by its id, that of an inference profile, or an ARN.
+    """Return a model of Amazon Bedrock, over Converse, by its id, the id of an inference profile, or an ARN.
 
-    `region` is that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the `profile` if left out. `credentials` are botocore's or
+    `region` is by default that of `AWS_REGION`, `AWS_DEFAULT_REGION` or the `profile`. `credentials` are botocore's or
     boto3's. Needs the extra `bedrock`.
 
-    Raises InvalidCantrip for a setting that cannot be, and where no region is known.
+    Raises InvalidCantrip for an invalid setting, and if no region is known.
     """
     extra("bedrock", "botocore.eventstream")
     region = region or _environment("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -73,12 +71,12 @@ def vertex(
     cache: Literal["5m", "1h"] | None = "5m",
     **settings: Unpack[Settings],
 ) -> ProviderCrystal:
-    """A Gemini or Claude model of Vertex AI. `cache` is for Claude.
+    """Return a Gemini or Claude model of Vertex AI. `cache` is for Claude.
 
     `project` is that of `GOOGLE_CLOUD_PROJECT`, and `location` that of `GOOGLE_CLOUD_LOCATION`, else "global".
     `credentials` are google-auth's, the application default ones if left out. Needs the extra `vertex`.
 
-    Raises InvalidCantrip for a setting that cannot be, and where no project is known.
+    Raises InvalidCantrip for an invalid setting, and if no project is known.
     """
     extra("vertex", "google.auth")
     project = project or _environment("GOOGLE_CLOUD_PROJECT")
@@ -105,13 +103,13 @@ def azure(
     credentials: Any = None,
     **settings: Unpack[Settings],
 ) -> ProviderCrystal:
-    """A deployment of Azure OpenAI: over the Responses API or, with `chat=True`, over Chat Completions.
+    """Return a deployment of Azure OpenAI: over the Responses API or, with `chat=True`, over Chat Completions.
 
     `endpoint` is that of `AZURE_OPENAI_ENDPOINT`, such as `https://my-resource.openai.azure.com`. With `api_version`,
-    or `OPENAI_API_VERSION`, it is asked over the classic interface, which is Chat Completions. `credentials` is
+    or `OPENAI_API_VERSION`, queries use the classic interface, which is Chat Completions. `credentials` is
     azure-identity's; without one and without a key, its `DefaultAzureCredential`. A token needs the extra `azure`.
 
-    Raises InvalidCantrip for a setting that cannot be, and where no endpoint is known.
+    Raises InvalidCantrip for an invalid setting, and if no endpoint is known.
     """
     endpoint = (endpoint or _environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
     api_version = api_version or _environment("OPENAI_API_VERSION")

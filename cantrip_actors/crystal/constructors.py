@@ -1,20 +1,22 @@
-"""The crystals of providers, one function a family: what users call, and what names such as "anthropic:…" stand for.
+"""The crystals of providers, one function for each family: users call them, and so do names such as "anthropic:…".
 
-Every one of them takes a model's name and the same few things by keyword:
+Each takes a model's name, and the same arguments by keyword:
 
-- `api_key`: a text, or a function that gives it at each query; else the environment has it (`ANTHROPIC_API_KEY`,
-  `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`, `MISTRAL_API_KEY`, `CO_API_KEY`);
+- `api_key`: a text, or a function that returns it for each query; by default it is in the environment
+  (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`, `XAI_API_KEY`,
+  `MISTRAL_API_KEY`, `CO_API_KEY`);
 - `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
 - `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
-- `prices`: what models cost and how large they are (`Prices`); `context_window`: the size, where it is not known;
-- `limits`, `breaker`: what may go to it at once and in a minute, and when it is left alone (`terms.py`);
-- `record`: a file to which every answer is added as it came, to be replayed (`replay`); keys are not in it;
-- `tools="schema"`: the model knows nothing of tools, and says as JSON what it calls;
-- `images=False`: the model sees no images, and reads what they are instead (a server that refuses them says so itself);
-- `files=["application/pdf", "audio/*"]`: the media types of other files that the model takes, where those of its family
-  are not right (a local model that hears); it always takes texts.
+- `prices`: the prices and sizes of models (`Prices`); `context_window`: the size of an unknown model;
+- `limits`, `breaker`: requests at once and in a minute, and the failures after which queries stop
+  (`policy/limited.py`);
+- `record`: a file to which every answer is appended, for `replay`; it has no keys;
+- `tools="schema"`: the model has no tools, and writes its calls as JSON;
+- `images=False`: the model gets descriptions instead of images (crystals learn that from servers that refuse images);
+- `files=["application/pdf", "audio/*"]`: the media types of other files that the model accepts, if they differ from
+  those of its family (a local model for audio); every model accepts texts.
 
-Sampling is not here: it belongs to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
+Sampling parameters belong to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
 """
 
 from __future__ import annotations
@@ -42,23 +44,9 @@ from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = [
-    "Settings",
-    "anthropic",
-    "cohere",
-    "google",
-    "local",
-    "make_crystal",
-    "mistral",
-    "ollama",
-    "openai",
-    "openrouter",
-    "xai",
-]
-
 
 class Common(Connection, total=False):
-    """What every family takes by keyword; the head of this file says what each is."""
+    """The keyword arguments of every family; the head of this file explains them."""
 
     prices: Prices | None
     name: str | None
@@ -71,7 +59,7 @@ class Common(Connection, total=False):
 
 
 class Settings(Common, total=False):
-    """What those with an address of their own take as well."""
+    """The keyword arguments of families with an address of their own."""
 
     base_url: str | None
 
@@ -79,36 +67,37 @@ class Settings(Common, total=False):
 def anthropic(
     model: str, *, cache: Literal["5m", "1h"] | CachePoints | None = "5m", **settings: Unpack[Settings]
 ) -> ProviderCrystal:
-    """A Claude model over the Messages API.
+    """Return a Claude model over the Messages API.
 
-    `cache` is how long a prompt is kept, None for not at all; `CachePoints` says which parts of it are marked.
+    `cache` is how long the provider caches a prompt, None for no cache; `CachePoints` says which parts are marked.
 
-    Raises InvalidCantrip for a setting that cannot be.
+    Raises InvalidCantrip for an invalid setting.
     """
     return make_crystal(Anthropic, model, settings, cache=cache_points(cache, "anthropic"))
 
 
 def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
-    """An OpenAI model over the Responses API or, with `chat=True`, over Chat Completions.
+    """Return an OpenAI model over the Responses API or, with `chat=True`, over Chat Completions.
 
-    Raises InvalidCantrip for a setting that cannot be.
+    Raises InvalidCantrip for an invalid setting.
     """
     return make_crystal(Chat if chat else Responses, model, settings)
 
 
 def google(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
-    """A Gemini model. Raises InvalidCantrip for a setting that cannot be."""
+    """Return a Gemini model. Raises InvalidCantrip for an invalid setting."""
     return make_crystal(Google, model, settings)
 
 
 def openrouter(
     model: str, *, cache: Literal["auto", "5m", "1h"] | CachePoints | None = "auto", **settings: Unpack[Settings]
 ) -> ProviderCrystal:
-    """Any model that OpenRouter passes on to, by its name there.
+    """Return a model of OpenRouter, by its name there.
 
-    `cache` is as with `anthropic`; "auto" is 5 minutes for Claude and nothing for others, which cache by themselves.
+    `cache` is as with `anthropic`; "auto" is 5 minutes for Claude and nothing for other models, which cache
+    automatically.
 
-    Raises InvalidCantrip for a setting that cannot be.
+    Raises InvalidCantrip for an invalid setting.
     """
     if cache == "auto":
         cache = "5m" if isinstance(model, str) and model.removeprefix("~").startswith("anthropic/") else None
@@ -119,7 +108,7 @@ def openrouter(
 
 
 def xai(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
-    """A Grok model over xAI's Responses API. Raises InvalidCantrip for a setting that cannot be."""
+    """Return a Grok model over xAI's Responses API. Raises InvalidCantrip for an invalid setting."""
     return make_crystal(Xai, model, settings)
 
 
@@ -145,9 +134,9 @@ def ollama(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
 
 
 def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:
-    """A model of a server that speaks Chat Completions at `base_url` (usually ending in `/v1`).
+    """Return a model of a server with Chat Completions at `base_url` (usually ending in `/v1`).
 
-    Raises InvalidCantrip for a setting that cannot be.
+    Raises InvalidCantrip for an invalid setting.
     """
     if not base_url.startswith(("http://", "https://")):
         raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got "{render_url(base_url)}"')
@@ -157,9 +146,9 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
 def make_crystal(
     family: type[Family], model: str, settings: Settings, *, access: Access | None = None, **own: Any
 ) -> ProviderCrystal:
-    """Return the crystal of a model. `own` are settings of the family alone.
+    """Return the crystal of a model. `own` are settings of this family only.
 
-    Raises InvalidCantrip for a setting that cannot be.
+    Raises InvalidCantrip for an invalid setting.
     """
     if not isinstance(model, str) or not model.strip():
         raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")

@@ -1,13 +1,13 @@
 """A response in the making: every family's decoder writes into it while the provider's stream arrives.
 
-A decoder knows its provider's events and nothing of ours; a `Draft` knows canonical payloads and responses and nothing
-of providers. Each item (a message, a stretch of reasoning, a call) is begun, added to and ended once; each of these
-makes its payload at once, and the sum of them is the `Response`. So the two cannot differ.
+A decoder handles the events of its provider; a `Draft` makes canonical payloads and the response, and knows no
+provider. Each item (a message, a piece of reasoning, a call) is begun, extended and ended once. Each step makes its
+payload at once, and the `Response` is made from the same items, so that stream and response agree.
 
-Items are numbered "0", "1", … in the order in which they begin. That the number of the attempt goes before it, and what
-becomes of a response that fails half way, is decided in `contract.py`: a draft is one attempt.
+Items are numbered "0", "1", … in the order in which they begin. A draft is one attempt: `query.py` adds the number of
+the attempt, and handles a response that fails half way.
 
-Pure: no clock, no I/O. `take` hands over the payloads made since the last time.
+Pure: no clock, no I/O. `take` returns the payloads made since the last call.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ from cantrip_actors.terms.image import LARGEST, Image
 from cantrip_actors.terms.image_header import media_type_of
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
-__all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
-
 KEPT: Final = "sha256:"
 """The prefix to an image's digest, which replaces the image's bytes in a block (`encode.with_bytes`)."""
 
@@ -62,21 +60,21 @@ class Counts(NamedTuple):
     cached: int = 0
     written: int = 0
     written_long: int = 0
-    """Of `written`, those that the cache keeps for an hour."""
+    """The part of `written` that the cache keeps for an hour."""
     reasoning: int = 0
     cost: float | None = None
-    """In US dollars, where the provider says it itself."""
+    """In US dollars, if the provider reports it."""
     uses: tuple[tuple[str, int], ...] = ()
-    """How often tools of the provider were used that have a price of their own."""
+    """How often each server tool with a price of its own was used."""
 
     def usage(self) -> Usage:
-        """The contract's part of it."""
+        """The counts that are part of the contract."""
         return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One item of the response. `parts` are pieces of text, or of a call's arguments."""
+    """One item of the response. `parts` are pieces of its text, or of the arguments of a call."""
 
     number: str
     kind: Kind
@@ -84,21 +82,21 @@ class Item:
     name: str = ""
     call_id: str = ""
     given: Mapping[str, Any] | None = None
-    """Arguments that came as an object."""
+    """The arguments, if the provider sent an object."""
     open: bool = True
     follows: bool = False
-    """A message that begins where another one ended: one text for the reader."""
+    """Whether this message continues the one before it: both are one text for the reader."""
 
     @property
     def text(self) -> str:
-        """Its pieces as one."""
+        """The joined pieces."""
         return "".join(self.parts)
 
 
 class Draft:
-    """See the head of this file. `utterance` numbers the calls of servers that give no ids, as the loop would.
+    """A response in the making. `utterance` is part of the ids of calls that have none from the server.
 
-    If it is 0, the ids stay as they came, and the loop adds missing ones.
+    If it is 0, the ids stay unchanged, and the loop adds missing ones.
     """
 
     __slots__ = (
@@ -126,9 +124,9 @@ class Draft:
         self.joint = joint
         self.started = False
         self.first = 0
-        """The number of its first item: where one answer takes several responses, they go on counting."""
+        """The number of its first item; the responses of one answer number their items together."""
         self.images: list[Image] = []
-        """Those that the model made, each once."""
+        """Images that the model made, each once."""
         self._items: list[Item] = []
         self._out: list[Payload] = []
         self._taken: set[str] = set()
@@ -137,7 +135,7 @@ class Draft:
         self._served: dict[str, dict[str, Any]] = {}
         self.citations: list[dict[str, str]] = []
         self.shows_served = False
-        """Whether calls of the provider's own tools are items of the stream: for whoever watches a query, they are."""
+        """Whether server calls are items of the stream, as they are if the query has an observer."""
 
     def take(self) -> list[Payload]:
         """Return the payloads that were made since the last call."""
@@ -155,7 +153,7 @@ class Draft:
             self._out.append(ResponseStart(self.model, self.provider))
 
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
-        """Begin a message or a stretch of reasoning."""
+        """Begin a message or a piece of reasoning."""
         self.start()
         before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
         follows = kind == "message" and before is not None and before.kind == "message"
@@ -167,7 +165,7 @@ class Draft:
     def call(self, name: object, call_id: object = None) -> Item:
         """Begin a call. If the server gave no id, or one that is taken, the call gets a new id.
 
-        Raises ProviderError where it has no name: whatever it was to be, it cannot be made.
+        Raises ProviderError if it has no name.
         """
         self.start()
         if not isinstance(name, str) or not name:
@@ -188,7 +186,7 @@ class Draft:
     def serve(self, tool: str, call_id: object = None, name: str = "") -> Item:
         """Begin a call of one of the provider's own tools, which runs there and is not a gate call (R-21).
 
-        `name` is what is called within the tool, where it has several.
+        `name` is the function within a tool that has several.
         """
         self.start()
         own = whole(call_id) if isinstance(call_id, str) and call_id else f"server_{len(self._served) + 1}"
@@ -200,14 +198,14 @@ class Draft:
         return item
 
     def serve_whole(self, tool: str, call_id: object, args: Mapping[str, Any], name: str = "") -> str:
-        """The same of a call that came in one piece; return its id."""
+        """Begin and end a server call that arrived in one piece; return its id."""
         item = self.serve(tool, call_id, name)
         item.given = args
         self.end(item)
         return item.call_id
 
     def served(self, call_id: object, result: Any, *, is_error: bool = False) -> None:
-        """Add the result of such a call. The call may have begun in an earlier part of the answer."""
+        """Add the result of a server call. The call may be in an earlier part of the answer."""
         self.start()
         own = str(call_id or "")
         told = self._served.setdefault(own, {"id": own})
@@ -228,7 +226,7 @@ class Draft:
         self._out.append(ItemDone(item.number, FinalFunctionCallOutput(call_id, text, is_error)))
 
     def cite(self, url: object = None, title: object = None, text: object = None) -> None:
-        """The answer names a source."""
+        """Add a source that the answer cites."""
         given = {"url": url, "title": title, "text": text}
         told = {name: whole(one) for name, one in given.items() if isinstance(one, str) and one}
         if told and told not in self.citations:
@@ -249,7 +247,7 @@ class Draft:
                 self._out.append(ItemDelta(item.number, text))
 
     def more(self, item: Item, text: str) -> None:
-        """More of an open message or a stretch of reasoning, as most chunks are: `text` is not empty."""
+        """Extend an open message or piece of reasoning by `text`, which is not empty: the fast path of most chunks."""
         if self._careful:
             self.add(item, text)
         else:
@@ -258,11 +256,11 @@ class Draft:
 
     @property
     def is_careful(self) -> bool:
-        """Whether half characters may have come."""
+        """Whether the text may contain halves of characters."""
         return self._careful
 
     def careful(self) -> None:
-        """From here on, text may come with half a character at a piece's end (JSON escapes, cut between surrogates)."""
+        """Expect pieces of text that end with half a character (JSON escapes, divided between surrogates)."""
         self._careful = True
 
     def _joined(self, item: Item, text: str) -> str:
@@ -301,7 +299,7 @@ class Draft:
             self._out.append(ItemDone(item.number, final))
 
     def say(self, kind: Literal["message", "reasoning"], text: str) -> None:
-        """A whole item at once."""
+        """Add a whole item."""
         item = self.begin(kind)
         self.add(item, text)
         self.end(item)
@@ -309,8 +307,8 @@ class Draft:
     def image(self, given: object) -> str | None:
         """Add an image, in base64 or as an address; adding it again changes nothing.
 
-        Returns what stands for its bytes in blocks that are kept, None where nothing does: for an address, and for what
-        is no picture, which is not added. Raises ProviderError for one that is too large to be kept.
+        Returns the text that replaces its bytes in recorded blocks. Returns None for an address, and for data that is
+        not an image, which is not added. Raises ProviderError if it is too large to be recorded.
         """
         made = _image(given)
         if made is None:
@@ -332,21 +330,21 @@ class Draft:
         last = self._items[-1] if self._items else None
         if last is not None and last.kind == "function_call" and not last.given and not last.text.strip():
             self.end(last)
-            last.given, last.parts = None, ["{"]  # no object, so that its gate refuses it
+            last.given, last.parts = None, ["{"]  # not an object, so that its gate refuses it
 
     def end_all(self) -> None:
-        """Finish what is open: the response itself is finished."""
+        """End all open items."""
         for item in self._items:
             self.end(item)
 
     @property
     def calls(self) -> list[Item]:
-        """The calls, in order."""
+        """Return the calls, in order."""
         return [item for item in self._items if item.kind == "function_call"]
 
     @property
     def content(self) -> str | None:
-        """The text, in order."""
+        """Return the text, in order."""
         made = ""
         for item in self._items:
             if item.kind == "message" and (text := item.text):
@@ -361,9 +359,9 @@ class Draft:
         *,
         unfinished: bool = False,
     ) -> Response:
-        """All of it, as the contract wants it; announces its end.
+        """End the response and return it.
 
-        Raises CrystalError where nothing was said (CRYSTAL-3).
+        Raises CrystalError if it is empty (CRYSTAL-3).
         """
         self.start()
         self.end_all()
@@ -403,7 +401,7 @@ class Draft:
 
 
 def _image(given: object) -> Image | None:
-    """Return a picture from base64, from an address that has it in base64, or from an https address; None without."""
+    """Return an image from base64, from a data: URL, or from an https address; None for anything else."""
     if not isinstance(given, str):
         return None
     try:
@@ -418,17 +416,17 @@ def _image(given: object) -> Image | None:
 
 
 def _object(arguments: str) -> Mapping[str, Any] | None:
-    """Arguments as an object: {} for none at all, None where they are something else."""
+    """Return the arguments as an object: {} if there are none, None if they are not an object."""
     return json_object(arguments) if arguments.strip() else {}
 
 
 def whole(text: str) -> str:
-    """The text with its surrogates joined to characters, and a lone one as what stands for the unreadable."""
+    """Return the text with its surrogates joined to characters; a lone one becomes the replacement character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _wholly(value: Any) -> Any:
-    """A value with all of its texts `whole`, and numbers as they are read elsewhere: past 64 bits as floats."""
+    """Return a value with `whole` texts, and with integers past 64 bits as floats, as orjson reads them."""
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
@@ -451,16 +449,15 @@ _DONE: Final = b"[DONE]"
 class Decoder(ABC):
     """A family's state machine: fed with events, it yields canonical payloads and, when its stream is over, a response.
 
-    `model` is the model that was asked, by which a later query knows the blocks that it may replay; where it is not
-    given, the one that the server says it is. `tools` are the names that were offered: what a server sends in pieces
-    can be told apart by them.
+    `model` is the model of the query, and marks the blocks that a later query may replay; by default, it is the model
+    that the server names. `tools` are the names of the offered tools, which help to separate the pieces of calls.
 
-    `complete` says that a response can be had, `over` that nothing can come any more.
+    `complete`: there is a response. `over`: no event can follow.
     """
 
     provider: ClassVar[str]
     framing: ClassVar[type[Framing]] = Framing
-    """What makes events of the bytes that come."""
+    """The parser from bytes to events."""
     joint: ClassVar[str] = ""
     seam: ClassVar[str] = "\n\n"
     """The separator between the thinking before and after an interruption."""
@@ -474,13 +471,13 @@ class Decoder(ABC):
         self.complete = False
         self.over = False
         self.unfinished = False
-        """The provider interrupted itself and continues on request, so this part may be empty."""
+        """Whether the provider interrupted the answer and continues on request: this part may be empty."""
         self.resumes = False
-        """This part continues one that was interrupted."""
+        """Whether this part continues an interrupted one."""
         self.logprobs: list[list[Any]] = []
-        """Log probabilities of the answer's tokens, where they were asked for (`typed_settings.tokens_of`)."""
+        """Log probabilities of the answer's tokens, if the query asked for them (`typed_settings.tokens_of`)."""
         self.moves = False
-        """The last event brought the answer on, also where there is nothing to show of it: a tool of the provider's."""
+        """Whether the last event is progress, even if it emitted no payload, as the work of a server tool."""
         self._first_id: str | None = None
         self._id: str | None = None
         self._is_steady = False
@@ -519,9 +516,9 @@ class Decoder(ABC):
         return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
 
     def feed(self, event: Event) -> list[Payload]:
-        """What an event amounts to: usually one payload, none for a keep-alive.
+        """Return the payloads of an event: usually one, none for a keep-alive.
 
-        Raises ProviderError where it is an error, no JSON, or nothing that may come here.
+        Raises ProviderError if it is an error, not JSON, or not an object.
         """
         if self.over:
             return []
@@ -541,12 +538,12 @@ class Decoder(ABC):
         try:
             self.read(value, name)
         except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
-            # what a server sends may have any shape; decoders read the one that it should have
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not what belongs there") from error
+            # a server may send any shape; decoders read the expected one
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: a value has the wrong type") from error
         return self.draft.take()
 
     def _leniently(self, data: bytes) -> Any:
-        """What orjson does not read and JSON may hold: half a character, a number past 64 bits, NaN."""
+        """Parse JSON that orjson refuses: half a character, a number past 64 bits, NaN."""
         import json
 
         if not data.strip():
@@ -554,22 +551,22 @@ class Decoder(ABC):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: no JSON") from error
+            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not JSON") from error
         self.draft.careful()
         return value
 
     @abstractmethod
     def read(self, value: dict[str, Any], name: str) -> None:
-        """Take in one event, or a whole body."""
+        """Read one event, or a whole body."""
 
     def ended(self) -> None:
         """Handle the server's `[DONE]`: no more events follow."""
         self.over = True
 
     def finish(self) -> Response:
-        """The response. `draft.take()` has the payloads that its end makes.
+        """Return the response. `draft.take()` then returns the payloads of its end.
 
-        Raises ProviderError where the stream ended before it was complete, CrystalError where nothing was said.
+        Raises ProviderError if the stream ended before it was complete, CrystalError if the response is empty.
         """
         if not self.complete:
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
@@ -578,32 +575,32 @@ class Decoder(ABC):
         return self.draft.response(self.counts, self.metadata, self.blocks(), unfinished=self.unfinished)
 
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what has to go back to this provider and model unchanged, as one block that names both."""
+        """Return the data to send back unchanged to this provider and model, as one block that names both."""
         content = self.kept()
         if not content:
             return ()
-        if self.draft.is_careful:  # sent back, half a character would be refused
+        if self.draft.is_careful:  # a provider refuses half a character
             content = _wholly(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
     def kept(self) -> Any:
-        """The provider's own blocks, where the common shape loses something of them."""
+        """Return the provider's own blocks, if a `Response` does not keep all of them."""
         return None
 
     @property
     def is_part(self) -> bool:
-        """Whether this is part of an answer only. Its blocks are kept then, since those of another part may be."""
+        """Whether this is a part of an answer. Its blocks are recorded then, because those of another part may be."""
         return self.unfinished or self.resumes
 
     def failed(self, error: CrystalError) -> list[Payload]:
-        """The payloads that end a stream which came to `error` (decision 002: the structured error)."""
+        """Return the payloads that end a failed stream with `error` (decision 002: the structured error)."""
         self.draft.start()
         status = getattr(error, "status", None)
         code = f"HTTP_{status}" if status is not None else type(error).__name__
         return [*self.draft.take(), ResponseError(StreamError(code, whole(str(error))))]
 
     def note(self, **metadata: object) -> None:
-        """Keep what the provider says of itself, where it says it."""
+        """Keep metadata of the provider; values of None are ignored."""
         for name, value in metadata.items():
             if isinstance(value, str) and value:
                 self.metadata[name] = value if value.isascii() else whole(value)

@@ -1,22 +1,22 @@
-"""A context as a provider wants it, at the price of what is new in it.
+"""Encodes a context for a provider, at the cost of its new part.
 
-A context only grows, so what was encoded of it for the last query is the beginning of what the next one needs. An
-`Encoder` keeps that beginning as finished bytes, by `View.prefix`, and adds to it; turn *n* pays for turn *n*. What it
-keeps is bounded in bytes over all contexts, the least recently used go first, and a context that it does not know, or
-that has changed underneath (a fold, a fork, a faded result), is encoded whole.
+A context only grows, so its encoding for the last query is the beginning of the next one. An `Encoder` keeps that
+beginning as bytes, by `View.prefix`, and appends to it; turn *n* pays for turn *n*. The bytes of all contexts are
+bounded: the least recently used are dropped. A new context, or one that has changed (a fold, a fork, a faded result),
+is encoded whole.
 
 This file keeps the promises of the contract to every provider, whatever the context holds:
 
-- every call is answered, right after the utterance that made it, in the order of the calls; one without a result gets
-  one that says so, and a result without its call becomes plain text;
+- every call is answered, right after the utterance that made it, in the order of the calls; a call without a result
+  gets one that says so, and a result without its call becomes plain text;
 - no two calls of a context have the same id, and ids have only characters that every provider takes;
-- what an entity hears between two utterances is one run: its results first, then its texts;
-- an image or another file stands where it was put, or a line of text says why it does not (`images.py`);
-- an image that the model made goes back in its own blocks, or is shown right after what it said.
+- the results and texts between two utterances are one run: results first, then texts;
+- an image or another file is sent in its place, or a line of text says why not (`images.py`);
+- an image that the model made is sent in the model's own blocks, or right after its utterance.
 
-What an utterance and a run look like is the family's: a `Writer` makes the fragments, each the JSON of one element of
-the request's list of messages. The newest run is never kept, because it may be marked as the end (prompt caches), and
-because results may still be missing from it.
+The `Writer` of a family makes the fragments of utterances and runs, each the JSON of one element of the request's list
+of messages. The newest run is never kept, because it may have a cache mark, and because results may still be missing
+from it.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ MADE: Final = "[what you have made]"
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 BUDGET: Final = 64 * 1024 * 1024
-"""Bytes that one crystal keeps of encoded contexts."""
+"""Bytes of encoded contexts that one crystal keeps."""
 
 RUNS: Final = 4
 """How many runs may be marked for a cache."""
 
 LOOK_BACK: Final = 18
-"""Blocks after which a provider may not find the mark of the last query any more: it looks back over 20."""
+"""Blocks after which a provider may not find the mark of the last query: it looks back over 20."""
 
 CONTEXTS: Final = 1024
-"""How many contexts it keeps, since small ones are not only their bytes."""
+"""How many contexts it keeps, because small ones take more memory than their bytes."""
 
 
 class Answer(NamedTuple):
-    """The answer to a call. `said` is the utterance with the call at index `at`; `id` is the provider's id of it."""
+    """The answer to a call. `said` is the utterance with the call at index `at`, `id` the call's id at the provider."""
 
     said: Message
     at: int
@@ -80,32 +80,32 @@ class Answer(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Its content, for providers that have no field to say that it is a failure."""
+        """Its content, for providers without a field for failures."""
         return f"[error] {self.content}" if self.is_error else self.content
 
 
 class Writer(ABC):
-    """How a family writes what was said and heard. Pure; `model` is the one that the blocks must be from."""
+    """Writes utterances and runs for a family. Pure; blocks of `model` are sent back to it."""
 
     provider: ClassVar[str]
     takes: Takes = Takes()
-    """The images that it is sent."""
+    """The images and files that the provider accepts."""
     marks: int | None = 0
-    """How many of the newest runs are marked for a cache: the newest by `heard`, older ones by `mark`. None: 1, or 2
-    after a turn so long that the mark of the last query would not be found."""
+    """How many of the newest runs get a cache mark: the newest by `heard`, older ones by `mark`. None: 1, or 2 after a
+    turn so long that the provider would not find the mark of the last query."""
 
     def __init__(self, model: str, provider: str = "") -> None:
         self.model = model
         self.named = provider or self.provider
         self.replays = True
-        """Whether the provider's own blocks go back to it; off while a context is written whose blocks it refused."""
+        """Whether the provider's own blocks are sent back; False for a context whose blocks it refused."""
 
     @abstractmethod
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance. `ids` are those of its calls, in order."""
+        """Yield an utterance. `ids` are those of its calls, in order."""
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Whether `said` sends the images of an utterance. Otherwise the provider is shown them right after it."""
+        """Return whether `said` sends the images of an utterance; otherwise they are sent right after it."""
         return False
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Writer(ABC):
 
 
 class Encoded(NamedTuple):
-    """A context, encoded. `utterance` numbers the answer, from 1.
+    """An encoded context. `utterance` is the number of the answer, from 1.
 
     `parts` are the elements of its list of messages, with commas between those of one part. Join them at once, since
     the first part keeps growing. That one copy is the whole cost of an old context.
@@ -153,9 +153,9 @@ class Encoded(NamedTuple):
     parts: tuple[bytes | bytearray, ...]
     utterance: int
     pictured: bool = False
-    """Whether there are images among the messages."""
+    """Whether the messages have images."""
     withheld: bool = False
-    """Whether there are other files among them that the provider does not take."""
+    """Whether the messages have other files that the provider does not accept."""
 
 
 class _Transcript:
@@ -189,7 +189,7 @@ class _Transcript:
         self.pictured = False
         self.withheld = False
         self.runs: deque[tuple[int, int]] = deque(maxlen=RUNS)
-        """Where the last fragments of the newest runs stand in `done`."""
+        """The indexes in `done` of the last fragments of the newest runs."""
 
     def take(self, messages: Iterable[Message], writer: Writer) -> None:
         for message in messages:
@@ -265,7 +265,7 @@ class _Transcript:
         return own
 
     def _add(self, fragments: Iterable[bytes]) -> tuple[int, int] | None:
-        """Add fragments; return where the last one stands."""
+        """Add fragments; return the index of the last one."""
         place = None
         for fragment in fragments:
             if self.done:
@@ -285,7 +285,7 @@ class _Transcript:
 
 
 class Encoder:
-    """Encodes contexts for one crystal, and keeps what it encoded."""
+    """Encodes contexts for one crystal, and keeps the encoded beginnings."""
 
     def __init__(self, writer: Writer, budget: int = BUDGET) -> None:
         self.writer = writer
@@ -297,10 +297,10 @@ class Encoder:
     def encode(
         self, messages: Sequence[Message], *, extra: str = "", bare: bool = False, resumes: bool = False
     ) -> Encoded:
-        """The context as its provider wants it.
+        """Return the encoded context.
 
         `extra` is one more text for the provider, which is not kept. With `bare`, the context so far is sent without
-        the provider's own blocks, now and in later queries. With `resumes`, the last utterance is not over.
+        the provider's own blocks, now and in later queries. With `resumes`, the last utterance is incomplete.
         """
         transcript = self._find(messages, anew=bare)
         before = len(transcript.done)
@@ -321,12 +321,12 @@ class Encoder:
         return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld)
 
     def forget(self) -> None:
-        """Encode everything anew: the writer writes otherwise from now on."""
+        """Forget all encoded contexts, because the writer has changed."""
         self._kept.clear()
         self._size = 0
 
     def tools(self, tools: Sequence[ToolDefinition], make: Any) -> Any:
-        """What `make` makes of the tools; the same tools as last time cost nothing."""
+        """Return `make(tools)`; the same tools as last time cost nothing."""
         if self._tools is None or self._tools[0] is not tools:
             self._tools = (tools, make(tools))
         return self._tools[1]
@@ -337,7 +337,7 @@ class Encoder:
         prefix = messages.prefix
         if anew:
             return _Transcript(prefix)
-        found = self._kept.get(id(prefix[0]))  # the list beneath is held by the prefix that is kept: its id is its own
+        found = self._kept.get(id(prefix[0]))  # the prefix keeps the list alive, so no other list gets its id
         if found is not None and found.prefix == prefix and found.count <= len(messages):
             return found
         return _Transcript(prefix)
@@ -359,14 +359,14 @@ class Encoder:
 
 
 class Settings(NamedTuple):
-    """The sampling parameters of a call: those that every family has a name for, and `more`, passed on as it is."""
+    """The sampling parameters of a call: those of all families, and `more`, which is passed on unchanged."""
 
     temperature: float | None
     top_p: float | None
     max_tokens: int | None
     stop: tuple[str, ...]
     effort: str | None
-    """How much to think: "none", "minimal", "low", "medium", "high" and what else the provider knows."""
+    """The level of thinking: "none", "minimal", "low", "medium", "high", or another one of the provider."""
     schema: Mapping[str, Any] | None
     """The JSON Schema that a text answer has to follow."""
     more: Mapping[str, Any]
@@ -376,7 +376,9 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """From `Call.sampling`: the fields of the call, `effort`, `output_schema`, and the provider's own options."""
+        """Return the settings in `Call.sampling`: the fields of the call, `effort`, `output_schema`, and options of the
+        provider.
+        """
         more = dict(options)
         known = {
             name: more.pop(name, None)
@@ -425,7 +427,7 @@ def with_bytes(content: Any, images: Sequence[File]) -> Any:
 
 
 def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with what a user adds to it; objects are merged, everything else is replaced."""
+    """Return the body with the additions of a user; objects are merged, everything else is replaced."""
     for name, value in more.items():
         mine = body.get(name)
         body[name] = merged(dict(mine), value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
@@ -433,7 +435,7 @@ def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON, also of what orjson refuses: integers past 64 bits."""
+    """Return JSON, also of integers past 64 bits, which orjson refuses."""
     try:
         return orjson.dumps(value)
     except TypeError:

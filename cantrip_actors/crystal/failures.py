@@ -1,15 +1,15 @@
-"""What a provider's error means: its status, whether trying again can help, and how long to wait first.
+"""The meaning of a provider's error: its status, whether a retry can help, and how long to wait first.
 
 Errors come as HTTP statuses, as JSON bodies of four shapes, as plain text, and as events of a stream that began with
 status 200. `failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the landscape:
 
-| | tried again | never |
+| | retried | not retried |
 | --- | --- | --- |
-| by status | 408, 409, 424, 425, 429, 500 and above | every other one |
-| by name | overload, rate limits, time-outs, internal errors, botched calls | spent quotas and credit, daily limits |
+| by status | 408, 409, 424, 425, 429, 500 and above | all others |
+| by name | overload, rate limits, time-outs, internal errors, malformed calls | spent quotas and credit, daily limits |
 
-An error's name takes precedence over its status: a spent quota comes with status 429. Pure: the time that a date in
-`retry-after` is compared with is an argument.
+An error's name takes precedence over its status: a spent quota has status 429. Pure: the present time, for a date in
+`retry-after`, is an argument.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ import orjson
 
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.terms.errors import ProviderError
-
-__all__ = ["CREDIT", "STATUS", "failure", "retry_after"]
 
 STATUS: Final[Mapping[str, int]] = {
     # Anthropic
@@ -70,7 +68,7 @@ STATUS: Final[Mapping[str, int]] = {
     "internalServerException": 500,
     "serviceUnavailableException": 503,
 }
-"""The statuses of errors that come by name, inside a stream or a body with status 200."""
+"""The statuses of errors by name, inside a stream or a body with status 200."""
 
 CREDIT: Final = frozenset(
     (
@@ -82,10 +80,10 @@ CREDIT: Final = frozenset(
         "spend_limit_reached",
     )
 )
-"""Most come as rate limits, and no wait mends them."""
+"""Most have the status of a rate limit, but waiting does not help."""
 
 FLUKES: Final = frozenset(("tool_use_failed", "json_validate_failed"))
-"""Errors with status 400 that are flukes of sampling: the same query may succeed (R-07)."""
+"""Errors with status 400 that depend on sampling: the same query may succeed (R-07)."""
 _FLUKE: Final = re.compile(
     r"model did not call a tool|failed to (?:call a function|(?:generate|validate) JSON)", re.IGNORECASE
 )
@@ -99,7 +97,7 @@ _LONGEST: Final = 600
 def failure(
     provider: str, status: int | None, body: Any, headers: Mapping[str, str] | None = None, now: float = 0.0
 ) -> ProviderError:
-    """The error that an answer amounts to. `status` is None, or 200, for one that came inside an answer.
+    """Return the error of an answer. `status` is None, or 200, for an error inside an answer.
 
     `body` is the parsed JSON, or text. `headers` are looked up in lower case; `now` is in seconds since the epoch.
     """
@@ -125,12 +123,12 @@ def failure(
 
 
 def _text(told: str) -> str:
-    """Return a text that can be encoded: half a character, which JSON may hold, is replaced."""
+    """Return a text that can be encoded: half a character, which JSON may contain, is replaced."""
     return told.encode(errors="replace").decode()
 
 
 def _details(body: Any) -> Mapping[str, Any]:
-    """The object that tells of the error, wherever it lies."""
+    """Return the object that describes the error, wherever it is in the body."""
     while isinstance(body, list) and body:
         body = body[0]
     if not isinstance(body, Mapping):
@@ -144,7 +142,7 @@ def _details(body: Any) -> Mapping[str, Any]:
 
 
 def _names(details: Mapping[str, Any]) -> Iterator[str]:
-    """The codes that an error is given, the most telling first."""
+    """Yield the codes of an error, the most specific first."""
     code = mapping(details.get("details")).get("error_code")  # Anthropic's
     if code:
         yield str(code)
@@ -160,7 +158,7 @@ def _status(names: tuple[str, ...], *, is_text: bool) -> int:
             return STATUS[name]
         if name.isdecimal() and 400 <= int(name) <= 599:
             return int(name)
-    # An error with an unknown name, or with words only, is not retried. One without either is the server's own fault.
+    # An error with an unknown name, or with a text only, is not retried. Without either, it is the server's fault.
     return 400 if names or is_text else 500
 
 
@@ -170,7 +168,7 @@ def _message(details: Mapping[str, Any], body: Any) -> str:
         found = body.strip()
     if found is not None and not isinstance(found, str):
         found = orjson.dumps(found, default=str).decode()
-    raw = mapping(details.get("metadata")).get("raw")  # OpenRouter: what the provider behind it said
+    raw = mapping(details.get("metadata")).get("raw")  # OpenRouter: the error of the provider behind it
     text = f"{found or ''} {raw}".strip() if isinstance(raw, str) and raw else found or ""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -189,7 +187,7 @@ def _is_retryable(
 
 
 def _is_daily(details: Mapping[str, Any]) -> bool:
-    """Whether Google says that a quota of the day is used up."""
+    """Return whether a daily quota of Google is exhausted."""
     return any(
         "PerDay" in str(violation.get("quotaId"))
         for detail in listed(details.get("details"))
@@ -201,9 +199,9 @@ def _is_daily(details: Mapping[str, Any]) -> bool:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The wait in seconds that a provider asks for in its headers, None where it asks for none.
+    """Return the wait in seconds that the headers ask for; None if they do not.
 
-    By `retry-after-ms`, `retry-after` (seconds, or a date), or the moment at which a limit that is used up is reset.
+    It is in `retry-after-ms` or `retry-after` (seconds, or a date), or is the time until an exhausted limit is reset.
     `now` is the time in seconds since the epoch.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -225,14 +223,16 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _IN_WORDS: Final = re.compile(r"[Tt]ry again in ([\dhms.]+)")
 _YEAR: Final = 31_536_000
-"""Seconds: who names more means an instant."""
+"""Seconds: a larger number is a point in time."""
 _MILLISECONDS: Final = 1e11
-"""An instant past this is in milliseconds: in seconds it would be in the year 5138."""
+"""A larger point in time is in milliseconds: in seconds it would be in the year 5138."""
 _LIMITS: Final = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
-    """When limits that are used up are reset: OpenAI says in how long, Anthropic and OpenRouter at which instant."""
+    """Return the seconds until exhausted limits are reset: OpenAI sends a duration, Anthropic and OpenRouter a point in
+    time.
+    """
     for limit in _LIMITS:
         if headers.get(f"x-ratelimit-remaining-{limit}") == "0":
             seconds = _seconds(headers.get(f"x-ratelimit-reset-{limit}", ""))
@@ -252,7 +252,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
 
 
 def _seconds(duration: str) -> float | None:
-    """A duration in Go's notation, "6m0s", or a number of seconds."""
+    """Return the seconds of a duration in Go's notation, "6m0s", or of a number."""
     if duration.isdecimal():
         return float(duration)
     found = _DURATION.fullmatch(duration)
@@ -263,7 +263,7 @@ def _seconds(duration: str) -> float | None:
 
 
 def _hinted(details: Mapping[str, Any], now: float) -> float | None:
-    """The wait that the body asks for: Google's RetryInfo, the headers that OpenRouter passes on, OpenAI's words."""
+    """Return the wait that the body asks for: Google's RetryInfo, OpenRouter's copy of headers, OpenAI's text."""
     for detail in listed(details.get("details")):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
         if found:

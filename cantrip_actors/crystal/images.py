@@ -1,14 +1,13 @@
-"""Images and other files on their way to a provider: which it takes, what stands in place of others, what they cost.
+"""Images and other files for a provider: which ones it accepts, the text that replaces others, and their tokens.
 
-What a family takes is a `Takes`: media types, bytes, addresses. An image that it does not take, or whose bytes the loom
-has lost, becomes a line of text that says so, in its place: a query is never refused for good because of one image that
-an old message has. The same holds of other files, but users are told before that: what a crystal does not take is
-refused where it is put to an entity (`refused_file`). A text file is sent as text if a family has no other
-place for it. If a server refuses all images, the crystal learns that (`Family.learn`), and from then on replaces every
-image by such a line.
+A `Takes` has the media types, sizes and addresses that a family accepts. A line of text replaces an image that it does
+not accept, or whose bytes the loom has lost, so that one image in an old message does not make every later query fail.
+The same holds for other files, but an intent with a file that the crystal does not accept is refused before
+(`refused_file`). A text file is sent as text if a family does not accept it as a file. If a server refuses all images,
+the crystal learns that (`Family.learn`), and replaces every image by such a line from then on.
 
-What an image costs in tokens is a formula of its pixels, each family's own: none is exact for every model, so what they
-come to is learnt along with what a character amounts to (`estimate.py`).
+Each family has a formula for the tokens of an image by its pixels. None is exact for every model, so `estimate.py`
+learns a factor for images as it does for characters.
 """
 
 from __future__ import annotations
@@ -25,27 +24,12 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = [
-    "OFFICE",
-    "Shown",
-    "Takes",
-    "data_url",
-    "file_name",
-    "file_tokens",
-    "openai_tokens",
-    "parts_of",
-    "pixel_tokens",
-    "refused_file",
-    "refuses_images",
-    "tile_tokens",
-]
-
 UNKNOWN: Final = 1_600
-"""Tokens of an image of unknown size in pixels: an address, or a file whose header does not tell it."""
+"""Tokens of an image of unknown size in pixels: an address, or a file whose header does not have it."""
 
 
 class Shown(NamedTuple):
-    """A text with the images and files that stand in it."""
+    """A text with its images and files."""
 
     text: str
     images: tuple[File, ...]
@@ -53,25 +37,26 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """The images and files that a provider takes. `largest` is in bytes of base64 of an image, `widest` in its pixels.
+    """The images and files that a provider accepts. `largest` is in bytes of base64 of an image, `widest` in its
+    pixels.
 
-    `files` are media types ("application/pdf", "audio/*"). `fetched` are those of which it fetches a file from an
-    address, and `ids` the providers whose ids of files it knows. A text file that is not among `files` is sent as text.
+    `files` are media types ("application/pdf", "audio/*"). `fetched` are the media types that it fetches from an
+    address, and `ids` the providers whose file ids it knows. A text file that is not among `files` is sent as text.
     """
 
     kinds: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
     largest: int | None = None
     widest: int | None = None
     addresses: bool = True
-    """Whether it fetches an image from an address."""
+    """Whether the provider fetches an image from an address."""
     any: bool = True
-    """Whether it takes images at all."""
+    """Whether the provider accepts images."""
     files: tuple[str, ...] = ()
     fetched: tuple[str, ...] = ()
     ids: frozenset[str] = frozenset()
 
     def why_not(self, image: File) -> str | None:
-        """Return why an image or another file is not taken, None if it is."""
+        """Return why an image or another file is not accepted; None if it is."""
         if not isinstance(image, Image):
             return self._why_no_file(image)
         if not self.any:
@@ -100,7 +85,7 @@ class Takes:
         return _LOST if file.found() is None else None
 
     def is_told(self, file: File) -> bool:
-        """Whether a file goes as text among texts."""
+        """Return whether a file is sent as text."""
         return file.is_text and bool(file.digest) and not _matches(file.media_type, self.files)
 
 
@@ -108,14 +93,14 @@ _LOST: Final = "its bytes are not in the loom"
 
 
 def _matches(media_type: str, kinds: Sequence[str]) -> bool:
-    """Whether a media type is among kinds, of which "audio/*" stands for all of its kind."""
+    """Return whether a media type is among kinds; "audio/*" includes all types of audio."""
     return media_type in kinds or f"{media_type.partition('/')[0]}/*" in kinds or "*/*" in kinds
 
 
 def refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
-    """Return why a crystal does not take one of some files, None if it takes all, or does not say what it takes.
+    """Return why a crystal does not accept one of the files; None if it accepts all, or does not say.
 
-    Images are not looked at: what a model says of those that it does not take is in their places.
+    Images are not checked: a line of text replaces the ones that a model does not accept.
     """
     why_not = getattr(crystal, "why_not", None)
     if callable(why_not):
@@ -126,7 +111,7 @@ def refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
 
 
 def parts_of(text: str, images: Sequence[File], takes: Takes) -> list[str | File]:
-    """A text with its images and files, in order; a list of one text where none is to be sent, without blank texts."""
+    """Return a text with its images and files, in order, without blank texts; a list of one text if none is sent."""
     parts: list[str | File] = []
     done = 0
     for image in images:
@@ -163,12 +148,12 @@ OFFICE: Final = tuple(
 
 
 def file_name(file: File) -> str:
-    """The name of a file, for providers that want one."""
+    """Return the name of a file, for providers that require one."""
     return file.filename or f"file{mimetypes.guess_extension(file.media_type) or ''}"
 
 
 def data_url(image: File) -> str:
-    """The image or file as an address: its own, or its bytes."""
+    """Return the address of an image or file, or a data: URL with its bytes."""
     return image.url or f"data:{image.media_type};base64,{image.base64()}"
 
 
@@ -176,28 +161,30 @@ def data_url(image: File) -> str:
 
 
 def pixel_tokens(image: File, *, per_token: int = 750, most: int = 4_800) -> int:
-    """Tokens by pixels: so many to a token, and what is larger is scaled down."""
+    """Return the tokens of an image in proportion to its pixels; a larger image is scaled down."""
     if not image.width or not image.height:
         return UNKNOWN
     return min(most, ceil(image.width * image.height / per_token))
 
 
 def openai_tokens(image: File) -> int:
-    """1.2 tokens for each patch of 32 pixels: 10,000 of them at most, 2,500 in high detail, and 85 tokens in low."""
+    """Return 1.2 tokens for each patch of 32 pixels: at most 10,000 patches, 2,500 in high detail, and 85 tokens in
+    low.
+    """
     if image.detail == "low":
         return 85
     return tile_tokens(image, edge=32, each=1.2, most=2_500 if image.detail == "high" else 10_000)
 
 
 def file_tokens(file: File) -> int:
-    """Tokens of a file that is no picture: of a text by its length, of anything else a guess by its bytes."""
+    """Return the tokens of a file other than an image: by the length of a text, else a guess by the bytes."""
     if file.is_text:
         return ceil(file.size * 0.3)
     return max(UNKNOWN, ceil(file.size / 25))
 
 
 def tile_tokens(image: File, *, edge: int, each: float, most: int) -> int:
-    """Tokens by squares of `edge` pixels, each so many, and at most so many squares."""
+    """Return the tokens of an image by squares of `edge` pixels."""
     if not image.width or not image.height:
         return UNKNOWN
     return ceil(min(most, ceil(image.width / edge) * ceil(image.height / edge)) * each)
@@ -216,9 +203,9 @@ _REFUSES: Final = re.compile(
     re.IGNORECASE,
 )
 _STATUS: Final = frozenset((400, 404, 415, 422, 500, 501))
-"""With which servers say it: llama.cpp with 500, OpenRouter with 404."""
+"""Status codes of such refusals: llama.cpp sends 500, OpenRouter 404."""
 
 
 def refuses_images(error: ProviderError) -> bool:
-    """Whether a server says that it takes no images at all. (That one of them is too large is no such word.)"""
+    """Return whether an error says that the server accepts no images at all, not only that one is too large."""
     return error.status in _STATUS and _REFUSES.search(str(error)) is not None

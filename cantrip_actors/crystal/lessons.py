@@ -1,12 +1,12 @@
-"""What a model refuses, as far as it said so: remembered for an hour, and no further than the refusal goes (R-01).
+"""The parameters and values that a model refused, remembered for an hour (R-01).
 
 A refusal is about one of four things, and only the first three teach anything:
 
-- a level of thinking: the nearest level that the refusal names is sent in its place; where it names none, the next
-  one, and if that is refused, too, none;
-- a value, in the company of the other parameters of that query: it is left out of queries that ask for just that;
-- a parameter that the server or the model does not have: it is left out, whatever its value;
-- a mistake of the caller: a number out of its range, a tool that is wrong. That is an error, and nothing is learnt.
+- a level of thinking: the nearest level that the refusal names is sent instead; if it names none, the next level, and
+  if that is refused too, none;
+- a value, together with the other parameters of that query: it is left out of queries with the same parameters;
+- a parameter that the server or the model lacks: it is left out, whatever its value;
+- a mistake of the caller: a number out of range, an invalid tool. That is an error, and teaches nothing.
 
 Each response reports the changes that were made for it: `metadata["left_out"]` and `metadata["adjusted"]`.
 """
@@ -18,13 +18,11 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["LASTS", "LEVELS", "Adjusted", "Lessons", "is_absent", "is_mistake", "nearest_level"]
-
 LASTS: Final = 3600.0
-"""Seconds after which a lesson is put to the test again: models and gateways change."""
+"""Seconds after which a refused parameter is tried again: models and gateways change."""
 
 LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Levels of thinking, from none on. `Call(effort=…)` takes others, too, which are sent as they are."""
+"""Levels of thinking, the lowest first. `Call(effort=…)` accepts others too, which are sent unchanged."""
 
 _RANGE: Final = re.compile(
     r"must be (?:between|greater|less|at (?:least|most)|>|<|a |an |of type)|out of range|\brange: "
@@ -49,7 +47,7 @@ _ABSENT: Final = re.compile(
 
 
 class Adjusted(NamedTuple):
-    """A setting that was sent with another value than the one that was asked for."""
+    """A setting that was sent with a different value."""
 
     asked: str
     sent: str
@@ -61,7 +59,7 @@ class _Lesson(NamedTuple):
 
 
 class Lessons:
-    """What one model refused of late. `clock` gives seconds."""
+    """The recent refusals of one model. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -70,25 +68,25 @@ class Lessons:
         self._levels: dict[str, _Lesson] = {}
 
     def has(self, parameter: str) -> bool:
-        """Whether the parameter was refused, whatever its value."""
+        """Return whether the parameter was refused, whatever its value."""
         return self._parameters.get(parameter, -1.0) > self.clock()
 
     def note(self, parameter: str) -> None:
-        """Note that the parameter was refused."""
+        """Record that the parameter was refused."""
         self._parameters[parameter] = self.clock() + LASTS
 
     def has_value(self, parameter: str, value: bytes, company: frozenset[str]) -> bool:
-        """Whether this value was refused, in a query with these parameters."""
+        """Return whether this value was refused, in a query with these parameters."""
         return self._values.get((parameter, value, company), -1.0) > self.clock()
 
     def note_value(self, parameter: str, value: bytes, company: frozenset[str]) -> None:
-        """Note that this value was refused in a query with these parameters."""
+        """Record that this value was refused in a query with these parameters."""
         now = self.clock()
         self._values = {key: until for key, until in self._values.items() if until > now}
         self._values[parameter, value, company] = now + LASTS
 
     def level(self, asked: str) -> str:
-        """The level of thinking that is sent where this one is asked for."""
+        """Return the level of thinking to send for this one."""
         sent, seen = asked, {asked}
         while (lesson := self._levels.get(sent)) is not None and lesson.until > self.clock():
             if lesson.instead is None or lesson.instead in seen:
@@ -98,7 +96,7 @@ class Lessons:
         return sent
 
     def note_level(self, refused: str, said: str) -> str | None:
-        """Note that the level was refused, in these words; return the one to send instead, None if no level is left."""
+        """Record that the level was refused with this text; return the level to send instead, None if none is left."""
         gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
         instead = nearest_level(refused, said, gone)
         if instead is not None:
@@ -107,7 +105,7 @@ class Lessons:
 
 
 def nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
-    """Return the level next to a refused one: of those that the refusal names, else of all. The lower one of two.
+    """Return the level nearest to a refused one, the lower of two: of the levels that the refusal names, else of all.
 
     >>> nearest_level("xhigh", "Supported levels: high, low, max, medium", {"xhigh"})
     'high'
@@ -118,7 +116,7 @@ def nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
         return None
     words = set(re.findall(r"[a-z]+", said.lower()))
     named = [level for level in LEVELS if level in words and level not in gone]
-    if len(named) < 2 and "support" not in said.lower():  # a word such as "none" or "high" may be of the sentence
+    if len(named) < 2 and "support" not in said.lower():  # a word such as "none" or "high" may be part of the sentence
         named = []
     left = named or ([level for level in LEVELS if level not in gone] if len(gone) <= 1 else [])  # one guess
     at = LEVELS.index(refused)
@@ -126,12 +124,12 @@ def nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
 
 
 def is_mistake(parameter: str, said: str) -> bool:
-    """Whether a refusal is about a mistake of the caller: no other query has to suffer for it."""
+    """Return whether a refusal is about a mistake of the caller, which must not affect other queries."""
     if parameter in ("schema", "thinking", "effort") and _TOOLS.search(said):
         return True
     return parameter in _RANGED and bool(_RANGE.search(said))
 
 
 def is_absent(said: str) -> bool:
-    """Whether a refusal says that there is no such parameter, whatever its value."""
+    """Return whether a refusal says that the parameter does not exist."""
     return _ABSENT.search(said) is not None

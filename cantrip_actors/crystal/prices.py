@@ -1,12 +1,12 @@
 """Facts about models: prices and sizes from the dataset of `genai-prices`, and accepted inputs from `models.toml`.
 
-The dataset comes with the package and is read where the first model is looked up (a fifth of a second, once); nothing
-here asks the network. A program that keeps it fresh (`genai_prices.UpdatePrices`) changes what is looked up here too.
-Prices that hold from a date, or at some hours, are those of the moment of the look-up. A user's own rows go first.
+The dataset is part of the package and is read when the first model is looked up (a fifth of a second, once); nothing
+here uses the network. A program that updates it (`genai_prices.UpdatePrices`) changes the prices here too. Prices that
+depend on the date or the hour are those of the moment of the look-up. A user's own rows go first.
 
 A price is looked up by the model name in the answer, then by the name in the query; at the provider of the address in
 use, else at the family's. Nothing is guessed: the cost of an unknown model is 0 (`Usage.cost`), and the crystal learns
-from a refusal what a model refuses (R-25).
+from refusals which parameters a model lacks (R-25).
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo
 
-__all__ = ["TRAITS", "UNKNOWN", "Model", "Prices"]
-
 _DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d+(?::\d+\w*)?)?$")
 _SELLER: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*")
 """The prefix to a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""
 TRAITS: Final = Path(__file__).with_name("models.toml")
 
 MAKERS: Final = ("anthropic", "google", "openai")
-"""Where a model of an unknown seller is looked up: models of other makers have many sellers, or run locally."""
+"""The providers to look up a model of an unknown seller at; models of other makers have many sellers, or run
+locally."""
 
 _COLUMNS: Final = {
     "input": "input_mtok",
@@ -44,18 +43,18 @@ _COLUMNS: Final = {
     "written": "cache_write_mtok",
     "written_long": "cache_write_1h_mtok",
 }
-"""Our names of prices, and the dataset's."""
+"""Our names of prices, and those of the dataset."""
 
 LOOKUPS: Final = 1024
-"""How many names of models are remembered."""
+"""How many names of models are cached."""
 
 HALF: Final = 0.5
-"""What a batch costs of the price where the dataset does not say it."""
+"""The share of the price that a batch costs, if the dataset does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model. Prices are in US dollars for a million tokens; those that are None are as `input`."""
+    """One model. Prices are in US dollars for a million tokens; None means the price of `input`."""
 
     window: int | None = None
     max_output: int | None = None
@@ -71,7 +70,7 @@ class Model:
     adaptive: bool = False
 
     def cost(self, counts: Counts) -> float:
-        """What a query costs, in US dollars."""
+        """Return the cost of a query, in US dollars."""
         prices = {name: getattr(self, name) for name in _COLUMNS}
         if self.above and counts.prompt > self.above["tokens"]:
             prices.update(self.above)
@@ -97,9 +96,9 @@ UNKNOWN: Final = Model()
 
 
 class Prices:
-    """What models cost: the dataset, and before it the rows of a table of one's own.
+    """The prices of models: the dataset, and before it the rows of a user's table.
 
-    `Prices.load(file)` reads such a table, `Prices({...})` takes one. With `alone`, the dataset is not asked.
+    `Prices.load(file)` reads such a table, `Prices({...})` takes one. With `alone`, the dataset is not used.
 
     Raises InvalidCantrip for a row that cannot be read.
     """
@@ -120,10 +119,10 @@ class Prices:
             raise InvalidCantrip(f"prices: {file}: {error}") from error
 
     def model(self, *names: object, seller: str | None = None, address: str = "", batch: bool = False) -> Model:
-        """Return the first of these models that is known; its dated versions are it too.
+        """Return the first of these models that is known, also by the name of a dated version.
 
-        `seller` is the dataset's id of who sells it; one whose `address` is known goes before. None is any of `MAKERS`.
-        With `batch`, the prices are those of a batch.
+        `seller` is its seller's id in the dataset; the seller with a known `address` takes precedence. None: any of
+        `MAKERS`. With `batch`, the prices are those of a batch.
         """
         for name in names:
             if isinstance(name, str) and name:
@@ -138,7 +137,7 @@ class Prices:
 
 
 def _listed(name: str, seller: str | None, address: str, batch: bool) -> Model:
-    """A model of the dataset, with what is known of its kind; UNKNOWN where the dataset has no prices of it."""
+    """Return a model of the dataset, with the facts about its kind; UNKNOWN if the dataset has no prices of it."""
     return _lookups.model(name, seller, address, batch)
 
 
@@ -153,14 +152,14 @@ def _priced(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Mo
 
 
 class _Lookups:
-    """What the dataset has of models: a look takes half a millisecond, and every turn asks for the same ones."""
+    """A cache of the dataset: a look-up takes half a millisecond, and every turn looks up the same models."""
 
     def __init__(self) -> None:
         self._snapshot: DataSnapshot | None = None
         self._found: dict[tuple[str, str | None, str], ModelInfo | None] = {}
         self._minute: datetime | None = None
         self._models: dict[tuple[str, str | None, str, bool], Model] = {}
-        """The models as they were this minute: some prices depend on the time of the day."""
+        """The models looked up in this minute; some prices depend on the time of day."""
 
     def model(self, name: str, seller: str | None, address: str, batch: bool) -> Model:
         """Return a model at its price of this minute."""
@@ -175,7 +174,7 @@ class _Lookups:
         return found
 
     def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
-        from genai_prices.data_snapshot import get_snapshot  # 0.2 s, and none of it for those who ask no provider
+        from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, which programs without a provider do not pay
 
         snapshot = get_snapshot()
         if snapshot is not self._snapshot or len(self._found) >= LOOKUPS:  # newer data is another snapshot
@@ -201,7 +200,7 @@ def _info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -
 
 
 def _converted(info: ModelInfo, now: datetime, context: Mapping[str, str]) -> Model:
-    """The dataset's prices as ours. Of several steps only the first counts: a seller with two reports costs."""
+    """Convert the prices of the dataset. Only the first of several tiers is used: a seller with two reports costs."""
     prices: dict[str, Any] = {}
     above: dict[str, float] = {}
     listed = vars(info.get_prices(now, context or None))

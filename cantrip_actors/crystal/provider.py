@@ -3,17 +3,17 @@
 A `Family` describes a provider's interface: how to write a request, which decoder reads the answer, what the model
 refuses. Each family's module has the writer, the decoder and the `Family` that names both; this file has shared code.
 
-`ProviderCrystal.invoke` is one attempt: it asks once, or as often as the interface wants it for one answer:
+`ProviderCrystal.invoke` is one attempt. It sends one request, or as many as the provider needs for one answer:
 
-- what a model refuses (a sampling parameter, forcing a call, a schema) is left out or adjusted, and the question put
-  again; the crystal remembers it for an hour (`lessons.py`), and each response that it is changed for says so
+- if a model refuses a parameter (for sampling, a forced call, a schema), the crystal leaves it out or adjusts it, asks
+  again, and remembers it for an hour (`lessons.py`); each response tells which parameters were changed for it
   (`metadata["left_out"]`, `metadata["adjusted"]`);
-- a turn that the provider interrupts (Anthropic's `pause_turn`, Gemini's `CONTINUATION`) is taken up again, until it is
-  done;
-- where a call has to come and cannot be forced, an answer that follows a schema stands for it (CRYSTAL-5,
+- a turn that the provider interrupts (Anthropic's `pause_turn`, Gemini's `CONTINUATION`) is continued until it is
+  complete;
+- if a call is required and cannot be forced, the crystal asks for an answer by a schema instead (CRYSTAL-5,
   `simulated.py`).
 
-Retries, and asking again in words where there is no schema either, are `contract.py`'s.
+`query.py` retries, and asks again in words if there is no schema either.
 """
 
 from __future__ import annotations
@@ -60,45 +60,43 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.terms.messages import must_call as has_to_call
 from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
 
-__all__ = ["AskAgain", "Asked", "Counting", "Family", "ProviderCrystal", "joined", "usage_of"]
-
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
 
 SCHEMAS: Final = 64
-"""How many schemas of answers a crystal keeps as its family takes them."""
+"""How many schemas of answers, fitted to its family, a crystal keeps."""
 
 IMAGES: Final = "images"
-"""The name in `left_out` if a server takes no images."""
+"""The name in `left_out` if a server accepts no images."""
 
 FILES: Final = "files"
-"""The name in `left_out` if a context has files that the model does not take."""
+"""The name in `left_out` if a context has files that the model does not accept."""
 
 VALUES: Final = frozenset({"temperature", "top_p", "stop", *TYPED})
-"""The parameters of which a model may refuse one value and take another."""
+"""The parameters of which a model may refuse one value and accept another."""
 
 CUT_OFF: Final = frozenset(
     {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
     | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
 )
-"""Reasons to stop after which an answer is not whole: its schema is not held against it."""
+"""Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
 
 MISFIT: Final = "simplify output_schema, raise max_tokens, or use a crystal that can be made to follow a schema"
 
 OUR_OWN: Final = frozenset({"", "include", "stream_options"})
-"""Parameters that no caller sets: only the response that learnt of a refusal reports them as left out."""
+"""Parameters that no caller sets: only the response to the refused query reports them as left out."""
 
 UNSEEN: Final = frozenset({"blocks", "null", *OUR_OWN})
-"""Lessons that no request lists as left out."""
+"""Lessons that no response lists as left out."""
 
 PAUSES: Final = 16
-"""How often an interrupted turn is taken up again."""
+"""How often an interrupted turn is continued."""
 
 _ABOUT_BLOCKS: Final = re.compile(r"thinking|signature|reasoning|encrypted|thought", re.IGNORECASE)
 
 Emit = Callable[[Payload], None]
 Carry = Callable[[Request, Decoder, Emit | None], Awaitable[Response]]
-"""Brings a request to the provider, and its answer to a decoder."""
+"""A function that sends a request to the provider and passes its answer to a decoder."""
 
 
 class _Prepared(Exception):  # no error: it ends a query before it is sent
@@ -107,7 +105,7 @@ class _Prepared(Exception):  # no error: it ends a query before it is sent
 
 
 class AskAgain(ProviderError):
-    """An answer came to nothing, and `request` is the one to be sent instead."""
+    """The provider refused a request; `request` is the one to send instead."""
 
     def __init__(self, request: Request, why: str, usage: Usage = NO_USAGE) -> None:
         super().__init__(why, usage=usage)
@@ -115,18 +113,18 @@ class AskAgain(ProviderError):
 
 
 class Asked(NamedTuple):
-    """One query, as a family is to write it."""
+    """One query, with everything that a family needs to write it."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolDefinition]
     choice: ToolChoice | None
     settings: Settings
     bare: bool = False
-    """Without the provider's own blocks: it has refused them."""
+    """Whether to leave out the provider's own blocks, because it refused them."""
     extra: str = ""
-    """A text more to be heard, of this query only."""
+    """One more text for the model, in this query only."""
     resumes: bool = False
-    """The last utterance was interrupted and continues."""
+    """Whether the last utterance was interrupted and is to be continued."""
 
 
 class Counting(NamedTuple):
@@ -142,49 +140,49 @@ class Counting(NamedTuple):
 
 
 class Family(ABC):
-    """One provider's interface to one model. It remembers what the model refuses, and what it encoded."""
+    """One provider's interface to one model. It remembers refused parameters and encoded contexts."""
 
     provider: ClassVar[str]
     base_url: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
-    """The environment's variables that may have the key, the first one first."""
+    """The environment variables that may have the key, in the order in which they are tried."""
     needs_key: ClassVar[bool] = True
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
-    """The header that carries the key, and what stands before the key in it."""
+    """The header for the key, and the text before the key in it."""
     items: ClassVar[str] = "messages"
-    """What a request calls its list of messages."""
+    """The field of a request that has the list of messages."""
     decodes: ClassVar[type[Decoder]]
-    """What reads the answers."""
+    """The decoder of answers."""
     doubtful: ClassVar[bool] = False
-    """Whether it may take the word that a call has to come, and do nothing about it."""
+    """Whether the server may accept `tool_choice` and ignore it."""
     lessons: ClassVar[Mapping[str, str]] = {}
-    """What to look for in a refusal, by the parameter that it is about then."""
+    """For each parameter, the pattern of an error that refuses it."""
     level: ClassVar[str] = "effort"
-    """The parameter that has the level of thinking."""
+    """The parameter for the level of thinking."""
 
     serves: ClassVar[str] = ""
     """Its row in `terms.server_tools.TAKEN`: the tools of its provider, and their prices."""
     written: ClassVar[Table] = {}
-    """How it writes the settings that families share; those that are not in it, it lacks."""
+    """How to write the settings that families share; the family lacks the settings that are not in the table."""
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Other settings that it has no field for."""
+    """Other settings that the family lacks."""
     seller: ClassVar[str | None] = None
-    """Who sells its models, by the id in the dataset of prices; None for models of one's own."""
+    """The seller of its models, by the id in the dataset of prices; None for models on the user's own machine."""
     reports_cost: ClassVar[bool] = False
-    """Whether its answers say what they cost."""
+    """Whether its answers contain their cost."""
 
     fixed: ClassVar[Mapping[str, str]] = {}
-    """Headers of every request."""
+    """The headers of every request."""
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         self.model = model
         self.known = known
         self.by_schema = by_schema
-        """Whether the model knows nothing of tools, and says as JSON what it calls."""
+        """Whether the model has no tools, and writes its calls as JSON."""
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
         self.refused: set[str] = set()
-        """Parameters that are known to be refused without a try."""
+        """Parameters that are known to be refused."""
         if not known.sampling:
             self.refused |= {"temperature", "top_p"}
         if not known.forced:
@@ -195,23 +193,23 @@ class Family(ABC):
 
     @property
     def name(self) -> str:
-        """What the loom calls the crystal."""
+        """The crystal's name in the loom."""
         return f"{self.provider}:{self.model}"
 
     @property
     @abstractmethod
     def path(self) -> str:
-        """Where queries are posted, below the address."""
+        """The path of queries below the base address."""
 
     @abstractmethod
     def writer(self) -> Writer:
-        """Return what writes contexts for this model."""
+        """Return the writer of contexts for this model."""
 
     @abstractmethod
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of a request except the messages; fields of one object are merged.
 
-        Each comes with the parameter under which a model may refuse it, "" where it always belongs to the request.
+        Each has the name of the parameter that a model may refuse, "" if it is always part of the request.
         Fields that are None are not sent.
         """
 
@@ -221,11 +219,11 @@ class Family(ABC):
         return None
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the nearest schema that this family takes of a user's."""
+        """Return the schema nearest to a user's that this family accepts."""
         return as_is(schema)
 
     def fitted(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema of an answer as this family takes it."""
+        """Return the schema of an answer, fitted to this family."""
         key = json_bytes(schema)
         found = self._fits.get(key)
         if found is None:
@@ -283,7 +281,7 @@ class Family(ABC):
         merged(body, joined_lists(body, asked.settings.more))
         pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
         pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
-        for n, message in enumerate(encoded.parts):  # these are JSON already
+        for n, message in enumerate(encoded.parts):  # these are already JSON
             pieces += [b",", message] if n else [message]
         whole = b"".join([*pieces, b"]}"])
         tools = frozenset([tool.name for tool in asked.tools])
@@ -306,7 +304,7 @@ class Family(ABC):
         )
 
     def _lacking(self, settings: Settings) -> tuple[str, ...]:
-        """Return the settings that the family has no field for."""
+        """Return the settings that the family lacks."""
         if not (self.lacks or settings.typed):
             return ()
         own = [name for name in self.lacks if getattr(settings, name, None)]
@@ -321,12 +319,12 @@ class Family(ABC):
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """The levels of thinking that the model does not have, and the nearest that it has."""
+        """For each level of thinking that the model lacks, the nearest one that it has."""
         return {}
 
     @property
     def has_budget(self) -> bool:
-        """Whether a level is sent as a number of tokens: then only levels that have one can be asked for."""
+        """Whether a level is sent as a number of tokens; only levels with a number are allowed then."""
         return False
 
     def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -335,7 +333,7 @@ class Family(ABC):
                 yield name, self.written[name](value, bool(asked.tools))
 
     def served(self, asked: Asked) -> Translated:
-        """Return the provider's own tools of a query, as its request has them."""
+        """Return the server tools of a query in the form of its request."""
         tools = asked.settings.server_tools
         if not tools:
             return NOTHING
@@ -346,19 +344,19 @@ class Family(ABC):
         return TRANSLATIONS[self.serves](tools)
 
     def excluded(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
-        """Return the parameters that cannot go with the others of a query."""
+        """Return the parameters that cannot be combined with the others of a query."""
         return frozenset()
 
     def decoder(self, request: Request) -> Decoder:
-        """Return what reads the answer to a request."""
+        """Return the decoder for the answer to a request."""
         return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
-        """The parameter that was refused and is changed or left out; None where nothing can be learnt."""
+        """Return the refused parameter, which is changed or left out from now on; None if the error teaches nothing."""
         if IMAGES in request.sent and self.takes(IMAGES) and refuses_images(error):
             self.show_no_images()
             return IMAGES
-        if error.status not in (400, 422) or error.retryable:  # a fluke teaches nothing
+        if error.status not in (400, 422) or error.retryable:  # a transient error teaches nothing
             return None
         said = str(error).lower()
         typed = {name: PATTERNS[name] for name in self.written if name in request.sent}
@@ -384,25 +382,25 @@ class Family(ABC):
             learnt.note(parameter)
 
     def takes(self, parameter: str) -> bool:
-        """Whether to send it."""
+        """Return whether to send a parameter."""
         return parameter not in self.refused and not self.lessons_learnt.has(parameter)
 
     def refuse(self, parameter: str) -> None:
-        """Leave the parameter out for a while."""
+        """Leave a parameter out for an hour."""
         self.lessons_learnt.note(parameter)
 
     def show_no_images(self) -> None:
-        """Replace images by descriptions from now on: the model takes none."""
+        """Replace images by descriptions from now on: the model accepts none."""
         self.refused.add(IMAGES)
         self.encoder.writer.blind()
         self.encoder.forget()
 
     def why_not(self, file: File) -> str | None:
-        """Why this model is not sent an image or another file, None if it is."""
+        """Return why this model is not sent an image or another file; None if it is."""
         return self.encoder.writer.takes.why_not(file)
 
     image_tokens: Callable[[File], int] = staticmethod(pixel_tokens)
-    """How many tokens an image takes, as far as one knows before."""
+    """Return an estimate of the tokens of an image."""
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
         """Return the query that continues an interrupted turn, None if the turn is done. `asked` began the turn."""
@@ -412,8 +410,8 @@ class Family(ABC):
 class ProviderCrystal:
     """A model of a provider, as a crystal. The functions of the families make one.
 
-    `name` is what the loom calls it, `context_window` its size in tokens where that is known. It keeps no conversation:
-    only what it encoded of contexts, and what the model refused.
+    `name` is its name in the loom, `context_window` its size in tokens if known. It keeps no conversation, only encoded
+    contexts and refused parameters.
     """
 
     def __init__(
@@ -456,16 +454,16 @@ class ProviderCrystal:
         )
 
     def image_tokens(self, image: File) -> int:
-        """How many tokens an image takes of it, by its family's formula."""
+        """Return an estimate of the tokens of an image, by the formula of the family."""
         return 0 if not self.family.takes(IMAGES) else self.family.image_tokens(image)
 
     def why_not(self, file: File) -> str | None:
-        """Why the model cannot be given an image or another file, None if it can."""
+        """Return why the model does not accept an image or another file; None if it does."""
         return self.family.why_not(file)
 
     @property
     def address(self) -> str:
-        """Where it asks, without a password or a token."""
+        """The address of its queries, without a password or a token."""
         return self._address
 
     @property
@@ -482,9 +480,9 @@ class ProviderCrystal:
         options: Mapping[str, Any] | None = None,
         emit: Emit | None = None,
     ) -> Response:
-        """One answer (CRYSTAL-1). `emit` gets the canonical payloads of it, as they arrive.
+        """Return one answer (CRYSTAL-1). `emit` gets its canonical payloads as they arrive.
 
-        Raises ProviderError where the provider fails, CrystalError where what it says breaks the contract.
+        Raises ProviderError if the provider fails, CrystalError if its answer breaks the contract.
         """
         return await self._answer(Invocation(messages, tools, tool_choice), options or {}, self._client.run, emit)
 
@@ -503,9 +501,9 @@ class ProviderCrystal:
     async def read(
         self, invocation: Invocation, options: Mapping[str, Any], answer: bytes | ProviderError, *, batch: bool = False
     ) -> Response:
-        """Return the response in an answer that came later to the request of `prepare`: a body, or an error.
+        """Return the response in a later answer to the request of `prepare`: a body, or an error.
 
-        An interrupted turn continues at once, over the connection. With `batch`, the body costs what it does in one.
+        An interrupted turn continues at once, over the connection. With `batch`, the body has the price of a batch.
 
         Raises AskAgain if the answer teaches that another request has to be sent; otherwise as `invoke` does.
         """
@@ -587,27 +585,27 @@ class ProviderCrystal:
         return _as_schema(asked.settings.schema, response)
 
     def _usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
-        """Return what was counted, with its cost. In a batch, only the first answer came at its price."""
+        """Return the usage, with its cost. In a batch, only the first answer has the price of a batch."""
         names, fees = (answered, self.family.model), FEES.get(self.family.serves, {})
         first = int(batch)
         usage = usage_of(counts[first:], self.known_as(*names), fees)
         return usage_of(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
-        """Raise InvalidCantrip if the model does not take one of the tools, or one of its settings (R-21)."""
+        """Raise InvalidCantrip if the model does not accept one of the tools, or one of their settings (R-21)."""
         check_server_tools(self.family.serves or self.family.provider, self.family.model, tools)
 
     @property
     def has_prices(self) -> bool:
-        """False if nothing is known about the model's prices: then `max_cost` cannot bound an entity."""
+        """Whether the model's prices are known; without them, `max_cost` cannot bound an entity."""
         return self.family.reports_cost or self.known_as(self.family.model) is not UNKNOWN
 
     def known_as(self, *names: object, batch: bool = False) -> Model:
-        """Return what is known of the first of these models that is known, at what it costs here, or in a batch."""
+        """Return the first of these models that is known; with `batch`, at the prices of a batch."""
         return self._prices.model(*names, seller=self.family.seller, address=self._address, batch=batch)
 
     async def __aenter__(self) -> Self:
-        """Keep connections open between queries, in this event loop, until the block is left."""
+        """Keep connections open between queries, in this event loop, until the block ends."""
         await self._client.__aenter__()
         return self
 
@@ -634,7 +632,7 @@ class _Query:
         self.utterance = 1
 
     async def answer(self) -> Response:
-        """The answer, whatever it takes."""
+        """Return the answer, after as many requests as it needs."""
         must_call = has_to_call(self.asked.choice)
         if self.family.by_schema:
             return self._told(await self._simulated(native=False))
@@ -643,14 +641,14 @@ class _Query:
         response = await self._ask(self.asked)
         by_schema = self.family.doubtful and self.family.takes("schema")
         if must_call and not response.tool_calls and by_schema:
-            # it was asked to and does not: some servers take the word and do nothing about it
+            # some servers accept `tool_choice` and ignore it
             self.family.refuse("tool_choice")
             self._discard("no call came, although one had to")
             response = await self._simulated(native=True)
         return self._told(response)
 
     async def _ask(self, asked: Asked, *, shown: bool = True) -> Response:
-        """Put the question, and take the answer up again where it was interrupted."""
+        """Ask, and continue the answer as often as it is interrupted."""
         response = await self._ask_once(asked, shown=shown, resumes=False)
         for _ in range(PAUSES):
             more = self.family.continued(asked, response)
@@ -661,7 +659,7 @@ class _Query:
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
     async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
-        """Put the question, leaving out what is refused."""
+        """Ask, without the parameters that are refused."""
         lessons: list[str] = []
         for _ in range(LESSONS):
             request = self.family.request(asked)
@@ -680,7 +678,7 @@ class _Query:
                 if learnt in UNSEEN:
                     self.left_out.append(learnt)
                 continue
-            except CrystalError:  # an answer that breaks the contract was paid for
+            except CrystalError:  # an answer that breaks the contract costs as well
                 self.counts.append(decoder.counts)
                 raise
             self.counts.append(decoder.counts)
@@ -691,7 +689,7 @@ class _Query:
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
 
     async def _simulated(self, *, native: bool) -> Response:
-        """An answer by schema. `native` where the server knows of tools, and only cannot be made to call one."""
+        """Return an answer by a schema. `native`: the server has tools, but cannot be forced to call one."""
         asked, must_call = self.asked, has_to_call(self.asked.choice)
         if (gate := named_gate(asked.choice)) is not None:
             asked = asked._replace(tools=tuple(tool for tool in asked.tools if tool.name == gate))
@@ -740,13 +738,13 @@ def _add(body: dict[str, Any], served: Translated) -> None:
 
 
 def _without_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
-    """Return a call without the nulls that stand for arguments that are left out, where the schema had to name all."""
+    """Return a call without the nulls for omitted arguments, if the schema required all arguments."""
     schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
     return call if schema is None or call.args is None else replace(call, args=restored(dict(call.args), schema))
 
 
 def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
-    """Return an answer as the schema that was asked for wants it. Raises NotAsAsked if it does not fit."""
+    """Return an answer in the form of the schema that the caller asked for. Raises NotAsAsked if it does not fit."""
     reason = response.metadata.get("stop_reason")
     is_over = reason in CUT_OFF or "refusal" in response.metadata
     if schema is None or response.content is None or response.tool_calls or is_over:
@@ -761,7 +759,7 @@ def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response
 
 
 def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
-    """Two responses that are one: the second took up where the first was interrupted."""
+    """Return two responses as one: the second continues the first."""
     blocks = response.blocks
     if response.blocks and rest.blocks:
         content = [*response.blocks[0]["content"], *rest.blocks[0]["content"]]
@@ -778,7 +776,7 @@ def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
 
 
 def _served_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """What the provider's tools did in two parts: a result may stand in the second, and its call in the first."""
+    """Return the server calls of two parts: a call may be in the first, and its result in the second."""
     calls: dict[str, dict[str, Any]] = {}
     for one in (*first.get("server_calls", ()), *second.get("server_calls", ())):
         calls[one["id"]] = {**calls.get(one["id"], {}), **one}
@@ -787,7 +785,7 @@ def _served_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict
 
 
 def usage_of(counts: Sequence[Counts], model: Model, fees: Mapping[str, float] | None = None) -> Usage:
-    """Return the sum of what was counted, with its cost. `fees` are US dollars for each use of a provider's tool."""
+    """Return the usage of several counts, with its cost. `fees` are US dollars for each use of a server tool."""
     usage = Usage()
     for one in counts:
         extra = sum(times * (fees or {}).get(tool, 0.0) for tool, times in one.uses)

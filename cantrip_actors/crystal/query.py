@@ -1,10 +1,10 @@
-"""One query to a crystal: how it becomes a response, or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
+"""One query to a crystal, which becomes a response or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
 
-A crystal is any object with `invoke`. This file calls it in the way its signature asks for (`signature.py`), checks
-what it returns (`Response.of`), retries where a provider failed, and asks again where an answer does not follow
-`tool_choice`. None of that leaves a trace: one query is one response, whatever it took (PROD-2). Only the tokens of the
-attempts are added up, because they were paid for: in the response, or in the error that the query ends with
-(`CrystalError.usage`). `policy/estimate.py` estimates the tokens of an awaited crystal that reports none.
+A crystal is any object with `invoke`. This file calls it by its signature (`signature.py`), checks its answer
+(`Response.of`), retries if a provider failed, and asks again if an answer does not follow `tool_choice`. None of that
+leaves a trace: one query is one response (PROD-2). Only the tokens of the attempts are added up, because they were paid
+for: in the response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates
+the tokens of an awaited crystal that reports none.
 
 A crystal whose `invoke` has a parameter `emit` streams its answer in payloads of the canonical stream. An observer
 (`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow
@@ -94,11 +94,11 @@ _threads: Final = Threads("cantrip_actors.crystal threads", THREADS)
 
 
 class Earlier(NamedTuple):
-    """A query that a crystal took, and whose answer will not do."""
+    """The answer to a query is not acceptable."""
 
     handle: Any
     usage: Usage
-    """What its answer cost, and those before it."""
+    """The usage of this answer and of those before it."""
 
 
 class Query(NamedTuple):
@@ -109,7 +109,8 @@ class Query(NamedTuple):
     emit: Callable[[Emitted], None] | None = None
     """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
     handle: Any = None
-    """If it is not None, the query was taken before, and its answer is collected with this (`Response.handle`)."""
+    """If it is not None, the crystal already took the query, and this handle collects the answer
+    (`Response.handle`)."""
     key: str = ""
     """The identity of an entity's query: the same after a crash. A query without one is answered at once."""
     since: str | None = None
@@ -120,7 +121,9 @@ class Query(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look at posted queries found. `ready` has one value for each handle, `seconds` is the time to the next."""
+    """The result of a look at posted queries. `ready` has one value for each handle, `seconds` is the time to the next
+    look.
+    """
 
     ready: Sequence[bool]
     seconds: float
@@ -188,9 +191,9 @@ class PostingCrystal(ABC):
 
 
 class NotAsAsked(ProviderError):
-    """An answer that is not what was asked for. `ask` asks again; only a `Through` sees this error.
+    """An answer that does not fit the query. `ask` asks again; only a `Through` sees this error.
 
-    `wanted` is sent to the crystal then, and `advice` goes to the caller if the crystal never complies.
+    `wanted` is sent to the crystal, and `advice` is for the caller if the crystal never complies.
     """
 
     def __init__(self, problem: str, response: Response, wanted: str = "", advice: str = "") -> None:
@@ -205,7 +208,7 @@ class ChoiceIgnored(NotAsAsked):
 
 
 Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]
-"""What every attempt that waits goes through: given the query and what makes the attempt, it answers as that does."""
+"""A function around every attempt that waits: it takes the query and the function that makes the attempt."""
 
 
 def attempt_now(crystal: Crystal, query: Query) -> Response | None:
@@ -213,8 +216,8 @@ def attempt_now(crystal: Crystal, query: Query) -> Response | None:
 
     Such a crystal has `respond(invocation)`, which is not async.
 
-    Raises ProviderError where the attempt failed: `ask(…, failed=error)` then continues from there; CrystalError where
-    the contract is broken.
+    Raises ProviderError if the attempt failed: `ask(…, failed=error)` then continues; CrystalError if the contract is
+    broken.
     """
     respond = getattr(crystal, "respond", None)
     if respond is None:
@@ -234,11 +237,11 @@ async def ask(
 ) -> Response:
     """Return the crystal's response, after as many attempts as `retry` allows.
 
-    `failed` is the error of a first attempt (`attempt_now`). Failed attempts leave nothing behind but their tokens and
-    the wait before the next. Each attempt goes `through` what limits them, if anything does.
+    `failed` is the error of a first attempt (`attempt_now`). Failed attempts leave only their tokens and the wait
+    before the next one. `through`, if given, limits each attempt.
 
-    Raises ProviderError, with `attempts`, where the provider's last failure is not to be retried or once too often;
-    CrystalError where the crystal breaks its contract or raises. Both have the `usage` of all attempts.
+    Raises ProviderError, with `attempts`, if the last failure is not to be retried or `retry` allows no more attempts;
+    CrystalError if the crystal breaks its contract or raises. Both have the `usage` of all attempts.
     """
     failures, insisted, asked, spent = 0, 0, query, NO_USAGE
     delay: float | None = 0.0
@@ -274,13 +277,13 @@ async def ask(
 
 
 def _after(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
-    """Return what is asked after a failed attempt, which asked `asked`."""
+    """Return the query after a failed attempt, which asked `asked`."""
     if not isinstance(failed, NotAsAsked):
         return asked if failed.generated is None else _told_of(query, failed.generated)
     insisting = _insisting(query, failed)
     if query.handle is None:
         return insisting
-    # it is posted anew, and then only its handle knows the cost so far
+    # it is posted again, and only its handle knows the cost so far
     return insisting._replace(handle=None, earlier=Earlier(query.handle, spent))
 
 
@@ -292,14 +295,14 @@ async def _attempt_through(crystal: Crystal, query: Query, through: Through | No
 
 
 def _delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
-    """How long to wait, or None to give up. The error's own `retryable` takes precedence over its status."""
+    """Return how long to wait, or None to give up. The error's own `retryable` takes precedence over its status."""
     if failed.retryable is False:
         return None
     return retry.delay(failures, None if failed.retryable else failed.status, failed.retry_after, chance)
 
 
 class Watch:
-    """What an observer sees of one query, over all of its attempts."""
+    """The stream of one query for its observer, over all attempts."""
 
     def __init__(self, emit: Callable[[Emitted], None]) -> None:
         self._emit = emit
@@ -307,11 +310,11 @@ class Watch:
         self._started = False
 
     def shown(self, query: Query) -> Query:
-        """Return the query as the next attempt gets it."""
+        """Return the query for the next attempt."""
         return query._replace(emit=self.attempt())
 
     def attempt(self) -> Callable[[Emitted], None]:
-        """Return the `emit` of the next attempt. That of an earlier attempt does nothing from now on."""
+        """Return the `emit` of the next attempt. The one of an earlier attempt does nothing from now on."""
         self._attempt += 1
         number = self._attempt
 
@@ -332,7 +335,7 @@ class Watch:
 
 
 async def _attempt(crystal: Crystal, query: Query) -> Response:
-    """One attempt."""
+    """Make one attempt."""
     if isinstance(crystal, PostingCrystal) and query.key:
         if query.handle is None:
             handle = await attempt(lambda: crystal.post(query))
@@ -351,7 +354,7 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
 
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
-    """What this `invoke` returns, or the Failure that it raises. A plain function may block, so it gets a thread."""
+    """Return the result of `invoke`, or the Failure that it raises. A plain function may block, so it gets a thread."""
     asked = query.invocation
     offered = {"messages": asked.messages, "tools": asked.tools, "tool_choice": asked.tool_choice}
     arrange = arrangement(invoke)
@@ -365,7 +368,7 @@ _estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictiona
 
 
 def _estimator(crystal: Crystal) -> Estimator:
-    """The crystal's own estimator: a context that grows is counted once."""
+    """Return the crystal's estimator, which counts each message of a growing context once."""
     try:
         found = _estimators.get(crystal)
         if found is None:
@@ -376,7 +379,7 @@ def _estimator(crystal: Crystal) -> Estimator:
 
 
 def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
-    """The response in an answer, with an estimate where it reports no usage at all. Raises as `attempt_now` does."""
+    """Return the response in an answer, with an estimate if it reports no usage. Raises as `attempt_now` does."""
     if isinstance(answer, Failure):
         error = _translated(crystal, answer.exception)
         if error is answer.exception:
@@ -409,14 +412,14 @@ def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator |
 
 
 def _told_of(query: Query, generated: str) -> Query:
-    """The same query, with what the provider could not make an answer of (R-07)."""
+    """Return the same query, with the output that the provider could not parse (R-07)."""
     given, said = query.invocation, generated if len(generated) <= TOLD else f"{generated[:TOLD]}…"
     last = Message("user", _UNREADABLE if given.tools else _NO_JSON)
     return _with(query, Message("assistant", said), last)
 
 
 def _insisting(query: Query, failed: NotAsAsked) -> Query:
-    """The same query, with the answer that would not do and what is wanted: the crystal sees it, nothing keeps it."""
+    """Return the same query, with the rejected answer and what is wanted instead; nothing records these two."""
     given, response = query.invocation, failed.response
     names = ", ".join(tool.name for tool in given.tools)
     wanted = f"[a tool call is required here: call at least one of {names or 'your tools'}]"
@@ -427,7 +430,7 @@ def _insisting(query: Query, failed: NotAsAsked) -> Query:
         with_handles(response.content, response.images)
         or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
     )
-    blocks = () if response.tool_calls else response.blocks  # those of a call would need its result
+    blocks = () if response.tool_calls else response.blocks  # the blocks of a call would need its result
     last = Message("assistant", text, thinking=response.thinking, blocks=blocks, images=response.images)
     return _with(query, last, Message("user", wanted))
 
@@ -453,7 +456,7 @@ def _never_followed(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
 
 
 def _translated(crystal: Crystal, error: BaseException) -> CrystalError:
-    """The error of the cast, or the failure to retry, for what a crystal's own code raised."""
+    """Return the error of the cast, or the failure to retry, for an exception of a crystal's own code."""
     leaf = error
     while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
         leaf = leaf.exceptions[0]
@@ -463,7 +466,7 @@ def _translated(crystal: Crystal, error: BaseException) -> CrystalError:
         return CrystalError(f"{crystal_name(crystal)}: something that the crystal waited for was cancelled")
     text = text_of(leaf)
     said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
-    httpx = sys.modules.get("httpx")  # it is not imported for this: an error of its own comes from where it was
+    httpx = sys.modules.get("httpx")  # not imported for this: an exception of httpx means that httpx is imported
     if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
         return ProviderError(
             text, status=leaf.response.status_code, retry_after=retry_after(leaf.response.headers, time.time())

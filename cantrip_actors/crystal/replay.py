@@ -1,12 +1,11 @@
-"""Answers that were recorded, read back: as recordings to look into, and as a crystal (`replay:FILE`).
+"""Recorded answers, as `Recording` values and as a crystal (`replay:FILE`).
 
-A recording is what a provider sent, without its framing: a whole body as JSON, or a JSON event a line. Event streams as
-they are will do as well. A file may hold several responses one after the other; where one ends is known by the
-provider's own rules, so nothing has to stand between them. The events show which provider it was.
+A recording is the response of a provider without its framing: a whole body as JSON, or a JSON event on each line. Raw
+event streams are accepted too. A file may have several responses one after the other; the provider's own rules show
+where one ends, so they need no separator. The events show the provider.
 
-`record="FILE"` on a crystal makes such files. A replayed crystal keeps no state: the utterance of a context that has
-had *n* of them is the response number *n* + 1, so any number of entities may share it, and a fork hears what the
-original heard.
+`record="FILE"` on a crystal makes such files. A replayed crystal keeps no state: a context with *n* utterances gets
+response number *n* + 1, so any number of entities may share it, and a fork gets the same responses as the original.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ from cantrip_actors.terms.context import View
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.terms.messages import Message, Response, ToolChoice, ToolDefinition
 
-__all__ = ["DECODERS", "Outcome", "Recording", "Replay", "faults", "recordings", "replay"]
-
 DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "anthropic": AnthropicDecoder,
     "openai-responses": ResponsesDecoder,
@@ -62,7 +59,7 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
 
 
 class Outcome(NamedTuple):
-    """What a stream came to: the payloads of the canonical stream, and a response or an error."""
+    """The result of a stream: its canonical payloads, and a response or an error."""
 
     payloads: tuple[Payload, ...]
     response: Response | None
@@ -70,18 +67,18 @@ class Outcome(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """One response as a provider sent it: its events, each a JSON text, and the interface that they belong to."""
+    """One response of a provider: its events, each a JSON text, and their interface."""
 
     family: str
     events: tuple[bytes, ...]
     source: str = ""
 
     def framed(self) -> bytes:
-        """The events as they came over the network."""
+        """The bytes of the events as sent over the network."""
         return b"".join(_framed(self.family, self.events))
 
     def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
-        """Decode it, from these chunks of its bytes or in one piece."""
+        """Decode the response, from these chunks of its bytes or in one piece."""
         return _played(self, DECODERS[self.family](), chunks)
 
 
@@ -112,9 +109,9 @@ def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
-    """The responses of a file. `family` is found out where it is not given.
+    """Return the responses of a file. By default, `family` is detected.
 
-    Raises InvalidCantrip where the file cannot be read, or is no recording.
+    Raises InvalidCantrip if the file cannot be read, or is not a recording.
     """
     try:
         data = Path(file).read_bytes()
@@ -145,7 +142,7 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
 def _events(name: str, data: bytes) -> list[Event]:
     framed = data.lstrip().startswith((b"event:", b"data:", b":"))
     if name.endswith(".chunks.txt") and not framed:
-        # by its name, since an event may be broken: that is what some were recorded for
+        # by its name, because an event may be broken: some were recorded for that
         return [Event(line.strip()) for line in data.splitlines() if line.strip()]
     framing = Framing()
     return [*framing.feed(data), *framing.close()]
@@ -191,7 +188,7 @@ def _is_body(value: Mapping[str, Any]) -> bool:
 
 
 def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """The lines, parted where a response is over and the next one begins."""
+    """Yield the lines of each response."""
     part: list[bytes] = []
     decoder: Decoder | None = None
     last_id: Any = None
@@ -206,14 +203,14 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
         try:
             decoder.feed(Event(line))
         except CrystalError:
-            decoder.over = True  # an error is an end
+            decoder.over = True  # an error ends a response
         last_id = own_id or last_id
         part.append(line)
     yield part
 
 
 def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
-    """Whether an event may be the first of a response. `another` where it has another id than the one before."""
+    """Return whether an event may be the first of a response. `another`: its id is not that of the event before."""
     kind = value.get("type")
     if family == "anthropic":
         return kind in ("message_start", "message", "error")
@@ -228,7 +225,7 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
         return True
     for first in listed(candidates)[:1]:
         said = listed([*listed(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")])
-        # a role alone, or an empty text, comes at the end as well
+        # a role alone, or an empty text, may also be the last event
         return any(value for part in said for name, value in part.items() if name != "role")
     return False
 
@@ -237,12 +234,12 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
 
 
 class Replay:
-    """A crystal that says what was recorded. Make one with `replay`."""
+    """A crystal that answers with recorded responses. Make one with `replay`."""
 
     def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
         self.name = name
         self._given: list[list[Recording]] = []
-        """One answer each: several recordings where the provider interrupted itself."""
+        """The recordings of each answer: several if the provider interrupted itself."""
         self._prices = prices
         model, goes_on = "", False
         for recording in given:
@@ -264,9 +261,9 @@ class Replay:
         options: Mapping[str, Any] | None = None,  # noqa: ARG002
         emit: Callable[[Payload], None] | None = None,
     ) -> Response:
-        """The response that belongs to this place of the conversation (CRYSTAL-1).
+        """Return the response for this position in the conversation (CRYSTAL-1).
 
-        Raises what it came to when it was recorded, CrystalError past the end.
+        Raises the recorded error, and CrystalError after the last response.
         """
         at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
         if at >= len(self._given):
@@ -296,9 +293,9 @@ class Replay:
 
 
 def replay(file: str | Path, *, prices: Prices | None = None) -> Replay:
-    """A crystal that answers with what a file has recorded, in order.
+    """Return a crystal that answers with the responses recorded in a file, in order.
 
-    Raises InvalidCantrip where the file cannot be read, or is no recording.
+    Raises InvalidCantrip if the file cannot be read, or is not a recording.
     """
     return Replay(f"replay:{Path(file).name}", recordings(file), prices or Prices())
 
@@ -310,7 +307,7 @@ def faults(payloads: Iterable[Payload]) -> list[str]:
     """Return the faults of one response's stream by the rules of `stream/wire.py`; an empty list if it has none."""
     found: list[str] = []
     begun: dict[str, bool] = {}
-    """Items by id; whether each is still open."""
+    """The items by id, and whether each is still open."""
     started = ended = False
     for n, payload in enumerate(payloads):
         try:

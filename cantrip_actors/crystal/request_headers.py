@@ -7,8 +7,6 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["REQUEST_HEADERS"]
-
 REQUEST_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
     "cantrip_actors.request_headers", default=MappingProxyType({})
 )

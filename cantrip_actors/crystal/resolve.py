@@ -1,6 +1,6 @@
-"""From a crystal's name to the crystal: `"family:rest"` as recipes and `Cantrip(crystal="…")` have it.
+"""Returns the crystal of a name: `"family:rest"`, as in recipes and `Cantrip(crystal="…")`.
 
-A family is one row of `FAMILIES`. Objects with `invoke` are crystals already and pass as they are.
+A family is one row of `FAMILIES`. An object with `invoke` is already a crystal, and is returned unchanged.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["FAMILIES", "resolve"]
-
 
 def resolve(crystal: Crystal | str) -> Crystal:
-    """Return the crystal for this name; an object is returned as it is.
+    """Return the crystal for this name; an object is returned unchanged.
 
     `"scripted:FILE"` is a scripted crystal with the responses of a YAML or JSON file: a list, or a mapping with
-    `responses` and what else `scripted` takes. `"python:module:name"` is an object with `invoke`, a class of such, or a
-    function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`, `"google:MODEL"`,
-    `"openrouter:MODEL"`, `"xai:MODEL"`, `"mistral:MODEL"` and `"cohere:MODEL"` are models of providers, with keys from
-    the environment; `"bedrock:MODEL"`, `"vertex:MODEL"` and `"azure:DEPLOYMENT"` are those of clouds, with the
-    credentials that their tools leave; `"ollama:MODEL@URL"` is one of an Ollama server, `"local:MODEL@URL"` one of a
-    server that speaks Chat Completions (Ollama's address on this machine if left out), `"replay:FILE"` a recording.
-    `"batch:anthropic:MODEL"` is a crystal whose queries go in batches, at half price, and `"background:openai:MODEL"`
-    one that answers in the background.
+    `responses` and other arguments of `scripted`. `"python:module:name"` is an object with `invoke`, a class of such,
+    or a function of the context. `"anthropic:MODEL"`, `"openai:MODEL"` (Responses), `"openai-chat:MODEL"`,
+    `"google:MODEL"`, `"openrouter:MODEL"`, `"xai:MODEL"`, `"mistral:MODEL"` and `"cohere:MODEL"` are models of
+    providers, with keys from the environment; `"bedrock:MODEL"`, `"vertex:MODEL"` and `"azure:DEPLOYMENT"` are those of
+    clouds, with the credentials that their tools leave; `"ollama:MODEL@URL"` is a model of an Ollama server,
+    `"local:MODEL@URL"` one of a server with Chat Completions (Ollama's address on this machine if left out),
+    `"replay:FILE"` a recording. `"batch:anthropic:MODEL"` is a crystal whose queries go in batches, at half price, and
+    `"background:openai:MODEL"` one that answers in the background.
 
-    Raises InvalidCantrip for a family that does not exist, and where what is named is not there or is no crystal.
+    Raises InvalidCantrip for an unknown family, and if the named object does not exist or is not a crystal.
     """
     if not isinstance(crystal, str):
         return crystal
@@ -127,7 +125,7 @@ def _replay(file: str) -> Crystal:
 
 
 def _posting(policy: str) -> Callable[[str], Crystal]:
-    """The crystals that post queries to that of another name."""
+    """The crystals that post queries to a crystal of another name."""
 
     def make(rest: str) -> Crystal:
         module: Any = importlib.import_module(f"cantrip_actors.crystal.policy.{policy}")
@@ -157,4 +155,4 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "local": _local,
     "replay": _replay,
 }
-"""The families there are, each with what makes a crystal of the rest of the name."""
+"""The families, each with the function that makes a crystal from the rest of the name."""

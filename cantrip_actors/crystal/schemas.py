@@ -1,12 +1,12 @@
-"""JSON Schemas as providers take them: a user's schema becomes the nearest one that a family's rules allow (R-02).
+"""JSON Schemas for providers: a user's schema becomes the nearest one that the rules of a family allow (R-02).
 
-The rules are those that the providers publish for structured outputs. Where a rule wants more than the user asked for
-(OpenAI: every property is required), the schema that is sent is stricter, and `restored` brings an answer back to the
-user's own. Where it allows less (no `minLength`, say), the schema that is sent says less; the answer is held against
-the user's own schema in any case (`missed`), and asked for again if it does not fit.
+The providers publish the rules for structured outputs. If a rule requires more than the user's schema (OpenAI: every
+property is required), the sent schema is stricter, and `restored` converts an answer to the user's schema. If a rule
+allows less (for example no `minLength`), the sent schema is weaker. Each answer is checked against the user's schema
+(`missed`), and the crystal asks again if it does not fit.
 
-What a family cannot express at all, such as a map at OpenAI or recursion at Anthropic, is a `Fitted` that says why.
-Nothing below `properties`, `enum`, `const`, `default` or `examples` is taken for a keyword: there, words are data.
+If a family cannot express a schema at all, such as a map at OpenAI or recursion at Anthropic, its `Fitted` says why.
+The names below `properties`, `enum`, `const`, `default` and `examples` are data and not keywords.
 """
 
 from __future__ import annotations
@@ -18,18 +18,6 @@ import orjson
 
 from cantrip_actors.terms.json_schema import misfits
 
-__all__ = [
-    "Fitted",
-    "as_is",
-    "for_anthropic",
-    "for_gemini",
-    "for_openai",
-    "gemini_schema",
-    "in_words",
-    "missed",
-    "restored",
-]
-
 Schema = Mapping[str, Any]
 
 
@@ -38,7 +26,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 class Fitted(NamedTuple):
-    """A schema for a family. If `schema` is None, the family has none for it; `why` says what cannot be expressed."""
+    """A schema for a family. If `schema` is None, the family cannot express it, and `why` says the reason."""
 
     schema: Schema | None
     strict: bool = True
@@ -46,7 +34,7 @@ class Fitted(NamedTuple):
 
 
 class _Inexpressible(Exception):
-    """The family has no schema for this: `args[0]` says what it is."""
+    """The family cannot express a schema; `args[0]` says why."""
 
 
 def as_is(schema: Schema) -> Fitted:
@@ -64,13 +52,13 @@ _OF_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProp
 _NOTES: Final = frozenset(
     {"title", "$schema", "$id", "$comment", "examples", "default", "deprecated", "readOnly", "writeOnly"}
 )
-"""What validates nothing."""
+"""Keywords that validate nothing."""
 _REST: Final = frozenset({"additionalProperties", "unevaluatedProperties"})
 _MAP: Final = "an object with free keys"
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return a schema in which `change` made another of each schema, the inner ones first."""
+    """Return a schema with `change` applied to each schema in it, the inner ones first."""
     if not isinstance(schema, Mapping):
         return schema
     made: dict[str, Any] = {}
@@ -102,7 +90,9 @@ def _is_object(schema: Schema) -> bool:
 
 
 def _one_of_as_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """`oneOf` is an `anyOf` that the answer is held against later; one `allOf` is what it holds."""
+    """Return the schema with `anyOf` for `oneOf`, which the check of the answer covers, and without an `allOf` of one
+    schema.
+    """
     if "oneOf" in schema and "anyOf" not in schema:
         schema["anyOf"] = schema.pop("oneOf")
     parts = schema.get("allOf")
@@ -127,7 +117,7 @@ def _without(schema: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
 
 
 def _is_empty(schema: Any) -> bool:
-    """Whether a schema takes any value."""
+    """Return whether a schema accepts any value."""
     return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _NOTES - {"description"})
 
 
@@ -142,15 +132,15 @@ _OPENAI_NEVER: Final = _words("allOf not if then else dependentSchemas dependent
 
 
 def for_openai(schema: Schema) -> Fitted:
-    """Return the schema for OpenAI's strict mode, which Groq, xAI and others have taken over.
+    """Return the schema for OpenAI's strict mode, which Groq, xAI and others use too.
 
-    Every object is closed, and every property is required; one that was optional may be null instead. Where that cannot
-    be, the schema is sent as it is, and not strict.
+    Every object is closed, and every property is required; an optional one may be null instead. If that is impossible,
+    the schema is sent unchanged, and not strict.
     """
     try:
         made = _mapped(schema, _openai_part)
         if "anyOf" in made or not _is_object(made):
-            raise _Inexpressible("an answer that is no object")
+            raise _Inexpressible("an answer that is not an object")
         return Fitted(made)
     except _Inexpressible as found:
         return Fitted(schema, strict=False, why=str(found))
@@ -176,7 +166,7 @@ def _openai_part(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(schema: Schema) -> bool:
-    """Whether an object with properties only says that more of them would do no harm."""
+    """Return whether an object has properties and allows any others."""
     return bool(schema.get("properties")) and schema.get("additionalProperties") is True
 
 
@@ -187,7 +177,7 @@ def _refuse(schema: Schema, words: frozenset[str]) -> None:
 
 
 def _refuse_maps(schema: Schema) -> None:
-    """Raise for an object with free keys: nothing is said of its properties, or others have a schema of their own."""
+    """Raise for an object with free keys: it has no properties, or a schema for other ones."""
     rest = schema.get("additionalProperties")
     if rest is not False and not schema.get("properties"):
         raise _Inexpressible(_MAP)
@@ -196,7 +186,7 @@ def _refuse_maps(schema: Schema) -> None:
 
 
 def _or_null(schema: Any) -> Any:
-    """Return a schema that takes null, too."""
+    """Return a schema that also accepts null."""
     if _takes_null(schema):
         return schema
     kind = schema.get("type")
@@ -238,9 +228,9 @@ _LIMITS: Final = (
 
 
 def for_anthropic(schema: Schema) -> Fitted:
-    """Return the schema for Anthropic's structured outputs: objects are closed, limits are put into descriptions.
+    """Return the schema for Anthropic's structured outputs: objects are closed, and descriptions state the limits.
 
-    The provider takes no maps and no recursion: then there is no schema.
+    The provider accepts no maps and no recursion: there is no schema for them.
     """
     try:
         made = _mapped(schema, _anthropic_part)
@@ -270,7 +260,7 @@ def _anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
-    """Say in the description what the schema that is sent leaves out."""
+    """State in the description the rules that the sent schema lacks."""
     lost = {word: schema[word] for word in _LIMITS if word in schema and kept.get(word) != schema[word]}
     if lost:
         told = ", ".join(f"{word}: {orjson.dumps(value).decode()}" for word, value in lost.items())
@@ -279,7 +269,7 @@ def _told_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_recursive(schema: Schema) -> bool:
-    """Whether a definition leads back to itself, or a reference to the whole."""
+    """Return whether a definition refers to itself, or a reference to the whole schema."""
     defs = schema.get("$defs", {})
     leads: dict[str, set[str]] = {name: set(_refs(one)) for name, one in defs.items()}
     if "#" in {ref for part in (schema, *defs.values()) for ref in _refs(part)}:
@@ -315,7 +305,7 @@ _GEMINI_WORDS: Final = _words(
 
 
 def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
-    """Return the schema for Gemini. `maps` tells whether the model takes objects with free keys."""
+    """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
         return Fitted(_mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=False)))
     except _Inexpressible as found:
@@ -323,7 +313,7 @@ def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
 
 
 def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
-    """Return the nearest schema that Gemini takes for a tool's arguments, without unknown keywords."""
+    """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
     made: Schema = _mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
     return made
 
@@ -334,7 +324,7 @@ def _gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str
         _refuse(schema, frozenset({"not", "if", "then", "else", "patternProperties", "dependentSchemas", "allOf"}))
     if "const" in schema:
         schema["enum"] = [schema.pop("const")]
-    # enumerations are of texts and numbers
+    # only texts and numbers may be enumerated
     if "enum" in schema and not all(isinstance(one, (str, int, float)) or one is None for one in schema["enum"]):
         del schema["enum"]
     if "enum" in schema and None in schema["enum"]:
@@ -369,15 +359,15 @@ def in_words(schema: Schema) -> str:
 
 
 def missed(text: str, schema: Schema) -> tuple[str, str]:
-    """Return an answer as the user's schema wants it, and how it misses that schema ("" if it does not).
+    """Return an answer in the form of the user's schema, and how it violates that schema ("" if it does not).
 
-    A fence around the JSON is taken off, and a null that only stands for a property that is left out is taken out.
+    A Markdown fence around the JSON is removed, and so are nulls for omitted properties.
     """
     bare = _bare(text)
     try:
         value = orjson.loads(bare)
     except orjson.JSONDecodeError as error:
-        return text, f"it is no JSON: {error}"
+        return text, f"it is not JSON: {error}"
     found = misfits(value, schema)
     if found:
         whole = restored(value, schema)
@@ -395,7 +385,7 @@ def _bare(text: str) -> str:
 
 
 def restored(value: Any, schema: Schema) -> Any:
-    """Return a value without the nulls that stand for optional properties of a schema that takes no null there."""
+    """Return a value without the nulls of optional properties that may not be null in the schema."""
     return _restored(value, schema, schema, 0)
 
 
@@ -439,7 +429,7 @@ _DEEPEST: Final = 64
 
 
 def _resolved(schema: Any, root: Schema) -> Any:
-    """Return what a local reference stands for."""
+    """Return the schema that a local reference refers to."""
     for _ in range(8):
         ref = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(ref, str) or not ref.startswith("#"):

@@ -1,7 +1,7 @@
 """The scripted crystal: a list of responses, or a function of the context, for tests, demos and property tests.
 
-A list is handed out in the order in which entities were made (`bind`), not in the order in which their tasks happen to
-run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function has no
+Entities get the responses of a list in the order in which they were made (`bind`), not in the order in which their
+tasks run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function has no
 memory of its own, so it may be shared by any number of entities (CRYSTAL-1).
 
 A script is checked when it is made. Breaches of the contract (no content, two calls with one id) are not refused: some
@@ -32,11 +32,9 @@ from cantrip_actors.terms.messages import (
     tool_choice_of,
 )
 
-__all__ = ["Policy", "Scripted", "scripted"]
-
 Answer = Response | Mapping[str, Any] | str
 Policy = Callable[[Invocation], Answer] | Callable[[Invocation], Awaitable[Answer]]
-"""A function of the context that returns a response in any of its shapes."""
+"""A function of the context that returns a response in one of the possible shapes."""
 
 SHAPES: Final = frozenset(
     ("content", "tool_calls", "code", "error", "usage", "delay", "thinking", "blocks", "metadata")
@@ -60,10 +58,10 @@ class _Step(NamedTuple):
 
 
 class Scripted:
-    """A crystal that gives prepared answers. Make one with `scripted`.
+    """A crystal with prepared answers. Make one with `scripted`.
 
-    `invocations` holds what each query received, in order; crystals bound to entities share it. `name` is what the loom
-    calls the crystal, `context_window` its size in tokens, None where it has none.
+    `invocations` holds what each query received, in order; crystals bound to entities share it. `name` is its name in
+    the loom, `context_window` its size in tokens, None for no limit.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Scripted:
         self.invocations = invocations
         self._steps = steps
         self._numbers = numbers
-        """The indexes of the responses that were not taken yet: crystals bound to entities share this."""
+        """The indexes of the unused responses; crystals bound to entities share it."""
         self._policy = policy
         self._usage = usage
         self._record = record
@@ -91,13 +89,15 @@ class Scripted:
 
     @property
     def respond(self) -> Callable[[Invocation], Answer] | None:
-        """Answers an invocation at once, without a task; None where the script waits (an async function, a `delay`)."""
+        """A function that answers an invocation at once, without a task; None if the script waits (an async function, a
+        `delay`).
+        """
         return None if self._waits else self._respond
 
     def bind(self) -> Scripted:
-        """This crystal for one entity, whose first query gets the next response of the list.
+        """Return this crystal for one entity, whose first query gets the next response of the list.
 
-        To be called once for each entity, in the order in which they were asked for. A function needs no such order.
+        Call it once for each entity, in order. A function needs no such order.
         """
         if self._steps is None:
             return self
@@ -112,9 +112,9 @@ class Scripted:
         tools: Sequence[ToolDefinition] = (),
         tool_choice: ToolChoice | None = None,
     ) -> Response:
-        """The next response (CRYSTAL-1: it depends on the messages, or on the list, and on nothing else).
+        """Return the next response (CRYSTAL-1: it depends only on the messages, or on the list).
 
-        Raises ProviderError where the script says so, CrystalError where it is over.
+        Raises ProviderError if the script says so, CrystalError after the last response.
         """
         invocation = Invocation(messages, tools, tool_choice_of(tool_choice))
         if self.respond is not None:
@@ -139,7 +139,7 @@ class Scripted:
         assert self._policy is not None, "a scripted crystal has a list or a function"
         answer = self._policy(invocation)
         if self._usage is NO_USAGE and not _is_step(answer):
-            return answer  # the contract judges it, once
+            return answer  # `ask` checks it, once
         step = self._read(answer)
         if step.delay:
             raise CrystalError("a scripted function that answers with a delay has to be an async def")
@@ -158,7 +158,7 @@ class Scripted:
 
     @staticmethod
     def _read(answer: Any) -> _Step:
-        """What a function returned. The shapes of a list, and everything else is for the contract to judge."""
+        """Return the response of a function: in a shape of the list, or another value, which `ask` checks."""
         if isinstance(answer, Response):
             return _Step(answer)
         if _is_step(answer):
@@ -186,14 +186,14 @@ def scripted(
     context_window: int | None = None,
     record: bool = True,
 ) -> Scripted:
-    """A crystal that answers with `responses`, in order, or with what a function of the context returns.
+    """Return a crystal that answers with `responses`, in order, or with the results of a function of the context.
 
     A response is `{"content": …}`, `{"tool_calls": [{"gate": …, "args": {…}, "id"?}]}`, `{"code": …}` or
     `{"error": {"status": 429, "message": …}}`, each with optional `usage` (else the one given here) and `delay` in
     seconds; or a Response, or bare text. The function gets an `Invocation`, and may be async. With `record=False` no
     `invocations` are kept.
 
-    Raises InvalidCantrip for a malformed response, with its index and what is wrong.
+    Raises InvalidCantrip for a malformed response, with its index and its fault.
     """
     try:
         default = Usage.of(usage)

@@ -1,7 +1,7 @@
-"""Tools that a provider runs itself, in each family's own words: a pure translation of `terms/server_tools.py` (R-21).
+"""Tools that a provider runs itself, in the form of each family: a pure translation of `terms/server_tools.py` (R-21).
 
-What a family cannot do is refused before (`check_server_tools`), so that a translation is total. A token of an MCP
-server is looked up here, for each request, and stands in nothing but the request.
+`check_server_tools` refuses a tool that a family lacks, so that the translation is total. The token of an MCP server is
+read here, for each request, and is only in the request.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.server_tools import ServerTool
 
-__all__ = ["FEES", "KINDS", "LISTS", "NOTHING", "TRANSLATIONS", "Translated", "joined_lists"]
-
 
 class Translated(NamedTuple):
-    """Server tools as a request has them."""
+    """The server tools of a request."""
 
     tools: Sequence[Mapping[str, Any]] = ()
     fields: Mapping[str, Any] = {}
-    """Fields of the request beside its list of tools; lists are added to those that are there."""
+    """Other fields of the request than its list of tools; lists are appended to existing ones."""
     headers: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
 
@@ -47,7 +45,7 @@ KINDS: Final[Mapping[str, str]] = {
     "URL_CONTEXT": "url_context",
     "FILE_SEARCH": "file_search",
 }
-"""What providers call their tools, and what they are here; other names stay as they are."""
+"""The providers' names of tools, and ours; other names are unchanged."""
 
 FEES: Final[Mapping[str, Mapping[str, float]]] = {
     "anthropic": {"web_search": 0.01},
@@ -55,7 +53,8 @@ FEES: Final[Mapping[str, Mapping[str, float]]] = {
     "xai": {"web_search": 0.005, "code_execution": 0.005, "file_search": 0.0025},
     "google": {"web_search": 0.014},
 }
-"""US dollars for each use of a tool, beside its tokens; as of 2026-11-23, from the providers' published prices."""
+"""US dollars for each use of a tool, in addition to its tokens; as of 2026-11-23, from the providers' published
+prices."""
 
 
 def _token(tool: ServerTool) -> str | None:
@@ -74,7 +73,7 @@ def _location(tool: ServerTool) -> dict[str, Any]:
 
 
 def _given(tool: ServerTool, **names: str) -> dict[str, Any]:
-    """The settings of a tool that were given, by the names that its provider has for them."""
+    """Return the given settings of a tool, by the names of its provider."""
     settings = tool.as_json()
     return {theirs: settings[ours] for ours, theirs in names.items() if ours in settings}
 
@@ -135,7 +134,7 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
                     server["authorization"] = token
                     secrets.append(token)
                 made.append({"type": "mcp", **server, "require_approval": "never"})
-        if "max_uses" in tool.settings:  # the tool is alone then: it is the bound of all
+        if "max_uses" in tool.settings:  # the tool is the only one then, so this is the limit for all tools
             fields["max_tool_calls"] = tool.settings["max_uses"]
     if include:
         fields["include"] = include
@@ -143,7 +142,7 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
 
 
 def _xai(tools: Sequence[ServerTool]) -> Translated:
-    """XAI speaks OpenAI's interface, with some words of its own."""
+    """Translate for xAI, which has OpenAI's interface with some names of its own."""
     translated = _responses(tools, blocked="excluded_domains")
     bare = {"container", "require_approval"}
     made = [{name: value for name, value in tool.items() if name not in bare} for tool in translated.tools]
@@ -176,16 +175,16 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Sequence[ServerTool]], Translated]]] 
     "google": _google,
     "openrouter": _openrouter,
 }
-"""By the rows of `terms.server_tools.TAKEN`."""
+"""The translations, by the rows of `terms.server_tools.TAKEN`."""
 
 LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
-"""Fields of a request that are lists, to which is added."""
+"""Fields of a request whose lists are extended."""
 
 
 def joined_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is added to a body, its lists of tools and the like with those that the body has before them.
+    """Return the additions to a body; its lists, such as the tools, come after the lists of the body.
 
-    So `options={"tools": […]}` adds to the gates and replaces none.
+    So `options={"tools": […]}` adds to the gates and does not replace them.
     """
     made = dict(more)
     for name in LISTS & body.keys() & more.keys():

@@ -1,4 +1,4 @@
-"""What a server sent, read as the shape that it should have: a value of another shape counts as an empty one."""
+"""Reads a value of a server in its expected shape: a value of another shape counts as an empty one."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from typing import Any
 
 import orjson
 
-__all__ = ["json_object", "listed", "mapping"]
-
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The object that a value is."""
-    if value.__class__ is dict:  # without the detour of an abstract class for what is nearly always one
+    """Return a value that is an object, else {}."""
+    if value.__class__ is dict:  # fast path: it is nearly always a dict
         return value
     return value if isinstance(value, Mapping) else {}
 
 
 def listed(value: Any) -> list[dict[str, Any]]:
-    """The objects among the elements of the list that a value is."""
+    """Return the objects in a value that is a list."""
     return [one for one in value if isinstance(one, dict)] if value and isinstance(value, (list, tuple)) else []
 
 
 def json_object(text: str | bytes) -> dict[str, Any] | None:
-    """The object that a JSON text is, None for any other text."""
+    """Return the object of a JSON text, None for any other text."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

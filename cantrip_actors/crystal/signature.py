@@ -1,9 +1,9 @@
-"""How to pass a query to the `invoke` of a user's crystal: by the names of its parameters, else by their order.
+"""Passes a query to the `invoke` of a user's crystal: by the names of its parameters, else by their order.
 
-Parameters called `messages`, `tools`, `tool_choice`, `options` or `emit` receive what their names say, wherever they
-stand. The required parameters with other names receive what is left of the first four, in that order:
-`invoke(history, gates, choice)`. Then `*rest` receives what is left of the first three, and `**more` what is left of
-the first four. Only a crystal that names `emit` streams.
+Parameters called `messages`, `tools`, `tool_choice`, `options` or `emit` receive the argument of that name, in any
+position. Required parameters with other names receive the remaining ones of the first four, in that order:
+`invoke(history, gates, choice)`. Then `*rest` receives the remaining ones of the first three, and `**more` those of the
+first four. Only a crystal that names `emit` streams.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-
-__all__ = ["Arrangement", "arrangement", "is_async"]
 
 _IN_ORDER: Final = ("messages", "tools", "tool_choice", "options")
 _OFFERED: Final = frozenset((*_IN_ORDER, "emit"))
@@ -28,7 +26,7 @@ class Arrangement(NamedTuple):
     is_async: bool
 
     def __call__(self, offered: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the positional and the keyword arguments of one call, given what a query offers by name."""
+        """Return the positional and the keyword arguments of one call, from the arguments of a query by name."""
         keywords = {name: offered[given] for name, given in self.keywords.items()}
         return [offered[name] for name in self.positional], keywords
 
@@ -80,7 +78,7 @@ def _read(invoke: Callable[..., Any]) -> Arrangement:
 
 
 def is_async(function: Callable[..., Any] | None) -> bool:
-    """Whether a function, what it wraps, or the method that makes an object callable, is an `async def`."""
+    """Return whether a function, the function that it wraps, or the `__call__` of an object is an `async def`."""
     if function is None:
         return False
     asked = (function, inspect.unwrap(function))

@@ -1,11 +1,11 @@
-"""Calls from models that cannot be made to call: an answer that follows a schema stands for one (CRYSTAL-5).
+"""Calls of models that cannot be forced to call: an answer by a schema represents one (CRYSTAL-5).
 
-Two kinds of servers need it. Some know of tools and take no `tool_choice`: there, one query is put with a schema where
-a call has to come. Others know nothing of tools: every query is sent that way, and earlier calls become text
-(`PlainWriter`). The model says `{"tool": "read", "arguments": {…}}`, or, where it need not call, `{"say": "…"}`.
+Two kinds of servers need it. Some have tools and no `tool_choice`: a query that requires a call has a schema. Others
+have no tools: every query has a schema, and earlier calls become text (`PlainWriter`). The model answers `{"tool":
+"read", "arguments": {…}}` or, if a call is not required, `{"say": "…"}`.
 
-Not every server that takes a schema keeps to it. An answer that is no call is then what it is, a text, and what follows
-from that is decided where all crystals are asked (`contract.py`).
+Not every server that accepts a schema follows it. An answer that is not a call is a text, and `query.py` decides what
+follows, as for all crystals.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from cantrip_actors.crystal.encode import Answer, Shown, Writer
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
 
-__all__ = ["PlainWriter", "called", "instructions", "schema_of"]
-
 _SAY: Final = {
     "type": "object",
     "properties": {"say": {"type": "string"}},
@@ -32,7 +30,7 @@ _SAY: Final = {
 
 
 def schema_of(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[str, Any]:
-    """The schema of an answer that is one call, or, where that is allowed, a text."""
+    """Return the schema of an answer that is one call or, if that is allowed, a text."""
     shapes: list[Mapping[str, Any]] = [
         {
             "type": "object",
@@ -63,7 +61,7 @@ def instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: boo
 def called(
     response: Response, tools: Sequence[ToolDefinition], utterance: int, first: int = 0
 ) -> tuple[Response, list[Payload]]:
-    """The response with the call that its text stands for, and the payloads that show it."""
+    """Return the response with the call that its text represents, and the payloads of that call."""
     draft = Draft(str(response.metadata.get("provider") or ""), str(response.metadata.get("model") or ""), utterance)
     draft.first = first
     if response.thinking:
@@ -84,10 +82,10 @@ def called(
 
 
 def _call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
-    """The call that a text is, or the text that it says."""
+    """Return the call in a text, or the text in it."""
     start, end = text.find("{"), text.rfind("}")
     try:
-        value = orjson.loads(text[start : end + 1])  # some wrap it in a fence
+        value = orjson.loads(text[start : end + 1])  # some models add a Markdown fence
     except orjson.JSONDecodeError:
         return text
     if not isinstance(value, dict):
@@ -100,7 +98,7 @@ def _call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
 
 
 class PlainWriter(Writer):
-    """Writes a context with its calls and results as text, for servers that know nothing of tools."""
+    """Writes a context with its calls and results as text, for servers without tools."""
 
     provider: ClassVar[str] = ""
 
@@ -110,7 +108,7 @@ class PlainWriter(Writer):
         self.takes = inner.takes
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
-        """An utterance, its calls as the JSON that stood for them."""
+        """Yield an utterance, with its calls as the JSON that represented them."""
         calls = [orjson.dumps({"tool": c.gate, "arguments": c.args or {}}).decode() for c in message.tool_calls]
         text = "\n".join(part for part in (message.content, *calls) if part)
         return self._inner.said(Message("assistant", text), ())
@@ -126,7 +124,7 @@ class PlainWriter(Writer):
         self.takes = self._inner.takes
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """The results, as text with their images."""
+        """Yield the results, as text with their images."""
         told: list[str | Shown] = []
         for answer in answers:
             text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"

@@ -1,13 +1,13 @@
-"""From bytes to events: server-sent events, JSON lines and plain JSON bodies, however the network cuts them.
+"""Parses bytes into events: server-sent events, JSON lines and JSON bodies, in chunks of any size.
 
-Providers stream server-sent events. Some servers send one JSON body all the same, a list of them (Gemini without
-`alt=sse`) or a JSON object a line (Ollama's own interface), and not all of them say so in `content-type`. `Framing`
-looks at the first byte that is no blank and knows. Whatever came, its `feed` returns events: the payload's bytes, one
-JSON value each, and the event's name where there was one.
+Providers stream server-sent events. Some servers send one JSON body instead, a list of them (Gemini without `alt=sse`)
+or a JSON object on each line (Ollama's own interface), and not all of them state it in `content-type`. `Framing`
+recognises the format by the first byte that is not blank. Its `feed` returns events in any format: the bytes of one
+JSON value each, and the name of the event if it has one.
 
-This file reads no JSON but where a body has to be told from a line, and knows no provider. It follows the WHATWG
-specification of event streams with one exception: an event that the stream ended in, without its blank line, counts,
-because several servers leave that line out; whether it is whole is for its JSON to say.
+This file parses JSON only to distinguish a body from a line, and knows no provider. It follows the WHATWG specification
+of event streams with one exception: the last event counts even without its blank line, because several servers omit
+that line; its JSON shows whether it is complete.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import orjson
 
 from cantrip_actors.terms.errors import ProviderError
 
-__all__ = ["Event", "Framing", "Sse"]
-
 LIMIT: Final = 64 * 1024 * 1024
-"""Bytes that one event may have: a server that never ends a line must not fill the memory."""
+"""The maximum bytes of one event: a server that never ends a line must not fill the memory."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 
 
 class Event(NamedTuple):
-    """One event: its data, and its name ("" where the server gave none)."""
+    """One event: its data, and its name ("" if the server gave none)."""
 
     data: bytes
     name: str = ""
@@ -41,7 +39,7 @@ class Sse:
     __slots__ = ("_after_cr", "_data", "_name", "_pieces", "_size", "_started")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of a line that has no end yet
+        self._pieces: list[bytes] = []  # the beginning of an incomplete line
         self._size = 0
         self._after_cr = False
         self._started = False
@@ -49,10 +47,10 @@ class Sse:
         self._name = b""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that `chunk` completes. Raises ProviderError for one that is larger than any server means."""
+        """Return the events that `chunk` completes. Raises ProviderError for an event that is too large."""
         if self._after_cr and chunk:
             self._after_cr = False
-            if chunk[0] == 10:  # the second half of a line end that the network cut in two
+            if chunk[0] == 10:  # the second half of a line end in two chunks
                 chunk = chunk[1:]
         if b"\n" not in chunk and b"\r" not in chunk:
             if chunk:
@@ -72,7 +70,7 @@ class Sse:
         return self._read(lines)
 
     def close(self) -> list[Event]:
-        """The event that the stream ended in, if any."""
+        """Return the last event, if the stream ended within it."""
         events = []
         if self._pieces:
             line, self._pieces = b"".join(self._pieces), []
@@ -111,7 +109,7 @@ class Sse:
 class _Json:
     """JSON without frames: a body, a list of bodies, or one a line. Fed with bytes, like `Sse`.
 
-    It need not tell a whole body on one line from the first of several lines: both are one event.
+    A whole body on one line and the first of several lines are the same: one event.
     """
 
     __slots__ = ("_by_line", "_pieces", "_size")
@@ -145,7 +143,7 @@ class _Json:
 
 
 def _bodies(text: bytes) -> list[Event]:
-    """One event, or one for each element of a list. The decoder refuses other texts."""
+    """Yield one event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
         with suppress(orjson.JSONDecodeError):
             return [Event(orjson.dumps(body)) for body in orjson.loads(text)]
@@ -161,7 +159,7 @@ def _is_json(line: bytes) -> bool:
 
 
 class Framing:
-    """Finds out how a server frames its answer, and takes it apart."""
+    """Detects the format of an answer, and parses it."""
 
     __slots__ = ("_head", "_parser")
 
@@ -172,7 +170,7 @@ class Framing:
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes.
 
-        Raises ProviderError where this is neither JSON nor an event stream: a proxy's page with status 200.
+        Raises ProviderError if it is neither JSON nor an event stream, such as a proxy's page with status 200.
         """
         if self._parser is not None:
             return self._parser.feed(chunk)
@@ -189,7 +187,7 @@ class Framing:
         return self._parser.feed(self._head)
 
     def close(self) -> list[Event]:
-        """The events that the end of the stream completes."""
+        """Return the events that the end of the stream completes."""
         return [] if self._parser is None else self._parser.close()
 
 

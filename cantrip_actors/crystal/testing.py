@@ -1,9 +1,9 @@
 """A provider that misbehaves on purpose, over real sockets: for tests of crystals, ours and yours.
 
 A `FaultyServer` listens on a port of this machine and answers each request with the next `Reply` of its script. A reply
-can be cut off at any byte, stall there, drip, come with the wrong type, or without the frames that say where it ends.
-Afterwards the server has the requests, the number of connections, and how many the client closed in the middle of an
-answer.
+can be cut off at any byte, stall there, arrive in small pieces, have the wrong type, or lack the framing that marks its
+end. Afterwards the server has the requests, the number of connections, and how many the client closed in the middle of
+an answer.
 
     async with FaultyServer([rate_limited(retry_after=0), Reply(events({…}, {…}))]) as server:
         crystal = openai("gpt-4o", chat=True, base_url=server.url, api_key="test")
@@ -24,16 +24,14 @@ import orjson
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-__all__ = ["Asked", "FaultyServer", "Reply", "events", "failing", "garbage", "rate_limited"]
-
 
 @dataclass(frozen=True)
 class Reply:
-    """How one request is answered.
+    """The answer to one request.
 
-    `cut` drops the connection after so many bytes of the body; `stall` says no more after so many, and keeps it open.
-    `drip` sends so many bytes at a time, `pause` seconds apart. `delay` is the time before anything is said. Without
-    `framed`, nothing tells the client where the body ends but the end of the connection: a cut looks like an end.
+    `cut` drops the connection after so many bytes of the body; `stall` sends no more after so many, and keeps it open.
+    `drip` sends so many bytes at a time, `pause` seconds apart. `delay` is the time before the first byte. Without
+    `framed`, only the end of the connection ends the body: a cut looks like an end.
     """
 
     body: bytes = b""
@@ -48,11 +46,11 @@ class Reply:
     framed: bool = True
 
     def changed(self, **fields: Any) -> Reply:
-        """The same reply with other fields."""
+        """Return the same reply with other fields."""
         return replace(self, **fields)
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it goes out."""
+        """The bytes of the body."""
         ends = [end for end in (self.cut, self.stall) if end is not None]
         body = self.body[: min(ends)] if ends else self.body
         size = self.drip or max(1, len(body))
@@ -61,7 +59,7 @@ class Reply:
 
 
 def events(*values: Any, names: bool = True, done: bool = False) -> bytes:
-    """Server-sent events with these values as JSON; named by their `type` where they have one."""
+    """Return server-sent events with these values as JSON, each named by its `type` if it has one."""
     made = b""
     for value in values:
         data = value if isinstance(value, bytes) else orjson.dumps(value)
@@ -71,25 +69,25 @@ def events(*values: Any, names: bool = True, done: bool = False) -> bytes:
 
 
 def rate_limited(retry_after: float | None = None, **headers: str) -> Reply:
-    """A 429, with the wait that it asks for, in seconds."""
+    """Return a 429 that asks for a wait, in seconds."""
     given = dict(headers) if retry_after is None else {"retry-after": f"{retry_after:g}", **headers}
     return failing(429, {"error": {"type": "rate_limit_error", "message": "slow down"}}, given)
 
 
 def failing(status: int, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
-    """An error: JSON for a mapping, a page for a text."""
+    """Return an error: JSON for a mapping, an HTML page for a text."""
     if isinstance(body, str):
         return Reply(body.encode(), status, headers or {}, "text/html")
     return Reply(orjson.dumps(body or {"error": {"message": "failed"}}), status, headers or {}, "application/json")
 
 
 def garbage(size: int = 2000) -> Reply:
-    """Bytes that mean nothing, the same ones each time."""
+    """Return meaningless bytes, always the same."""
     return Reply(bytes((n * 7919 + n // 7) % 256 for n in range(size)))
 
 
 class Asked(NamedTuple):
-    """One request as it came."""
+    """One received request."""
 
     method: str
     path: str
@@ -106,10 +104,10 @@ Script = Sequence[Reply] | Callable[[Asked], Reply]
 
 
 class FaultyServer:
-    """See the head of this file. The last reply of a script is given again, as often as there are more requests.
+    """A provider with a script of replies. Further requests get the last reply.
 
-    `requests` are those that came, `connections` how many were opened, `hung_up` how many the client closed before it
-    had the whole answer. `hangs_up` is set when that happens.
+    `requests` are the received requests, `connections` is the number of opened connections, and `hung_up` the number of
+    connections that the client closed before it had the whole answer; `hangs_up` is set then.
     """
 
     def __init__(self, script: Script) -> None:
@@ -122,7 +120,7 @@ class FaultyServer:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Listen. `url` is where."""
+        """Listen at `url`."""
         async with AsyncExitStack() as stack:
             listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
             await stack.enter_async_context(listener)
@@ -157,7 +155,7 @@ class FaultyServer:
         return self._script[min(len(self.requests), len(self._script)) - 1]
 
     async def _answer(self, stream: SocketStream, reply: Reply) -> bool:
-        """Whether the connection may be used again."""
+        """Return whether the connection may be used again."""
         if reply.delay:
             await self._wait(stream, reply.delay)
         lines = [f"HTTP/1.1 {reply.status} Said", f"content-type: {reply.content_type}"]
@@ -180,7 +178,7 @@ class FaultyServer:
         return True
 
     async def _wait(self, stream: SocketStream, seconds: float) -> None:
-        """Wait, and notice if the client goes: it has nothing to say meanwhile but that."""
+        """Wait, and notice if the client hangs up; it sends nothing else meanwhile."""
         with anyio.move_on_after(seconds):
             try:
                 await stream.receive()
@@ -193,7 +191,7 @@ class FaultyServer:
 
 
 async def _request(received: BufferedByteReceiveStream) -> Asked | None:
-    """The next request of a connection, None where the client has closed it."""
+    """Return the next request of a connection, None if the client has closed it."""
     try:
         head = await received.receive_until(b"\r\n\r\n", 65536)
     except (anyio.IncompleteRead, anyio.EndOfStream):

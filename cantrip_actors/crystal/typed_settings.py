@@ -1,7 +1,8 @@
-"""Settings of a call that two families share, in each family's own words (R-26).
+"""Settings of a call that at least two families share, in the form of each family (R-26).
 
-A table has, by the setting's name, what writes its value into a request. A family without a row lacks the setting: the
-answer says so (`metadata["left_out"]`). A row that writes nothing for this query (no tools are offered) lacks nothing.
+A table has, by the name of a setting, the function that writes its value into a request. A family without a row lacks
+the setting, which the answer reports (`metadata["left_out"]`). A row may write nothing for a query (for example without
+tools).
 """
 
 from __future__ import annotations
@@ -10,20 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cantrip_actors.crystal.shapes import listed, mapping
-
-__all__ = [
-    "ANTHROPIC",
-    "CHAT",
-    "COHERE",
-    "GOOGLE",
-    "MISTRAL",
-    "OLLAMA",
-    "PATTERNS",
-    "RESPONSES",
-    "Table",
-    "candidates_of",
-    "tokens_of",
-]
 
 Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
@@ -112,14 +99,16 @@ PATTERNS: Final[Mapping[str, str]] = {
     "verbosity": r"verbosity",
     "reasoning_summary": r"reasoning.?summary|include.?thoughts|thinking\.display|thinking\.\w+\.display",
 }
-"""What to look for in a refusal, in any family's words."""
+"""The patterns of refusals, of any family."""
 
 
 # -------------------------------------------------------------------------------------------------- log probabilities
 
 
 def tokens_of(given: Any) -> list[list[Any]]:
-    """Return log probabilities as OpenAI's interfaces send them: `[token, its own, [[another, its own], …]]` each."""
+    """Return the log probabilities that OpenAI's interfaces send: `[token, probability, [[other token, probability],
+    …]]` each.
+    """
     return [
         [
             one.get("token"),
@@ -131,7 +120,7 @@ def tokens_of(given: Any) -> list[list[Any]]:
 
 
 def candidates_of(given: Any) -> list[list[Any]]:
-    """Return the same of what Google sends."""
+    """Return the log probabilities that Google sends, in the same form."""
     result = mapping(given)
     tops = [listed(one.get("candidates")) for one in listed(result.get("topCandidates"))]
     chosen = listed(result.get("chosenCandidates"))

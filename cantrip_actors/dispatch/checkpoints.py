@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from cantrip_actors.dispatch.errors import Refusal
 
-__all__ = ["BACKSTOP", "EXEMPT", "Checkpoint", "may_run", "ran"]
-
 BACKSTOP = 30
 """Gate calls of any kind without progress after which a checkpoint is due."""
 

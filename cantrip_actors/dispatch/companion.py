@@ -33,8 +33,6 @@ from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.own_files.claims import Own
 
-__all__ = ["EFFECTFUL", "DispatchCompanion", "ending", "keep_off"]
-
 SHOWN = 120
 """Characters of a refused text that are repeated."""
 

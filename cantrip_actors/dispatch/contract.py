@@ -23,8 +23,6 @@ from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.terms import Terms, Violation, checked
 from cantrip_actors.terms.errors import ImmutableError
 
-__all__ = ["Contract", "InvalidContract", "draft", "id_of"]
-
 
 class InvalidContract(DispatchError, ValueError):
     """A contract that breaks rules: `violations` has every one of them, and the message lists them all (F-01)."""

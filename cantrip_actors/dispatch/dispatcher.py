@@ -34,8 +34,6 @@ from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
 from cantrip_actors.loom.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["Dispatcher"]
-
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from cantrip_actors.terms.errors import CantripError
 
-__all__ = ["DispatchError", "DispatchExists", "EventRefused", "Refusal", "TamperedRecord", "UnknownDispatch"]
-
 
 class Refusal(NamedTuple):
     """The reason for forbidding something. `text`: what was expected, what came and what to do; `rule`: the rule.
@@ -40,7 +38,7 @@ class TamperedRecord(DispatchError):
 
 
 class UnknownDispatch(DispatchError):
-    """There is no dispatch with that id."""
+    """No dispatch has this id."""
 
 
 class DispatchExists(DispatchError):

@@ -20,34 +20,6 @@ from cantrip_actors.dispatch.status import Capacity, Status
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "KINDS",
-    "PROGRESS_KINDS",
-    "Approved",
-    "Closed",
-    "Decided",
-    "Dispatched",
-    "DoneRefused",
-    "Entry",
-    "Event",
-    "Folded",
-    "OutputWritten",
-    "PhaseApproved",
-    "PhaseFailed",
-    "PhasePassed",
-    "ProgressKind",
-    "Progressed",
-    "Recovered",
-    "ReviewReturned",
-    "StatusChanged",
-    "StepAdvanced",
-    "StepReturned",
-    "StepSkipped",
-    "Unblocked",
-    "decoded",
-    "encoded",
-]
-
 ProgressKind: TypeAlias = Literal[
     "milestone", "checkpoint", "step", "discovery", "what_failed", "blocker", "verification"
 ]

@@ -17,8 +17,6 @@ from typing import TypeAlias
 
 from cantrip_actors.dispatch.record import Record
 
-__all__ = ["REFUSALS", "UNMET", "Accept", "AcceptAsBlocked", "Exit", "Refuse", "exit_of"]
-
 REFUSALS = 2
 """How often `done` is refused before it is accepted as blocked."""
 

@@ -45,8 +45,6 @@ from cantrip_actors.loom.verify import Heads
 from cantrip_actors.own_files.claims import claim_folder, hold
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["Dispatches", "now", "trusted_records", "written_with"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

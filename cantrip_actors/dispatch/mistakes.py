@@ -12,8 +12,6 @@ from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Where
 from cantrip_actors.terms.errors import nearest
 
-__all__ = ["Mistake", "Parsed", "UnreadableContract", "status_of", "to_contract"]
-
 
 class Mistake(NamedTuple):
     """A mistake: the rule, a description, and the line, from 1; None if it concerns the whole text."""

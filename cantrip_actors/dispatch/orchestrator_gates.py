@@ -22,8 +22,6 @@ from cantrip_actors.dispatch.overlap import overlaps
 from cantrip_actors.dispatch.record import Record, unblocking
 from cantrip_actors.gates import GateError
 
-__all__ = ["disjoint_outputs", "orchestrator_gates"]
-
 
 def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]]) -> tuple[Gate, ...]:
     """Return `dispatch`, `dispatch_batch` and `unblock`, which write to `log`; `run` runs the dispatch of an id."""

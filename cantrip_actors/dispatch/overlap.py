@@ -16,8 +16,6 @@ from typing import NamedTuple
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.record import Record
 
-__all__ = ["Overlap", "overlaps", "startable"]
-
 
 class Overlap(NamedTuple):
     """Two dispatches that would write the same path."""

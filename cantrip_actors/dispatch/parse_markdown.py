@@ -31,8 +31,6 @@ from cantrip_actors.dispatch.mistakes import Parsed
 from cantrip_actors.dispatch.terms import ROWS, Rule, field_titled
 from cantrip_actors.terms.errors import nearest
 
-__all__ = ["SOURCE", "read_markdown"]
-
 SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 """A source file and the reason why it matters."""
 

@@ -27,18 +27,6 @@ from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import PhaseApproved, PhaseFailed, PhasePassed, ReviewReturned
 from cantrip_actors.dispatch.terms import Depth, is_placeholder
 
-__all__ = [
-    "CRITERIA",
-    "ORDERS",
-    "Criterion",
-    "Left",
-    "PhaseEvent",
-    "Phases",
-    "apply_to_phases",
-    "phase_refusal",
-    "phases_of",
-]
-
 PhaseEvent: TypeAlias = PhasePassed | PhaseFailed | PhaseApproved | ReviewReturned
 
 REVIEW, FIXING = "code-review", "fix-feedback"

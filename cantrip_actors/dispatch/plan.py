@@ -21,8 +21,6 @@ from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import StepAdvanced, StepReturned, StepSkipped
 from cantrip_actors.dispatch.terms import PlannedStep, is_placeholder
 
-__all__ = ["Plan", "PlanEvent", "Step", "apply_to_plan", "plan_of", "plan_refusal"]
-
 PlanEvent: TypeAlias = StepAdvanced | StepSkipped | StepReturned
 
 

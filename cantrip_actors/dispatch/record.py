@@ -19,8 +19,6 @@ from cantrip_actors.dispatch.status import TERMINAL, Status
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.terms.value import Value
 
-__all__ = ["Record", "apply", "approving", "folded", "follow_up", "superseding", "unblocking"]
-
 RECENT = 32
 """The number of newest entries that `has` searches for one that was written before a crash."""
 

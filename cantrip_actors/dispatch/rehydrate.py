@@ -21,8 +21,6 @@ from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.summary import overview, short
 from cantrip_actors.dispatch.terms import Role
 
-__all__ = ["NEWEST", "rehydration"]
-
 NEWEST = 8
 """The most progress entries that are shown."""
 

@@ -20,8 +20,6 @@ from cantrip_actors.loom import KeyUsed
 from cantrip_actors.runtime.requests import Request
 from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
 
-__all__ = ["DispatchRequests"]
-
 PREFIX = "dispatch:"
 
 

@@ -36,8 +36,6 @@ from cantrip_actors.dispatch.status import (
 )
 from cantrip_actors.dispatch.terms import is_placeholder
 
-__all__ = ["MAY_WRITE", "refusal", "refusal_of_status"]
-
 
 class Permission(NamedTuple):
     """The capacities that may write an event, whether only while the dispatch is active, and the non-blank fields."""

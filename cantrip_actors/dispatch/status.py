@@ -23,21 +23,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-__all__ = [
-    "ABOVE",
-    "ALIASES",
-    "ANYBODY",
-    "HUMAN",
-    "INSIDE",
-    "RUNTIME",
-    "STATUSES",
-    "TABLE",
-    "TERMINAL",
-    "Capacity",
-    "Status",
-    "legal_next",
-]
-
 Status: TypeAlias = Literal["queued", "active", "blocked", "completed", "failed", "rejected"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 TERMINAL: frozenset[Status] = frozenset({"completed", "failed", "rejected"})

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from cantrip_actors.dispatch.record import Record
 
-__all__ = ["Summary", "overview", "summary_of"]
-
 LONGEST = 200
 """Characters of the newest progress that a summary shows."""
 

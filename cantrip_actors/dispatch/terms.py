@@ -37,8 +37,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 from cantrip_actors.terms.errors import nearest
 from cantrip_actors.terms.problems import short
 
-__all__ = ["Depth", "PlannedStep", "Role", "Rule", "Source", "Terms", "Violation", "checked", "is_placeholder"]
-
 Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
 Wards: TypeAlias = tuple[tuple[str, Any], ...]

@@ -15,8 +15,6 @@ from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.terms import ROWS, field_titled
 from cantrip_actors.records.door import decider
 
-__all__ = ["kind_of", "markdown", "words_of"]
-
 
 def markdown(record: Record) -> str:
     """Return the whole record as one Markdown page."""

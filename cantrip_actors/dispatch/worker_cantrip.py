@@ -17,8 +17,6 @@ from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.worker_gates import worker_gates
 from cantrip_actors.wards import max_cost, require_done_tool
 
-__all__ = ["worker_cantrip"]
-
 JUDGE_THEMSELVES = frozenset(one.function for one in (read, write, list_files, search))
 """The gates of files that refuse what belongs to the runtime where they open it."""
 

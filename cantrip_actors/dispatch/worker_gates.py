@@ -19,8 +19,6 @@ from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.gates import GateError
 
-__all__ = ["worker_gates"]
-
 
 def worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Gate, ...]:
     """Return the gates for the entity of `contract`; they write with `writer`."""

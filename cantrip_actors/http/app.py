@@ -32,8 +32,6 @@ from cantrip_actors.http.sessions import authenticate, check_scope, session_shap
 from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, Row
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["make_app"]
-
 _log = get_logger("cantrip_actors.http")
 _access = get_logger("cantrip_actors.http.access")
 

@@ -16,8 +16,6 @@ from starlette.requests import Request
 
 from cantrip_actors.http.problems import Problem
 
-__all__ = ["DEEPEST", "Strict", "read_body", "read_json", "validated"]
-
 M = TypeVar("M", bound=BaseModel)
 
 DEEPEST: Final = 100

@@ -19,8 +19,6 @@ from cantrip_actors.records.codec import dumps
 if TYPE_CHECKING:
     from cantrip_actors.http.service import Service
 
-__all__ = ["REPLAYED", "Answer", "Call", "Waited", "json_response", "wait_for"]
-
 REPLAYED: Final = {"idempotency-replayed": "true"}
 """The header of an answer to a request that repeats an earlier one."""
 

@@ -36,18 +36,6 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.problems import Problem
 
-__all__ = [
-    "approve_dispatch",
-    "create_dispatch",
-    "decide_dispatch",
-    "get_dispatch",
-    "is_of_dispatch",
-    "list_dispatches",
-    "open_requests",
-    "reject_dispatch",
-    "unblock_dispatch",
-]
-
 PREFIX: Final = "dispatch:"
 """The prefix of the ids of dispatches' requests."""
 
@@ -56,7 +44,7 @@ PREFIX: Final = "dispatch:"
 
 
 async def list_dispatches(call: Call) -> Answer:
-    """List the dispatches, and what they wait for."""
+    """List the dispatches, and the reason why each waits."""
     log, wanted = _log(call), call.query.status
     if call.token.tenant is not None:
         return Answer({"items": []})

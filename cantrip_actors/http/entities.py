@@ -22,23 +22,6 @@ from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shap
 from cantrip_actors.machine.project import episode_in
 from cantrip_actors.records.records import Header
 
-__all__ = [
-    "abandon",
-    "begin_entity",
-    "cast",
-    "find_cantrip",
-    "fork",
-    "get_entity",
-    "get_receipt",
-    "interrupt",
-    "list_cantrips",
-    "list_entities",
-    "resume",
-    "send",
-    "steer",
-    "stop",
-]
-
 ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
 

@@ -40,8 +40,6 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.stream.turn import instant
 from cantrip_actors.stream.wire import as_wire
 
-__all__ = ["Feed", "Filter", "Frame", "replay", "standing_upserts", "story_data"]
-
 LOOK: Final = 0.5
 """Seconds between two polls of the loom for records of another process."""
 FRAMES: Final = 4096

@@ -10,8 +10,6 @@ from cantrip_actors import File, Image
 from cantrip_actors.http import models
 from cantrip_actors.http.problems import Problem
 
-__all__ = ["data_of", "file_of", "image_of", "intent_of"]
-
 
 def intent_of(said: models.Cast | models.Begin | models.Send | models.Fork) -> Any:
     """Return an intent with its images and files. Raises Problem 422, InvalidFile."""

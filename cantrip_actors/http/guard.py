@@ -19,8 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 
-__all__ = ["Guard", "is_same_origin"]
-
 ALLOWED: Final = {
     "access-control-allow-methods": "GET, POST, DELETE",
     "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hypercorn.protocol.h2 as hypercorn_h2
 
-__all__ = ["bound_buffers"]
-
 
 class _BoundedBuffer(hypercorn_h2.StreamBuffer):
     """Wakes the writer when little is left in the buffer, and not when little was taken out of it."""

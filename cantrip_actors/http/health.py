@@ -20,8 +20,6 @@ import anyio
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
 from cantrip_actors.http.metrics import CONTENT_TYPE
 
-__all__ = ["READY", "STALL", "TICK", "Pulse", "health_server"]
-
 READY: Final = 5.0
 STALL: Final = 60.0
 TICK: Final = 1.0

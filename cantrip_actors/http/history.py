@@ -23,18 +23,6 @@ from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.machine.project import Story
 
-__all__ = [
-    "export",
-    "get_story",
-    "get_thread",
-    "get_tree",
-    "get_turn",
-    "get_turns",
-    "reward",
-    "search_loom",
-    "stats",
-]
-
 
 async def get_turn(call: Call) -> Answer:
     """Return a turn."""

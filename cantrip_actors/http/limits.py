@@ -18,8 +18,6 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.tokens import Token
 
-__all__ = ["Limiter", "Limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

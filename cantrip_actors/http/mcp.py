@@ -25,8 +25,6 @@ from cantrip_actors.http.sessions import authenticate
 from cantrip_actors.http.tokens import Token
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["PATH", "mcp_routes"]
-
 PATH: Final = "/mcp"
 
 _access = get_logger("cantrip_actors.http.access")

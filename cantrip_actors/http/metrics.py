@@ -9,8 +9,6 @@ from starlette.responses import Response
 from cantrip_actors.http.calls import Call
 from cantrip_actors.http.problems import Problem
 
-__all__ = ["CONTENT_TYPE", "get_metrics"]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

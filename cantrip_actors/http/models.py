@@ -11,58 +11,6 @@ from pydantic import BaseModel, Field, StringConstraints
 from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
 
-__all__ = [
-    "Actor",
-    "ApproveDispatch",
-    "Begin",
-    "CantripInfo",
-    "Cast",
-    "Decide",
-    "Decided",
-    "Dispatch",
-    "DispatchList",
-    "DispatchSummary",
-    "DispatchesQuery",
-    "EntitiesQuery",
-    "Entity",
-    "EntityPage",
-    "Episode",
-    "EpisodeQuery",
-    "EventsQuery",
-    "ExportQuery",
-    "FirehoseQuery",
-    "Fork",
-    "GivenFile",
-    "Hit",
-    "Interrupt",
-    "Items",
-    "NewDispatch",
-    "NoBody",
-    "NoQuery",
-    "OpenRequest",
-    "Receipt",
-    "RejectDispatch",
-    "RequestsQuery",
-    "Reward",
-    "Rewarded",
-    "SearchQuery",
-    "Send",
-    "Started",
-    "Stats",
-    "StatsQuery",
-    "Steer",
-    "StopQuery",
-    "StoryItem",
-    "StoryPage",
-    "StoryQuery",
-    "System",
-    "Tree",
-    "Turn",
-    "TurnsQuery",
-    "UnblockDispatch",
-    "Usage",
-]
-
 Text = Annotated[str, StringConstraints(min_length=1)]
 Wait = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
 Disconnect = Annotated[
@@ -80,7 +28,7 @@ class NoQuery(Strict):
 
 
 class GivenFile(Strict):
-    """A document, a text, a recording or a film for an entity."""
+    """A document, a text, audio or video for an entity."""
 
     url: Text = Field(description="A data: URL in base64, or an https:// address, which the provider fetches.")
     filename: Text | None = Field(default=None, description="What the entity is told that it is called.")
@@ -156,7 +104,7 @@ class NewDispatch(Strict):
 
 
 class ApproveDispatch(Strict):
-    """Approve a dispatch, a phase of it, or what it is blocked by."""
+    """Approve a dispatch, a phase of it, or the removal of its blocker."""
 
     note: str = ""
 
@@ -168,19 +116,19 @@ class RejectDispatch(Strict):
 
 
 class UnblockDispatch(Strict):
-    """What removes a blocker."""
+    """A note that says how the blocker was removed."""
 
     note: Text
 
 
 class DispatchesQuery(Strict):
-    """Which dispatches to list."""
+    """The query of a list of dispatches."""
 
     status: Status | None = None
 
 
 class EntitiesQuery(Strict):
-    """Which entities to list."""
+    """The query of a list of entities."""
 
     state: str | None = None
     name: str | None = None
@@ -190,39 +138,39 @@ class EntitiesQuery(Strict):
 
 
 class EpisodeQuery(Strict):
-    """How long to wait."""
+    """The query of an episode: how long to wait."""
 
     wait: Wait = None
 
 
 class TurnsQuery(Strict):
-    """Which turns to list: those with a sequence after a number."""
+    """The query of a list of turns: those with a sequence after a number."""
 
     after: int = Field(default=0, ge=0)
     limit: int = Field(default=50, ge=1, le=200)
 
 
 class StoryQuery(Strict):
-    """Which events: those before one, or the newest."""
+    """The query of a list of events: those before one, or the newest."""
 
     before: str | None = Field(default=None, description="An id of the entity's event stream.")
     limit: int = Field(default=100, ge=1, le=500)
 
 
 class StopQuery(Strict):
-    """Why it is stopped."""
+    """The query of a stop: its reason."""
 
     reason: Text = "stopped"
 
 
 class RequestsQuery(Strict):
-    """Of which entity."""
+    """The query of a list of requests: of one entity, or of all."""
 
     entity: str | None = None
 
 
 class SearchQuery(Strict):
-    """What to look for."""
+    """The query of a search."""
 
     q: str | None = None
     regex: str | None = None
@@ -233,26 +181,28 @@ class SearchQuery(Strict):
 
 
 class StatsQuery(Strict):
-    """Of which entity, with everything below it."""
+    """The query of statistics: of one entity and its subtree, or of all."""
 
     entity: str | None = None
 
 
 class ExportQuery(Strict):
-    """In which format, and of which entity."""
+    """The query of an export: its format, and its entity."""
 
     format: Literal["jsonl", "chat", "pairs", "atif"] = "jsonl"
     entity: str | None = None
 
 
 class EventsQuery(Strict):
-    """From where on: an id of this stream, or 0 for its beginning. `Last-Event-ID` comes first."""
+    """The query of a stream: the id of an event to start after, or 0 for the beginning. `Last-Event-ID` takes
+    precedence.
+    """
 
     after: str | None = None
 
 
 class FirehoseQuery(EventsQuery):
-    """Which events."""
+    """The query of the stream of all entities."""
 
     subtree: str | None = Field(default=None, description="An entity: only its events, and those of all below it.")
     kinds: str | None = Field(default=None, description="Kinds of events, separated by commas.")
@@ -283,7 +233,7 @@ class CantripInfo(BaseModel):
 
 
 class Started(BaseModel):
-    """An entity has begun, or works on."""
+    """An entity that has begun, or is running."""
 
     entity_id: str
     name: str | None
@@ -332,7 +282,7 @@ class OpenRequest(BaseModel):
 
 
 class Entity(BaseModel):
-    """An entity: how it began, and how it stands."""
+    """An entity: its beginning, and its state."""
 
     id: str
     name: str | None
@@ -387,7 +337,7 @@ class Turn(BaseModel):
 
 
 class Tree(BaseModel):
-    """An entity, and what its turns spawned."""
+    """An entity with its children and forks."""
 
     id: str
     name: str | None
@@ -428,7 +378,7 @@ class Actor(BaseModel):
 
 
 class System(BaseModel):
-    """The service as it stands. `counters` has the series of each counter; `loom` has no password."""
+    """The state of the service. `counters` has the series of each counter; `loom` has no password."""
 
     at: str
     items: list[Actor]
@@ -440,7 +390,7 @@ class System(BaseModel):
 
 
 class Hit(BaseModel):
-    """Something that was found."""
+    """A match of a search."""
 
     entity_id: str
     turn_id: str | None
@@ -522,7 +472,7 @@ class Stats(BaseModel):
 
 
 class OverviewShape(BaseModel):
-    """The entities, what waits for a person, and with the scope `observe` how the service is."""
+    """The entities and the open requests; with the scope `observe` also the state of the service."""
 
     at: str
     totals: dict[str, Any]
@@ -532,7 +482,7 @@ class OverviewShape(BaseModel):
 
 
 class CrashReport(BaseModel):
-    """An end of an actor that nobody wanted."""
+    """An unexpected end of an actor."""
 
     id: str
     at: str

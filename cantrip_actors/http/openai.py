@@ -42,8 +42,6 @@ from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import reading
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["OPENAI_ROUTES", "as_openai_error"]
-
 ENTITY: Final = "entity:"
 ID: Final = "resp_"
 PARTS: Final = frozenset({"text", "input_text", "output_text"})
@@ -374,7 +372,7 @@ async def chat_completions(call: Call) -> Answer | Response:
 
 
 async def create_response(call: Call) -> Answer | Response:
-    """Begin a long-lived entity, or go on where an earlier response ended."""
+    """Begin a long-lived entity, or continue after an earlier response."""
     said: models.ResponseBody = call.body
     is_entity = said.model.startswith(ENTITY)
     cantrip = None if is_entity else find_cantrip(call, said.model)

@@ -11,19 +11,6 @@ from cantrip_actors.records.codec import dumps
 from cantrip_actors.terms.messages import Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = [
-    "ChatEncoder",
-    "ResponseEncoder",
-    "answer_text",
-    "chat_completion",
-    "chat_usage",
-    "finish_reason",
-    "message_item",
-    "response_object",
-    "response_status",
-    "response_usage",
-]
-
 DONE: Final = b"data: [DONE]\n\n"
 BETWEEN: Final = "\n\n"
 """The separator between two messages of one chat completion."""

@@ -1,12 +1,10 @@
-"""The bodies of OpenAI's API, as far as they are read here. What is not named is ignored, as their client expects."""
+"""The bodies of OpenAI's API, with the fields that this service reads. Others are ignored, as the client expects."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-
-__all__ = ["ChatBody", "Format", "Ignored", "JsonSchema", "ModelList", "Opaque", "ResponseBody", "TextSetting"]
 
 
 class _Lenient(BaseModel):

@@ -12,8 +12,6 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from cantrip_actors.http.table import Row
 
-__all__ = ["document"]
-
 _REF = "#/components/schemas/{model}"
 
 _PROBLEM: dict[str, Any] = {

@@ -20,11 +20,9 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import system_of
 from cantrip_actors.observe import Telemetry
 
-__all__ = ["dump_at_signal", "get_crash", "get_overview", "list_crashes"]
-
 
 async def get_overview(call: Call) -> Answer:
-    """Return the entities, what waits for a person, and how the service is: what `cantrip top` shows."""
+    """Return the entities, the open requests, and the state of the service, as `cantrip top` shows them."""
     told = await to_thread.run_sync(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):

@@ -8,8 +8,6 @@ from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, open
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.records.mail import decision_key
 
-__all__ = ["decide", "list_requests"]
-
 
 async def list_requests(call: Call) -> Answer:
     """List the open requests, the oldest first."""

@@ -47,8 +47,6 @@ from cantrip_actors.terms.errors import (
     UnknownRequest,
 )
 
-__all__ = ["Problem", "problem_of", "report"]
-
 SOON: Final = {"retry-after": "1"}
 
 _log = get_logger("cantrip_actors.http")

@@ -39,8 +39,6 @@ from cantrip_actors.http.tokens import SCOPES, InvalidTokens, Token, Tokens, dig
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["CannotServe", "Ready", "Settings", "listen", "run_hypercorn", "serve"]
-
 GRACE: Final = 30.0
 LINGER: Final = 2.0
 """Seconds that hypercorn gives unfinished answers when it stops."""

@@ -20,8 +20,6 @@ from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.overview import Overview
 
-__all__ = ["Service", "by_name"]
-
 
 class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
@@ -125,12 +123,12 @@ class Service:
                     self.has_no_readers.set()
 
     def read_late(self, entity_id: str) -> None:
-        """Have the readers of an entity's events get what was recorded without an event, such as a reward."""
+        """Send the readers of an entity's events the records that have no event, such as a reward."""
         for feed in self._feeds_of(entity_id):
             feed.read_late(entity_id)
 
     def note_resumed(self, entity_id: str, by: str) -> None:
-        """Tell the readers of an entity's events that somebody resumed it; the loom has no record of that."""
+        """Tell the readers of an entity's events that it was resumed; the loom has no record of that."""
         for feed in self._feeds_of(entity_id):
             feed.add_resumed(entity_id, by)
 

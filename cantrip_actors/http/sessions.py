@@ -15,8 +15,6 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.tokens import ANYONE, SCOPES, Token
 
-__all__ = ["authenticate", "check_scope", "session_shape", "start_session"]
-
 SECURE: Final = "__Host-cantrip"
 PLAIN: Final = "cantrip"
 """The cookie on plain-http loopback, where browsers keep no `__Host-` cookie."""

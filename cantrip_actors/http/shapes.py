@@ -12,16 +12,6 @@ from cantrip_actors.machine.project.measured import Ran, measured_in
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = [
-    "cantrip_shape",
-    "entity_shape",
-    "episode_shape",
-    "outcome_shape",
-    "request_shape",
-    "tree_shape",
-    "usage_shape",
-]
-
 
 def usage_shape(usage: Usage) -> dict[str, Any]:
     """Return tokens."""

@@ -1,4 +1,4 @@
-"""What each token has spent today: a fold of the loom, so that it survives restarts and counts other servers, too.
+"""The spending of each token today: a fold of the loom, so that it survives restarts and includes other servers.
 
 An episode is paid by the token that gave its intent, with everything below it. A day is one of UTC. Each look reads
 only the records since the last one.
@@ -17,8 +17,6 @@ from typing import Final
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Said, Turned, measured_in
 
-__all__ = ["Spending"]
-
 DAY: Final = 86_400.0
 
 
@@ -29,7 +27,7 @@ class _Account:
     parent: str | None
     position: int = -1
     undated: float = 0.0
-    """What it spent since its last record that has a time."""
+    """The spending since the last record that has a time."""
     payers: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -46,7 +44,7 @@ class Spending:
         self._spent: dict[str, float] = {}
 
     def today(self, sender: str) -> float:
-        """Return what a sender has spent today, in US dollars. May read a disk or a network: call it in a thread."""
+        """Return the spending of a sender today, in US dollars. May read a disk or a network: call it in a thread."""
         with self._lock:
             day = datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
             if day != self._day:

@@ -17,18 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from cantrip_actors.records.codec import dumps
 
-__all__ = [
-    "COMMENT",
-    "END_OF_RECORD",
-    "HEADERS",
-    "QUIET",
-    "RETRY",
-    "EventStream",
-    "Position",
-    "encode_event",
-    "send_part",
-]
-
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
 END_OF_RECORD: Final = 9

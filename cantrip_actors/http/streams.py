@@ -21,8 +21,6 @@ from cantrip_actors.http.system import check_may_observe
 from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.stream.wire import as_wire
 
-__all__ = ["all_events", "entity_events"]
-
 KINDS = frozenset(
     {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
     | {"resume", "upsert", "usage", "server"},
@@ -34,7 +32,7 @@ def _everything(_: Frame) -> bool:
 
 
 async def entity_events(call: Call) -> Response | Answer:
-    """Stream what an entity does: from `Last-Event-ID` on, or a snapshot and what comes."""
+    """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
     entity_id = call.entity_id(call.path["id"])
     after = _resumed(call.request.headers.get("last-event-id") or wanted.after or "")

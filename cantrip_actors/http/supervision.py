@@ -26,8 +26,6 @@ from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
 from supervisors.reports import beyond_ours
 
-__all__ = ["Supervision", "row_of", "rows_of", "system_of", "traceback_of"]
-
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
 """Seconds between two readings of the tree: without an event, and with one."""

@@ -6,8 +6,6 @@ from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import row_of, rows_of, system_of, traceback_of
 
-__all__ = ["check_may_observe", "get_actor", "get_system"]
-
 
 def check_may_observe(call: Call) -> None:
     """Raise Problem 403 for a token that may not see the supervision tree: it shows all tenants' entities."""

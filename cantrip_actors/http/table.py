@@ -11,8 +11,6 @@ from starlette.responses import Response
 from cantrip_actors.http import dispatches, entities, history, metrics, models, operations, people, streams, system
 from cantrip_actors.http.calls import Answer, Call
 
-__all__ = ["BASE", "OPERATIONS", "ROUTES", "Row"]
-
 BASE = "/api/v1"
 
 Answers = Mapping[int, type[BaseModel] | str | None]

@@ -24,8 +24,6 @@ from cantrip_actors.own_files.modes import make_folder, private
 from cantrip_actors.records.tenant import check_tenant
 from cantrip_actors.terms.errors import CantripError, nearest
 
-__all__ = ["ANYONE", "SCOPES", "InvalidTokens", "Token", "Tokens", "add_token", "new_token"]
-
 SCOPES: Final = (
     *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "admin"),
 )

@@ -17,8 +17,6 @@ from cantrip_actors.loom.verify import Verified, verify_loom
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Compacted", "backup_loom", "compact_loom"]
-
 KEEP_KEYS = 7 * 86_400.0
 """Seconds for which `compact_loom` keeps the keys of taken mail."""
 

@@ -20,13 +20,6 @@ from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, i
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
-__all__ = [
-    "address_of",
-    "attach_images",
-    "attached",
-    "blobs_of",
-]
-
 R = TypeVar("R", bound=Record)
 
 

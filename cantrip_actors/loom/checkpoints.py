@@ -15,8 +15,6 @@ from typing import NamedTuple
 from cantrip_actors.own_files.modes import make_file
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["CheckpointFile", "StoredCheckpoint", "Tip", "decode_checkpoint", "encode_checkpoint"]
-
 _SUM = 16
 _POSITION = 8
 
@@ -38,7 +36,7 @@ class StoredCheckpoint(NamedTuple):
 def encode_checkpoint(tip: Tip, data: bytes, key: bytes = b"") -> bytes:
     """Return a checkpoint with the fields that `decode_checkpoint` checks: a checksum, and its record.
 
-    The key is that of a sealed loom: without it nobody can make a checkpoint that is accepted.
+    The key is that of a sealed loom: a checkpoint made without it is not accepted.
     """
     rest = b"%b%c%b%b" % (tip.position.to_bytes(_POSITION), len(tip.link), tip.link, data)
     return blake2b(rest, digest_size=_SUM, key=key).digest() + rest

@@ -29,8 +29,6 @@ from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["can_wait", "copy_loom"]
-
 BATCH = 1000
 """Records that are appended in one batch."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["REPAIR", "DamagedLoom"]
-
 REPAIR = (
     "Restore it from a backup; or make a copy without what is damaged: `cantrip loom repair URL`, or open it with "
     "`repair=True`. Reading what is whole needs no repair: open it read-only"

@@ -15,8 +15,6 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Erasure", "blank_key", "blobs_in_line", "blobs_in_mail", "check_ended", "erase", "is_schedule_for"]
-
 _DIGEST = re.compile(rb'"(?:digest|snapshot)":"([0-9a-f]{40}|[0-9a-f]{64})"')
 
 

@@ -19,8 +19,6 @@ from cantrip_actors.machine.project import Life, as_forgotten, committed_turn, t
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Forgotten", "Quote", "Wanted", "begin_forget", "find_forks", "forget_entities", "last_record", "root_of"]
-
 LEASE = 600.0
 """Seconds for which the trees are claimed: more than rewriting a large file takes."""
 

@@ -17,8 +17,6 @@ from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.own_files.modes import FILE
 
-__all__ = ["HeadFile"]
-
 LENGTH: Final = 128
 """Bytes of the line: it fits into one sector of a disk, which is written as a whole or not at all."""
 _LINE: Final = re.compile(rb'\{"records":(\d{1,18}),"link":"([0-9a-f]{24})"\} *\n')

@@ -17,8 +17,6 @@ from cantrip_actors.records.mail import Mail, MailRow, encode_mail, key_of
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
-__all__ = ["InboxFull", "KeyUsed", "MailPlan", "QueueFull", "Refusal", "Taken", "mark_fault"]
-
 Refusal = LoomError | EntityEnded
 """The errors that explain why mail is not accepted."""
 

@@ -18,8 +18,6 @@ from cantrip_actors.records.mail import MailRow, decode_mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Index"]
-
 
 class Index(Known):
     """The facts that `rules` asks for, and the answers to a store's questions. `places` is in order of creation."""
@@ -87,7 +85,7 @@ class Index(Known):
         return self.places[entity]
 
     def apply(self, made: Plan) -> None:
-        """Add what was written to the index."""
+        """Add written records to the index."""
         if made.entities:
             for row in made.entities:
                 self._begin(row, made.new[row.id])

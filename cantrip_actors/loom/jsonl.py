@@ -14,10 +14,10 @@ The rules of this file:
   versions kept them in `<file>.images` and `<file>.pictures`, which are still read.
 - Mail and timers are in `<file>.mail` and `<file>.timers` (`line_inbox.py`, `line_timers.py`).
 - The states of entities (`checkpoints.py`) are in `<file>.checkpoints`. They may be deleted at any time.
-- One writer: the file is locked while it is open, and the lock ends with the process. Readers (`read_only`) see what
-  was complete when they opened it, also next to a writer.
-- A line in the middle that is no record was not torn by a crash: the file was changed. That is an error that names the
-  line, never a guess.
+- One writer: the file is locked while it is open, and the lock ends with the process. Readers (`read_only`) see the
+  records that were complete when they opened it, also while it is written.
+- A line in the middle that is not a record is not the result of a crash: the file was changed. That is an error that
+  names the line, never a guess.
 
 The index (the positions of each entity's records) is kept in memory, 16 bytes per record, and built once at opening;
 the lines are parsed on demand. The index of a large loom is also kept in a file (`jsonl_index.py`).
@@ -115,7 +115,8 @@ class Recovered:
 class JsonlStore(LineStore):
     """A loom in a file. `recovered` describes what opening it cut off; None if it was complete.
 
-    Raises LoomError if the file cannot be opened, is open for writing elsewhere, or contains a line that is no record.
+    Raises LoomError if the file cannot be opened, is open for writing elsewhere, or contains a line that is not a
+    record.
     """
 
     def __init__(

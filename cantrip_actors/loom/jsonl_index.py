@@ -25,8 +25,6 @@ from cantrip_actors.loom.index import Index
 from cantrip_actors.own_files.modes import private
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["WORTH", "Known", "checksum", "keep", "kept"]
-
 WORTH = 100_000
 """Lines that must be read at opening before the index is stored (again): about an eighth of a second."""
 

@@ -2,8 +2,8 @@
 
 The file is `<loom>.key`, readable for its owner only. It is made when the first snapshot is kept. The key depends on
 the bytes in the file and on the file's identity on this disk (its inode, and when it was last changed). So a key file
-that arrived with somebody's loom, in an archive or a repository, gives another key, and opens nothing. To move a loom
-with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
+that was copied together with a loom, in an archive or a repository, gives another key, and opens nothing. To move a
+loom with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from cantrip_actors.redact.logs import get_logger
-
-__all__ = ["read_key"]
 
 SECRET: Final = 32
 """Bytes in a key file."""
@@ -71,7 +69,7 @@ def _read(path: Path) -> bytes | None:
     finally:
         os.close(fd)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-        why = "somebody else may read or change it: expected a file of this user with mode 0600"
+        why = "other users can read or change it: expected a file of this user with mode 0600"
     elif len(secret) != SECRET:
         why = f"expected {SECRET} bytes, found {len(secret)}: remove it, and a new one is made"
     else:

@@ -39,25 +39,6 @@ from typing import Final, NamedTuple
 
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = [
-    "DEATHS",
-    "NO_LEASES",
-    "REMAINS",
-    "Fenced",
-    "Held",
-    "Holder",
-    "Lease",
-    "Quarantined",
-    "boot_id",
-    "count_deaths",
-    "gone",
-    "is_alive",
-    "no_more",
-    "not_root",
-    "now",
-    "this_process",
-]
-
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
 REMAINS: Final = 3600.0

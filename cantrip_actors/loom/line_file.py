@@ -23,8 +23,6 @@ from cantrip_actors.own_files.modes import FILE
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["CHUNK", "BlobFile", "Disk", "LineFile"]
-
 CHUNK = 1 << 22
 """Bytes read at once."""
 

@@ -21,8 +21,6 @@ from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Inboxes", "mail_line", "read_mail"]
-
 
 class Inboxes:
     """All mail of a loom. Taking and counting is O(1)."""
@@ -95,7 +93,7 @@ class Inboxes:
         self.rows[row.entity_id, row.key] = row._replace(taken=number)
 
     def apply(self, made: Plan) -> None:
-        """Add what was written."""
+        """Add the written mail."""
         for row, line, _ in made.posted.values():
             self.add(row, line)
         for row, number in made.taken.values():

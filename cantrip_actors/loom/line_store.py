@@ -28,8 +28,6 @@ from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["LineStore"]
-
 T = TypeVar("T")
 
 TOGETHER = 1 << 22
@@ -71,7 +69,7 @@ class LineStore(Store):
 
     @abstractmethod
     def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:
-        """Raise an error that says that the line at `offset` is no record."""
+        """Raise an error for the line at `offset`, which is not a record."""
 
     def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
         return work(None)

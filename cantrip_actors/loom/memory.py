@@ -18,13 +18,11 @@ from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore(LineStore):
     """A store without a disk. It can still be read after it is closed.
 
-    Its lines have no links, because nobody can edit them, unless it has a `seal_key`.
+    Its lines have no links, because no other program can edit them, unless it has a `seal_key`.
     """
 
     sealed = False

@@ -13,8 +13,6 @@ from cantrip_actors.loom.schema import READABLE_BY, VERSION
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Migrate", "Migrated", "check_migration", "note_migration", "usable_version"]
-
 Migrate = Literal["copy", "in_place", "refuse"]
 """Whether an upgrade keeps a copy of the earlier tables (the default), works in place, or is refused."""
 

@@ -13,8 +13,6 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Connection", "NodeTables", "Survey"]
-
 T = TypeVar("T")
 
 FORGET = 100
@@ -38,7 +36,7 @@ class Connection(Protocol):
 
 
 class Survey(NamedTuple):
-    """What one look at a loom finds: its nodes, the holders that are not living, and entities without a lease."""
+    """The result of one look at a loom: its nodes, the holders that are not living, and entities without a lease."""
 
     nodes: list[NodeRow]
     dead: list[tuple[int, Why]]
@@ -59,7 +57,7 @@ class NodeTables(Store):
     _has_accounts: bool = False
     _beats: int = 0
     _written: tuple[int, str, str, int, bool] | None = None
-    """What the row of its node says, and how often the store had connected when it was written."""
+    """The row of its node, and how often the store had connected when it was written."""
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
 
@@ -185,7 +183,7 @@ class NodeTables(Store):
         self._transact(work)
 
     def ask_to_drain(self, owner: str) -> None:
-        """Ask a node to hand over its entities and leave."""
+        """Ask a node to drain and leave."""
         self._transact(lambda db: db.execute("update nodes set asked = ? where owner = ?", (True, owner)))
 
     def use_release(self, release: str) -> None:

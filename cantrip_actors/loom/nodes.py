@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 
 import orjson
 
-__all__ = ["TABLES", "NodeInfo", "NodeRow", "Unowned", "Why", "decode_info", "encode_info"]
-
 TABLES = (
     """create table if not exists nodes (
       owner text primary key, info text not null, busy integer not null, draining boolean not null,

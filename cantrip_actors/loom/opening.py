@@ -17,8 +17,6 @@ from cantrip_actors.terms.errors import LoomError, nearest
 if TYPE_CHECKING:
     from cantrip_actors.loom.repair import Repaired
 
-__all__ = ["open_store", "repair_loom"]
-
 
 def open_store(
     url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False, seal_key: GivenKey = None
@@ -39,7 +37,7 @@ def open_store(
     A damaged file is refused for writing. With `repair` a copy of it is made, and it is rewritten without the damaged
     parts.
 
-    With `seal_key` a loom without records is sealed: nobody without the key can change its content unnoticed
+    With `seal_key` a loom without records is sealed: without the key, its content cannot be changed unnoticed
     (`seal_key.py`). The key is at least 16 secret bytes, or a text of them, or the `Path` of a file of mode 0600. A
     sealed loom needs its key to be opened; False opens it for reading without the key, and then its links are not
     checked.

@@ -664,6 +664,6 @@ _ADVICE: Mapping[type[Exception], str] = {
     psycopg.errors.ReadOnlySqlTransaction: ". The server takes no writes now: it is a standby, or was set read-only",
     psycopg.errors.InsufficientPrivilege: ". The database's user needs the right to do that",
     psycopg.errors.OutOfMemory: ". The server has no memory left",
-    UnicodeEncodeError: ". An id or a name is no text that a database can keep",
-    psycopg.DataError: ". An id or a name is no text that a database can keep",
+    UnicodeEncodeError: ". An id or a name is not a text that a database can store",
+    psycopg.DataError: ". An id or a name is not a text that a database can store",
 }

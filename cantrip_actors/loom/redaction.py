@@ -7,7 +7,7 @@ entity continues with the redacted text, and a gate that is run again gets redac
 
 Ids, times and numbers of turns stay unchanged: they link records, and the runtime makes them.
 
-The bytes of an image are not text, so nobody can tell whether they show a secret. A redacted loom for reading shows
+The bytes of an image are not text, so they are not searched for secrets. A redacted loom for reading shows
 images unchanged (`show_images=False` leaves them out). Records that are redacted at rest lose the bytes of their
 images, so that the promise holds. Addresses of images are texts, and redacted.
 """
@@ -25,8 +25,6 @@ from cantrip_actors.records.records import Header, Record, images_of, with_image
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
-
-__all__ = ["RedactedLoom", "redacted_fields", "redacted_loom", "redacted_mail", "redacted_record"]
 
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)

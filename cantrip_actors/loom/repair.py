@@ -38,8 +38,6 @@ from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Repaired", "repair_file"]
-
 _log = get_logger("cantrip.loom")
 
 _UNREADABLE = "(unreadable lines)"
@@ -232,7 +230,7 @@ class _Salvage:
                 self.target.replace_timer(None, timer)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
-        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is no record."""
+        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
         plain, link = sealed_with(line)
         record = decode(plain)
         header = as_header(record)

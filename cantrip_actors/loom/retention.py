@@ -12,24 +12,6 @@ from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_ent
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life
 
-__all__ = [
-    "BATCH",
-    "NONE_PRUNED",
-    "OLDER",
-    "PRUNE",
-    "Duration",
-    "EntityKind",
-    "Pruned",
-    "Retention",
-    "find_expired",
-    "keep_for",
-    "prune_loom",
-    "retention_of",
-    "seconds_of",
-    "subtree",
-    "tenant_of",
-]
-
 Duration = str | float | timedelta
 """A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
 EntityKind = Literal["one-shot", "long-lived"]

@@ -1,4 +1,4 @@
-"""What may be appended to a loom next, and what follows from it. No I/O; every store uses it.
+"""The rules for the next records of a loom, and the changes that follow from them. No I/O; every store uses it.
 
 An entity begins once and with a header. The id of a turn is used once (D-008). A record that names a turn or a parent
 names a recorded one (LOOM-2). Records for a tree carry the token of the tree's lease.
@@ -33,24 +33,6 @@ from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, link_of, with_link
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
-
-__all__ = [
-    "NONE_WAITS",
-    "EntityRow",
-    "Known",
-    "Place",
-    "Plan",
-    "Tree",
-    "Waiting",
-    "begin",
-    "check_lease",
-    "facts_of",
-    "follow",
-    "has_work",
-    "plan",
-    "plan_timers",
-    "seal_lines",
-]
 
 
 class Waiting(NamedTuple):
@@ -186,7 +168,7 @@ class Known(ABC):
         return False
 
     def apply(self, made: Plan) -> None:
-        """Add what was written."""
+        """Add the written records."""
         places = self.places
         if made.new:
             places.update(made.new)

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["MAIL_SINCE", "READABLE_BY", "SEAL", "TIMERS_SINCE", "VERSION", "blobs_of_version", "statements"]
-
 VERSION = 5
 """The version of these tables; lines have a version of their own, `codec.SCHEMA`."""
 READABLE_BY = 5

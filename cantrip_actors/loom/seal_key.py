@@ -28,20 +28,6 @@ from cantrip_actors.own_files.claims import claim_file
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = [
-    "UNSEALED",
-    "GivenKey",
-    "Head",
-    "Seal",
-    "SealKey",
-    "SealMark",
-    "WrongSealKey",
-    "make_mark",
-    "open_seal",
-    "read_secret",
-    "seal_of_log",
-]
-
 SHORTEST: Final = 16
 """The fewest bytes of a secret."""
 LONGEST: Final = 4096

@@ -23,8 +23,6 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Hit", "Place", "Query", "search"]
-
 Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
 """The part of an entity's history: intents, utterances, calls, results, endings."""
 

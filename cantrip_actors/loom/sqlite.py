@@ -44,8 +44,6 @@ from cantrip_actors.own_files.modes import file_size, make_file, make_folder, na
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["SqliteStore"]
-
 T = TypeVar("T")
 
 PATIENCE = 5.0
@@ -247,7 +245,7 @@ class SqliteStore(TableStore):
                 if isinstance(error, sqlite3.Error) and not isinstance(error, expected):
                     self._fail("cannot write to", error)
                 if isinstance(error, UnicodeEncodeError):
-                    raise LoomError(f"an id or a name is no text that a database can keep: {error}") from error
+                    raise LoomError(f"an id or a name is not a text that a database can store: {error}") from error
                 raise
             return done
 

@@ -52,8 +52,6 @@ from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
 
-__all__ = ["Durability", "Store", "Unsure"]
-
 T = TypeVar("T")
 
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
@@ -81,7 +79,7 @@ class Store(ABC):
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
     durability: Durability = "none"
-    """What an acknowledged record survives."""
+    """The failures that an acknowledged record survives."""
     seal: Seal = UNSEALED
     """The keys for links, in a loom that was opened with `seal_key`."""
     written: int = 0
@@ -477,7 +475,7 @@ class Store(ABC):
     def release_if_empty(self, *leases: Lease) -> list[Lease]:
         """Release the leases of entities without waiting mail that would load them; return the others.
 
-        Looking and releasing is one transaction. So a poster that finds no lease knows that nobody will look at the
+        Looking and releasing is one transaction. So a poster that finds no lease knows that no process will look at the
         mail.
         """
 
@@ -547,7 +545,7 @@ class Store(ABC):
 
     @abstractmethod
     def _link(self, entity_id: str, position: int) -> bytes | None:
-        """Return the link in the line at a position; None if that is no record of the entity."""
+        """Return the link in the line at a position; None if that is not a record of the entity."""
 
     def check_chain(self, root: str, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a tree, from position `after` on, was changed, moved or removed."""

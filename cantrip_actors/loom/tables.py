@@ -721,7 +721,7 @@ class TableStore(NodeTables):
     def _header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decode(seq, body))
         if header is None:
-            raise LoomError(f"{self._where}: record {seq} is corrupt: an entity begins with it, and it is no header")
+            raise LoomError(f"{self._where}: record {seq} is corrupt: the first record of an entity is not a header")
         return header
 
     def __repr__(self) -> str:

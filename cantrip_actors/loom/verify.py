@@ -8,9 +8,9 @@ missing end looks like one that was never written, and only an earlier fingerpri
 A forgotten entity leaves tombstones (`records/tombstone.py`). They keep the links of the original lines, so the chain
 continues over them, and a record with their checksum follows.
 
-In a loom that is sealed with a key (`seal_key.py`) all of this is proof against anybody who can write the loom and does
-not have the key, and a missing end is found in every store. If the whole loom was replaced by an older copy of itself,
-only heads that were exported before show that (`heads_of`).
+In a loom that is sealed with a key (`seal_key.py`) all of this holds against anyone who can write the loom without the
+key, and a missing end is found in every store. If the whole loom was replaced by an older copy of itself, only heads
+that were exported before show that (`heads_of`).
 
 All faults are reported, and nothing is repaired: restore a loom from a copy.
 """
@@ -35,8 +35,6 @@ from cantrip_actors.records.records import Record, images_of, snapshot_of
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
-
-__all__ = ["Fault", "Heads", "Trees", "Verified", "heads_of", "verify_loom"]
 
 
 @dataclass(frozen=True, slots=True)

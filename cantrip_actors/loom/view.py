@@ -44,8 +44,6 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["Loom", "State", "open_loom"]
-
 State = Status
 
 

@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["WalCheckpoints"]
-
 DUE = 32 << 20
 """Bytes written since the last checkpoint that cause the next one."""
 LARGE = 16_384

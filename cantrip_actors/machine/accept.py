@@ -53,8 +53,6 @@ from cantrip_actors.terms.image import named_in, with_handles
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["HANDLERS", "UNKNOWN", "accept", "call_under_way", "commit", "finish", "fold_turns", "refuse", "start"]
-
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
 WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}

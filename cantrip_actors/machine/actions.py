@@ -1,4 +1,4 @@
-"""Actions: what the loop asks its driver to do. A step has records and one action, whose result is an event."""
+"""The actions that the loop asks its driver for. A step has records and one action, whose result is an event."""
 
 from __future__ import annotations
 
@@ -14,25 +14,6 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.wrapper import Inquiry
-
-__all__ = [
-    "Action",
-    "Answer",
-    "Ask",
-    "Await",
-    "Child",
-    "Collect",
-    "Compute",
-    "Consult",
-    "Contact",
-    "Finish",
-    "Program",
-    "Remember",
-    "Run",
-    "SnapshotAfter",
-    "Spawn",
-    "Step",
-]
 
 
 class Ask(NamedTuple):
@@ -67,8 +48,8 @@ class Run(NamedTuple):
 
     If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
     result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
-    only the steps after it. `inquired` is what the gate asked a person, with the answer; it may ask again: answer with
-    Inquired.
+    only the steps after it. `inquired` is the gate's question to a person, with the answer; it may ask again: answer
+    with Inquired.
     """
 
     gate: Gate

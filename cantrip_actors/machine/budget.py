@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.ward import Ward, Wards
 
-__all__ = ["NO_BUDGET", "Budget", "Ledger"]
-
 
 class Budget(NamedTuple):
     """The budgets that limit an entity: its own and those of its ancestors.
 
-    `levels` are their wards, each with what the rest of that subtree has used. `below` is what the entity's own
-    children and their children have used.
+    `levels` are their wards, each with the usage of the rest of that subtree. `below` is the usage of the entity's
+    children and their subtrees.
     """
 
     levels: tuple[tuple[Wards, Usage], ...] = ()

@@ -18,14 +18,12 @@ from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["Checkpoint", "cantrip_of_checkpoint", "decode_checkpoint", "encode_checkpoint"]
-
 FORMAT: Final = 3
 """Increment it with any change of `State` or of its folding: older checkpoints are then ignored."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The state of an entity after a record, and what the subtrees of its children have used until then.
+    """The state of an entity after a record, and the usage of the subtrees of its children until then.
 
     `cantrip_id` and `is_measured` say for which shape the records were folded. `adopted` is the cantrip in force.
     """

@@ -11,18 +11,6 @@ from cantrip_actors.terms.context import View
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 
-__all__ = [
-    "LEFT_OUT",
-    "NO_GATE",
-    "SKIPPED",
-    "estimate_tokens",
-    "render_result",
-    "render_unanswered",
-    "render_utterance",
-    "summarise",
-    "view",
-]
-
 SKIPPED: Final = "[not run: done was called before]"
 LEFT_OUT: Final = "[not run: the thread was forked before]"
 NO_GATE: Final = "[no gate was called; go on, and call done(answer) when the task is complete]"
@@ -52,7 +40,7 @@ def render_unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
 
 
 def view(state: State) -> View:
-    """Return what the next query shows: the call, the intents in force, the turns in sight (LOOP-5, LOOM-6)."""
+    """Return the messages of the next query: the call, the intents in force, the visible turns (LOOP-5, LOOM-6)."""
     conversation = state.conversation
     said, fading = conversation.said, conversation.fading
     faded = conversation.faded + sum(since <= said for since in fading) if fading else conversation.faded

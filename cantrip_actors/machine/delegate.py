@@ -15,8 +15,6 @@ from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
 from cantrip_actors.terms.image import named_in
 from cantrip_actors.terms.messages import ToolCall, as_text
 
-__all__ = ["answer_of", "children_of", "too_many"]
-
 AT_ONCE: Final = 1_000
 """Children that one call may start."""
 

@@ -1,4 +1,4 @@
-"""Decide what comes next: a record, or the action to carry out. After a record is folded, `due` is called again.
+"""Decides the next step: a record, or an action to carry out. After a record is folded, `due` is called again.
 
 The result depends only on the state, the clock and the budgets, so it is the same in the running loop and after a crash
 (C-02).
@@ -47,8 +47,6 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.ward import Ward
 from cantrip_actors.terms.wrapper import Inquiry
 
-__all__ = ["due"]
-
 DENIED = "calls like this one were denied for good"
 """The error of a call about which a person is not asked again."""
 
@@ -85,7 +83,7 @@ def _compute(state: State) -> Compute:
 
 
 def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
-    """Return what comes next in an utterance: its next call, or its end."""
+    """Return the next step of an utterance: its next call, or its end."""
     turn = state.turn
     if turn.finished is not None and turn.program is None:
         return commit(plan, state, live, moment, terminated=True)
@@ -123,7 +121,7 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
 def _due_before_call(
     plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
 ) -> Record | Action | None:
-    """Return what comes before a call: its checks, the request to a person, a refusal; None if the call comes next."""
+    """Return the next step before a call: its checks, a request to a person, a refusal; None if the call is next."""
     turn = state.turn
     if turn.decided is not None and (gate.kind == "question" or turn.decided.decision != "allow"):
         return _result_of_decision(plan, state, live, moment, call, turn.decided)
@@ -190,7 +188,7 @@ def _result_of_decision(
 def _due_own_gate(
     plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
 ) -> Record | Action:
-    """Return what comes next for a gate that has no function: `done`, a message to another entity, a delegation."""
+    """Return the next step for a gate without a function: `done`, a message to another entity, a delegation."""
     if gate.kind == "done" and live.wrapping != "after":
         answer = Observation(gate.name, None, gate.answer(args), False, call.id)
         if not gate.has_remarks:
@@ -256,7 +254,7 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
 
 
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
-    """Return what comes next after a turn was cut for children: cast them, or wait for them after a crash."""
+    """Return the next step after a turn was split for children: cast them, or wait for them after a crash."""
     turn = state.turn
     call = turn.calls[turn.next_call]
     gate = plan.gates.get(call.gate)

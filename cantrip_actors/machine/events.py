@@ -15,28 +15,6 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = [
-    "Begin",
-    "Called",
-    "ChildOutcome",
-    "Computed",
-    "Decide",
-    "Event",
-    "Failed",
-    "Inquired",
-    "Interrupt",
-    "Moment",
-    "Observed",
-    "Posted",
-    "Questioned",
-    "Remembered",
-    "Replied",
-    "Returned",
-    "Steer",
-    "Steering",
-    "Stopped",
-]
-
 
 @lru_cache(maxsize=8)
 def _second(seconds: int) -> str:

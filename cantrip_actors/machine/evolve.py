@@ -48,8 +48,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
 
-__all__ = ["close_turn", "evolve", "evolve_transient", "fold", "is_entity_end", "renew_call"]
-
 IMAGE_SIZE = 4_000
 """Characters that an image counts as, where the size of the context is measured."""
 

@@ -107,8 +107,6 @@ from cantrip_actors.machine.project import is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import Record
 
-__all__ = ["advance", "note", "resume"]
-
 
 def advance(plan: Plan, state: State, live: Transient, moment: Moment, event: Event) -> Step:
     """Fold an event into the state, and return the next step. Changes `state` and `live` in place.

@@ -8,8 +8,6 @@ from cantrip_actors.machine.events import Begin, Decide, Interrupt, Steer, Steer
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Decision
 
-__all__ = ["Void", "is_urgent", "meaning"]
-
 
 class Void(NamedTuple):
     """The mail cannot be carried out; `reason` says why."""

@@ -1,8 +1,8 @@
-"""What a node decides: whether it renews, what it takes, what it resumes, and what it leaves alone.
+"""The decisions of a node: whether it renews its leases, and which entities it takes, resumes or leaves.
 
-Pure: the time comes in as an argument, in seconds of a clock that only goes forward, and the tables as what a look at
-them found. `runtime/node.py` and `runtime/membership.py` carry these decisions out, and so does the simulation of the
-tests. Which of several nodes takes an entity is decided in `placement.py`.
+Pure: the time is an argument, in seconds of a monotonic clock, and so is the result of a look at the tables.
+`runtime/node.py` and `runtime/membership.py` carry these decisions out, and so does the simulation of the tests.
+`placement.py` decides which of several nodes takes an entity.
 """
 
 from __future__ import annotations
@@ -15,29 +15,6 @@ from cantrip_actors.machine.placement import Candidate, Looked, Member, Take, Un
 from cantrip_actors.machine.placement import State as Seen
 from cantrip_actors.machine.placement import advance as place
 
-__all__ = [
-    "AGAIN",
-    "PATIENCE",
-    "Action",
-    "Checked",
-    "DrainBegan",
-    "Event",
-    "Found",
-    "GiveUp",
-    "Joined",
-    "LoadEnded",
-    "Renewed",
-    "State",
-    "Suspended",
-    "advance",
-    "begin",
-    "is_ready",
-    "is_steady",
-    "may_look_for",
-    "may_renew",
-    "may_sweep",
-]
-
 PATIENCE: Final = 30.0
 """Seconds for which callers wait for an entity whose node cannot reach its store."""
 
@@ -49,28 +26,28 @@ _NO_LOOKS: Mapping[str, int] = MappingProxyType({})
 
 
 class State(NamedTuple):
-    """What a node remembers. `owner` is the name under which it holds leases."""
+    """The state of a node. `owner` is the name under which it holds leases."""
 
     ttl: float
-    """Seconds after which others run its entities if it does not renew."""
+    """Seconds without renewal after which other nodes run its entities."""
     renewed: float
-    """When it last renewed its leases."""
+    """The time when it last renewed its leases."""
     steady_since: float
-    """Since when it has renewed in time."""
+    """The time since when all renewals were in time."""
     owner: str = ""
     late: int = 0
     """How often it has renewed late."""
     is_asked: bool = False
-    """Whether somebody has asked it to drain."""
+    """Whether it was asked to drain."""
     is_draining: bool = False
     seen: Mapping[str, int] = _NO_LOOKS
-    """Entities without an owner, and at how many looks before it saw them so."""
+    """Entities without an owner, and the number of earlier looks that found them so."""
     left_out: Mapping[str, int] = _NO_LOOKS
-    """Entities that could not be taken, and for how many more looks they are left out."""
+    """Entities that could not be taken, and the number of looks for which they are still skipped."""
     loading: frozenset[str] = frozenset()
     """Entities that it has begun to load."""
     suspended: Mapping[str, float] = _NOTHING
-    """Entities that stopped because the store could not be reached, and since when."""
+    """Entities that stopped because the store could not be reached, and the time of that."""
 
 
 class Joined(NamedTuple):
@@ -86,7 +63,7 @@ class Renewed(NamedTuple):
 
 
 class DrainBegan(NamedTuple):
-    """It hands over its entities from now on."""
+    """The node drains from now on."""
 
 
 class Suspended(NamedTuple):
@@ -109,7 +86,7 @@ class Found(NamedTuple):
     hopeless: Sequence[str] = ()
     """Entities without an owner that cannot be taken now: they wait for people, or cannot be read."""
     idle: int = 0
-    """How many entities are idle here."""
+    """The number of idle entities here."""
 
 
 class LoadEnded(NamedTuple):
@@ -137,7 +114,7 @@ def begin(ttl: float, now: float) -> State:
 
 
 def advance(state: State, now: float, event: Event) -> tuple[State, list[Action]]:
-    """Return what a node remembers after an event, and what it does."""
+    """Return the state of a node after an event, and its actions."""
     match event:
         case Joined(owner):
             return _renew(state, now)._replace(owner=owner), []
@@ -177,7 +154,7 @@ def _check(state: State, now: float, living: Collection[str]) -> tuple[State, li
 
 
 def _take(state: State, found: Found) -> tuple[State, list[Action]]:
-    """Take the entities that fall to this node, as far as it has room."""
+    """Take the entities that are placed on this node, as far as it has capacity."""
     state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, AGAIN)})
     (_, seen), placed = place(Seen(state.owner, state.seen), Looked(found.members, found.unowned, found.idle))
     actions: list[Action] = [one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)]
@@ -188,7 +165,7 @@ def _take(state: State, found: Found) -> tuple[State, list[Action]]:
 def is_steady(state: State, now: float) -> bool:
     """Return whether a node has renewed in time for a whole ttl.
 
-    After an outage of the store all leases look expired until their nodes have renewed them: nobody may take them over
+    After an outage of the store all leases look expired until their nodes have renewed them: no node may take them over
     in that time (N-71).
     """
     return now - state.steady_since >= state.ttl and now - state.renewed <= state.ttl / 2

@@ -1,9 +1,9 @@
-"""Which node runs what no living node runs: a node's decisions, without clocks, tables or chance.
+"""Places entities without an owner on nodes: pure decisions, without clocks, tables or randomness.
 
-Every node knows the same: which nodes live, how loaded they are, what they serve, and which entities have work and no
+Every node has the same facts: the living nodes, their load and their cantrips, and the entities that have work and no
 owner. So no node has to ask another. For each entity all nodes compute the same order of the nodes that can run it,
 more likely those with more room first. The first one takes it; if it is still without an owner at the next look, the
-second one may, and so on. When two take the same entity, the lease decides, and the other one does nothing (N-09).
+second one may, and so on. If two nodes take the same entity, the lease decides between them (N-09).
 
 That one rule spreads the entities of a dead node (N-11), keeps to capacities (N-16), prefers nodes with room (N-17),
 needs no coordinator, and leaves an entity that no node serves where it is (N-61).
@@ -17,25 +17,11 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = [
-    "Candidate",
-    "Looked",
-    "Member",
-    "State",
-    "Take",
-    "UnloadIdle",
-    "advance",
-    "can_run",
-    "may_cast",
-    "may_load",
-    "order_among",
-    "rank",
-]
-
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
 OVERLOADED = 1.25
-"""A node that is so many times as loaded as the mean unloads idle entities, so that others may load them (N-18)."""
+"""A node whose load is more than this multiple of the mean unloads idle entities, so that other nodes load them
+(N-18)."""
 
 NOISE = 0.05
 """A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two
@@ -73,19 +59,19 @@ class Candidate(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a node remembers between two looks: how often it saw an entity without an owner."""
+    """The memory of a node between two looks: how often it saw each entity without an owner."""
 
     owner: str
     seen: Mapping[str, int] = NONE_SEEN
 
 
 class Looked(NamedTuple):
-    """What a node found when it looked."""
+    """The result of one look of a node."""
 
     members: Sequence[Member]
     unowned: Sequence[Candidate]
     idle: int = 0
-    """How many entities are idle here."""
+    """The number of idle entities here."""
 
 
 class Take(NamedTuple):
@@ -101,7 +87,7 @@ class UnloadIdle(NamedTuple):
 
 
 def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]]:
-    """Return what a node does after a look, and what it remembers."""
+    """Return the actions of a node after a look, and its memory for the next one."""
     me = next((one for one in event.members if one.owner == state.owner), None)
     seen = {one.entity_id: state.seen.get(one.entity_id, -1) + 1 for one in event.unowned}
     if me is None:
@@ -120,7 +106,7 @@ def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]
 
 
 def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
-    """Return whether a node serves what an entity continues with.
+    """Return whether a node serves the cantrip with which an entity continues.
 
     An entity that may move goes to the newest release that offers its cantrip's name, so that it does not move back
     and forth while two releases are deployed (N-60).
@@ -153,19 +139,20 @@ def order_among(owners: Iterable[str], me: str, key: str) -> int:
 def may_load(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
     """Return whether a node loads an entity that is wanted there at once, and does not leave it to one with more room.
 
-    A node below half of its capacity loads what it is asked for; a fuller one what falls to it first (N-17).
+    A node below half of its capacity loads every such entity; a fuller one only an entity that is placed on it first
+    (N-17).
     """
     place = rank(me, one, members)
     return place == 0 or (place < len(members) and me.busy * 2 < me.capacity)
 
 
 def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
-    """Return whether a firing falls to a node: it has the most room for it, by the rule for entities."""
+    """Return whether a firing is placed on a node, by the rule for entities."""
     return rank(me, one, members) == 0
 
 
 def excess_of(me: Member, members: Sequence[Member]) -> int:
-    """Return how many entities more a node has at work than with the mean load of all; 0 unless it is overloaded.
+    """Return how many more entities are at work on a node than at the mean load; 0 unless it is overloaded.
 
     So many idle entities are unloaded. If all were, those of a node that was overloaded for a moment would be loaded
     again for their next mail, which costs more than the load that it saves.
@@ -178,7 +165,7 @@ def excess_of(me: Member, members: Sequence[Member]) -> int:
 
 
 def _score(member: Member, entity_id: str) -> float:
-    """Return how well an entity falls to a node: weighted rendezvous hashing, where room is the weight."""
+    """Return the rank of a node for an entity: weighted rendezvous hashing, with free capacity as the weight."""
     digest = blake2b(f"{member.owner}\0{entity_id}".encode(), digest_size=8).digest()
     return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from cantrip_actors.terms.messages import Response, as_text
 
-__all__ = ["code_in", "result_text"]
-
 PREVIEW = 8_000
 """Characters of output, or of a value, that the crystal sees; the loom has all of them."""
 

@@ -1,8 +1,8 @@
-"""When a schedule fires, and what becomes of its row. Pure: the time comes in as an argument.
+"""Decides when a schedule fires, and what its row becomes. Pure: the time is an argument.
 
-A rule is a time, a number of seconds, or a cron line in a zone. Where clocks are set forward, a local time that does
-not exist is the first moment after it. Where they are set back, a local time that comes twice is the first of the two;
-a cron line whose minute or hour begins with `*` counts real hours instead, so it fires in both.
+A rule is a time, a number of seconds, or a cron line in a zone. When clocks are set forward, a local time that does not
+exist is the first moment after it. When they are set back, a local time that occurs twice is the first of the two; a
+cron line whose minute or hour begins with `*` counts real hours instead, so it fires in both.
 
 `look` decides about one schedule at one moment. It takes one time of the rule after the other:
 
@@ -11,7 +11,7 @@ a cron line whose minute or hour begins with `*` counts real hours instead, so i
 - If later times have passed as well, no runtime looked for a while, and `catch_up` says which of them are made up for:
   one, the first `MOST` of them one after the other, or none but those of the last `GRACE` seconds.
 
-Each firing has a key, made of the id of the schedule and of its time. So whoever looks, a time fires once.
+Each firing has a key, made of the id of the schedule and of its time. So a time fires once, whichever process looks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from cronsim import CronSim, CronSimError
 
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.terms.errors import InvalidSchedule
-
-__all__ = ["GRACE", "MOST", "Look", "firing_key", "iso", "local_time", "look", "make_rule", "next_after"]
 
 GRACE: Final = 60.0
 """Seconds that a firing may be late and is not missed."""
@@ -90,7 +88,7 @@ def _zone(name: object) -> ZoneInfo:
 def local_time(at: str | datetime, zone: str | None) -> float:
     """Return a time in seconds since 1970; without an offset it is local to `zone`, None for UTC.
 
-    Raises InvalidSchedule for what is not a time, and for an offset together with a zone.
+    Raises InvalidSchedule for an invalid time, and for an offset together with a zone.
     """
     try:
         when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
@@ -126,10 +124,10 @@ def next_after(rule: Rule, after: float) -> float | None:
 
 
 class Look(NamedTuple):
-    """What is to be done about a schedule: fire for the time `fires`, and put `becomes` in the place of its row.
+    """The next step of a schedule: fire for the time `fires`, and replace its row with `becomes`.
 
-    With `becomes` None the row is removed, since it never fires again. With `stops_last` the last firing is stopped
-    first. With `waits` the last firing is waited for.
+    With `becomes` None the row is removed, because it never fires again. `stops_last`: stop the last firing first.
+    `waits`: wait for the last firing.
     """
 
     becomes: Timer | None
@@ -139,7 +137,7 @@ class Look(NamedTuple):
 
 
 def look(row: Timer, now: float, *, is_busy: bool) -> Look:
-    """Return what is to be done about a schedule at that time; `is_busy` if its last firing is still at work."""
+    """Return the next step of a schedule at that time; `is_busy` if its last firing is still running."""
     schedule = row.schedule
     assert schedule is not None, "an entity's timer posts its mail"
     due = schedule.next

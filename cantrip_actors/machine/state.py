@@ -36,8 +36,6 @@ from cantrip_actors.terms.gate import DONE, Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.ward import Wards
 
-__all__ = ["CantripRef", "Conversation", "Episode", "Phase", "Plan", "Sandbox", "Shape", "State", "Transient", "Turn"]
-
 
 class CantripRef(NamedTuple):
     """The content id of a cantrip, and its name, if it has one."""
@@ -231,7 +229,7 @@ class Conversation(msgspec.Struct):
     head: int = 0
     """How many messages at the front are pinned: system prompt, capability, first intent."""
     intent_at: int = 0
-    """Where the newest intent stands, which is pinned too."""
+    """The index of the newest intent, which is pinned too."""
     said: int = 0
     """Utterances in the thread, inherited and folded ones included; also the number of the next query, from 0."""
     folded: int = 0
@@ -367,7 +365,7 @@ class Transient(msgspec.Struct):
     snapshot: Snapshot | None = None
     """A snapshot of the sandbox, for the next record that refers to it."""
     output: str = ""
-    """What the program printed so far."""
+    """The output of the program so far."""
     wrapping: Literal["", "before", "passed", "after"] = ""
     """For a wrapped gate: which of its wrapping steps run, or were passed last."""
     why: str | None = None

@@ -24,8 +24,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import Changed
 
-__all__ = ["Changes"]
-
 PAUSE: Final = 1.0
 """Seconds between two reports, at least: a server may flood."""
 

@@ -71,8 +71,6 @@ from cantrip_actors.terms.tool_server import (
 )
 from cantrip_actors.terms.wrapper import GateCall
 
-__all__ = ["endpoint", "hold", "inside", "program"]
-
 CONNECT: Final = 30.0
 """Seconds in which a connection has to be established."""
 
@@ -219,7 +217,7 @@ class _Unsettled(Exception):
 
 
 _Send = Callable[[Any, str | None], Awaitable[Any]]
-"""Sends a request with the responses to what the server asked before, and the server's state."""
+"""Sends a request with the responses to the server's earlier questions, and the server's state."""
 
 
 class _Connection:
@@ -391,7 +389,7 @@ class _Connection:
                 raise LostServer("its connection was closed") from problem
             return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
-            told = f"{call.gate}: the server has done the call, but its answer is none: {_fault(problem)}"
+            told = f"{call.gate}: the server ran the call, but its answer is invalid: {_fault(problem)}"
             return Answered(told, is_error=True)
         except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
             return Answered(f"{call.gate}: {mismatch}", is_error=True)
@@ -484,7 +482,7 @@ class _Connection:
     async def _sample(
         self, params: CreateMessageRequestParams, call: GateCall | None
     ) -> CreateMessageResult | ErrorData:
-        """Return what the crystal answers the server, or why it does not."""
+        """Return the crystal's answer to the server, or the reason why there is none."""
         if params.tools:
             return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
         try:

@@ -14,8 +14,6 @@ from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, Host, LostServer, ToolServerError
 from cantrip_actors.terms.wrapper import GateCall
 
-__all__ = ["call_once", "server_at", "with_connection"]
-
 T = TypeVar("T")
 
 

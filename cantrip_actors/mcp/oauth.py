@@ -10,8 +10,6 @@ from typing import Final
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["Login", "OAuth", "file_of", "oauth"]
-
 FOLDER: Final = Path(".cantrip", "oauth")
 """The folder for tokens, below the user's home folder: no gate reads a folder called `.cantrip`."""
 

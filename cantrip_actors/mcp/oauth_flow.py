@@ -34,8 +34,6 @@ from cantrip_actors.own_files.modes import make_folder, private
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import ToolServerError
 
-__all__ = ["LoginNeeded", "authentication"]
-
 CALLBACK: Final = "/callback"
 LONGEST: Final = 16_384
 """The maximum bytes read of a browser's request."""
@@ -195,7 +193,7 @@ class _Machine(ClientCredentialsOAuthProvider):
 
 
 def _login_needed(url: str) -> LoginNeeded:
-    return LoginNeeded(f"nobody is logged in there: run `cantrip mcp login {url}`")
+    return LoginNeeded(f"no user is logged in there: run `cantrip mcp login {url}`")
 
 
 class _Browser:
@@ -251,7 +249,7 @@ class _Browser:
         target = urlsplit(words[1] if len(words) == 3 else "")  # method, target, version
         given = {name: values[0] for name, values in parse_qs(target.query).items()}
         if target.path != CALLBACK or not self._state or given.get("state") != self._state:
-            return "404 Not Found", "This is no answer to the login that is under way."
+            return "404 Not Found", "This does not answer the login that is under way."
         if "code" in given:
             self._result = AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
         else:

@@ -1,7 +1,7 @@
 """A server that is a program: messages are lines on its standard input and output.
 
-The SDK has such a transport too. Its lines have no bound, and what a line costs grows with the square of its length, so
-a server could stop the event loop with one; and it passes on more of the environment than a program needs.
+The SDK has such a transport too. Its lines have no bound, and the cost of a line grows with the square of its length,
+so a server could block the event loop with one line; and it passes on more of the environment than a program needs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from mcp_types import jsonrpc_message_adapter
 
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.tool_server import ToolServerError
-
-__all__ = ["Pipe"]
 
 LONGEST: Final = 16 * 2**20
 """The maximum bytes of one message of a program."""
@@ -97,7 +95,7 @@ class Pipe:
         except ValueError as problem:
             self._rubbish += 1
             if self._rubbish <= RUBBISH:
-                _log.warning("a server wrote a line that is no message", server=self._name, bytes=len(line))
+                _log.warning("a server wrote a line that is not a message", server=self._name, bytes=len(line))
             return problem
 
     async def _send(self, to: ByteSendStream) -> None:

@@ -10,8 +10,6 @@ from mcp_types import ListResourcesResult, ListResourceTemplatesResult, Resource
 
 from cantrip_actors.terms.tool_server import Tool
 
-__all__ = ["FIRST", "LISTED", "READ", "REQUESTS", "RESOURCES", "Place", "entry_of"]
-
 LISTED: Final = 100
 """Resources that one call lists, at most."""
 
@@ -58,7 +56,7 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the place that a cursor says; None if that is no cursor."""
+        """Return the place that a cursor says; None if it is not a cursor."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             return None

@@ -30,8 +30,6 @@ from cantrip_actors.terms.json_schema import misfits
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import Answered, Tool
 
-__all__ = ["answered", "conversation", "messages_of", "prompt_of", "read", "tool_of"]
-
 
 def tool_of(listed: McpTool) -> Tool:
     """Return a tool from its server's list."""
@@ -63,7 +61,7 @@ def messages_of(result: GetPromptResult) -> list[PromptMessage]:
 
 
 def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], Given], ...]:
-    """Return what a server asks a model. Its system prompt is a message like the others: those are its words, too.
+    """Return a server's question to a model. Its system prompt is a message like the others: those are its words, too.
 
     Raises InvalidIntent for a message without content.
     """
@@ -103,7 +101,7 @@ def answered(result: CallToolResult, tool: Tool) -> Answered:
 
 
 def read(result: ReadResourceResult) -> Answered:
-    """Return what a resource has: its text, or a list with its texts, images and files."""
+    """Return the content of a resource: its text, or a list with its texts, images and files."""
     parts = [_resource(one) for one in result.contents]
     if all(isinstance(part, str) for part in parts):
         return Answered("\n".join(map(str, parts)))

@@ -21,8 +21,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from cantrip_actors.terms.wrapper import Inquiry
 
-__all__ = ["Asked"]
-
 _REQUEST: Final[TypeAdapter[Any]] = TypeAdapter(InputRequest)
 _RESPONSES: Final[Mapping[type, type[BaseModel]]] = {
     ElicitRequest: ElicitResult,

@@ -17,15 +17,13 @@ from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
 
-__all__ = ["HttpServer", "InprocServer", "StdioServer", "http", "inproc", "stdio"]
-
 LOGIN: Final = 600.0
 """Seconds that a person has to log in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpServer(ToolServer):
-    """A server that speaks MCP. `elicit` answers what it asks a person; without it, such questions are requests."""
+    """A server that speaks MCP. `elicit` answers its questions to a person; without it, such questions are requests."""
 
     elicit: Elicit | None = field(default=None, repr=False)
 
@@ -146,13 +144,12 @@ def stdio(
 ) -> StdioServer:
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
-    The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. What
-    it writes to standard error goes to the log, at debug. The other options are those of
-    `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
-    file gates. The crystal `sampling` answers what the server asks a model during a call, and the entity that calls
-    pays.
-    `elicit` answers what the server asks a person; without it, that is a request of kind "question", or
-    declined if nobody follows requests. The question of a server before 2026-07-28 ends with its call.
+    The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. Its standard
+    error goes to the log, at debug. The other options are those of `ToolServer`. `roots` are the folders listed to a
+    server that asks for its roots; by default those of the circle's file gates. The crystal `sampling` answers the
+    server's questions to a model during a call, and the calling entity pays. `elicit` answers the server's questions to
+    a person; without it, each is a request of kind "question", or declined if no feed follows requests. The question of
+    a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from cantrip_actors import Cantrip, CantripError, Loom, Runtime
 
-__all__ = ["Caller", "Refused"]
-
 
 class Refused(CantripError):
     """The client may not make this request, or not now."""

@@ -27,8 +27,6 @@ from cantrip_actors.mcp_server.work import Work
 from cantrip_actors.observe.readers import reading
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["SOON", "Call", "state_of", "work_of_state"]
-
 SOON: Final = 5.0
 """Seconds after which a call becomes a task, for a client that has tasks."""
 

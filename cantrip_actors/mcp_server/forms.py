@@ -16,8 +16,6 @@ from cantrip_actors import AlreadyDecided, EntityEnded, InvalidDecision, Request
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["can_ask", "decide", "form_of", "forms_of"]
-
 _FLAT: Final = frozenset({"string", "number", "integer", "boolean"})
 
 _APPROVAL: Final[Mapping[str, Any]] = {

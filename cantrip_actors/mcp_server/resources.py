@@ -15,8 +15,6 @@ from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.work import Work
 from cantrip_actors.records.codec import dumps
 
-__all__ = ["TEMPLATES", "list_resources", "read_resource"]
-
 ENTITIES: Final = "cantrip://entities/"
 TURNS: Final = "cantrip://turns/"
 JSON: Final = "application/json"

@@ -25,8 +25,6 @@ from cantrip_actors.mcp_server.tools import Offer, offers_of
 from cantrip_actors.mcp_server.work import UnknownWork, Work, error_result
 from cantrip_actors.runtime.instrument import Instrument, Served
 
-__all__ = ["make_server"]
-
 FRESH: Final = 60_000
 """Milliseconds for which a client may cache the list of tools."""
 PATIENCE: Final = 7 * 86_400.0

@@ -16,8 +16,6 @@ from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.server import make_server
 
-__all__ = ["find_local", "serve_stdio"]
-
 
 def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> Caller:
     """Return the client that started this process: it has the rights of its user, and sees no secrets."""

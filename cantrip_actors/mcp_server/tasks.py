@@ -21,8 +21,6 @@ from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.forms import can_ask, decide, forms_of
 from cantrip_actors.mcp_server.work import CANCELLED, Work
 
-__all__ = ["EXTENSION", "create_task_result", "has_tasks", "serve_tasks"]
-
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLL: Final = 1_000
 """The polling interval in milliseconds that clients get."""

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cantrip_actors import Cantrip, InvalidCantrip
 
-__all__ = ["Cast", "Fork", "Offer", "Send", "by_name", "offers_of"]
-
 LONGEST: Final = 128
 """The maximum characters of a tool's name (SEP-986)."""
 DESCRIPTION: Final = 2_000

@@ -15,8 +15,6 @@ from cantrip_actors.terms.image import pictures_among
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["CANCELLED", "UnknownWork", "Work", "error_result"]
-
 CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
 """The reasons of cancelled episodes."""
 

@@ -2,7 +2,7 @@
 
 Code that opens such a file claims it in a list of the process, which the file gates check: no gate reads, lists or
 writes a claimed file. A claim is compared by inode, so a hard link, a symlink, a mount and another spelling of the path
-lead to the same answer; the files beside a loom are also known by their names in its folder, whether they exist yet or
+lead to the same answer; the sidecars of a loom are also known by their names in its folder, whether they exist yet or
 not. Unclaimed files are recognised by their content: a folder called `.cantrip`, and a file that begins like a loom or
 a dispatch, such as the loom of another process.
 
@@ -22,8 +22,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-__all__ = ["Claim", "Own", "claim_file", "claim_folder", "hold"]
-
 HOME: Final = ".cantrip"
 """The folder in which the command line keeps looms and dispatches."""
 
@@ -35,11 +33,11 @@ BESIDE: Final = (
 
 SQLITE: Final = b"SQLite format 3\0"
 APPLICATION: Final = 0x4C4F4F4D
-"""What SQLite keeps in the head of a loom: `LOOM`."""
+"""The application id in the head of a SQLite loom: `LOOM`."""
 
 _APPLICATION_AT: Final = 68
 HEAD: Final = 128
-"""Bytes in which a file of ours is recognised."""
+"""The number of first bytes that identify a file of the runtime."""
 
 _LINES: Final = re.compile(
     rb'\{"loom": ?\d|\{"kind":"header","entity":|\{"seq":1,"ts":"[^"]{1,40}","kind":"contract",', re.DOTALL
@@ -79,7 +77,7 @@ _claimed: Final[Counter[tuple[Path, bool]]] = Counter()
 
 
 def claim_file(path: str | os.PathLike[str]) -> Claim:
-    """Claim a file, which need not exist yet, and all the files beside it whose names begin with its name."""
+    """Claim a file, which need not exist yet, and all files in its folder whose names begin with its name."""
     return Claim(Path(os.path.realpath(path)), is_folder=False)
 
 
@@ -205,21 +203,21 @@ def _target(folder: Path, name: str) -> Path | None:
 
 
 def begins_as_ours(head: bytes) -> bool:
-    """Whether a file with these first bytes is a loom, or the log of a dispatch, of whichever process."""
+    """Return whether a file with these first bytes is a loom or the log of a dispatch, also of another process."""
     if head.startswith(SQLITE):
         return int.from_bytes(head[_APPLICATION_AT : _APPLICATION_AT + 4], "big") == APPLICATION
     return _LINES.match(head) is not None
 
 
 def _is_beside(name: str, claimed: str) -> bool:
-    """Whether a name is that of a file beside a claimed one, or of a draft of it; both are folded."""
+    """Return whether a name is that of a sidecar of a claimed file, or of a draft of it; both are case-folded."""
     return name.startswith((f"{claimed}.", f"{claimed}-", f".{claimed}."))
 
 
 def _is_ours_named(folder: int, name: str) -> bool:
     try:
         handle = os.open(name, _LOOK, dir_fd=folder)
-    except (OSError, ValueError):  # there is none, or none can be
+    except (OSError, ValueError):  # there is no such file, or there cannot be one
         return False
     try:
         return stat.S_ISREG(os.fstat(handle).st_mode) and begins_as_ours(os.pread(handle, HEAD, 0))

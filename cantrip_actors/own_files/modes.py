@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import structlog
 
-__all__ = ["FILE", "FOLDER", "file_size", "make_file", "make_folder", "narrow", "narrow_files", "private"]
-
 FILE: Final = 0o600
 FOLDER: Final = 0o700
 HOME: Final = ".cantrip"

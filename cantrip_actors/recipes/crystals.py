@@ -48,15 +48,13 @@ from cantrip_actors.recipes.document import Where, redacted
 from cantrip_actors.recipes.reader import Reader
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["CrystalReader"]
-
 _TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Breaker, "hedge": Hedge}
 _TERMS: Final = (*_TERM_PARTS, "deadline")
 """The keys that any crystal may have."""
 
 _KINDS: Final = {"base_url": str, "context_window": int, "files": list, "images": bool, "record": str, "name": str}
 _PLACES: Final = dict.fromkeys(("region", "profile", "project", "location", "endpoint", "api_version"), str)
-"""Where a cloud has the model."""
+"""The region or project of a model in a cloud."""
 
 _SETTINGS: Final = ("model", *_PLACES, *_KINDS, "api_key", "headers", "timeouts", "prices", "tools", "cache")
 """The keys of a provider's model."""

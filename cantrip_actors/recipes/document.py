@@ -16,8 +16,6 @@ import yaml
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["Document", "InvalidRecipe", "Mistake", "read", "redacted"]
-
 Where = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
 

@@ -1,7 +1,7 @@
 """Reads values out of a document and collects every mistake, each with its line.
 
 The values validate themselves: a part of a recipe is passed to the class or function that makes it, and what that
-refuses becomes a mistake. Nothing here knows what a recipe may say.
+refuses becomes a mistake. Nothing here knows the fields of a recipe.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from cantrip_actors.recipes.document import Document, Mistake, Where, redacted
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
-
-__all__ = ["Reader", "describe"]
 
 T = TypeVar("T")
 
@@ -27,7 +25,7 @@ _EXPECTED: Mapping[type, str] = {
 
 
 class Reader:
-    """One reading of a document. `mistakes` is what is wrong with it."""
+    """One reading of a document. `mistakes` are its mistakes."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -63,7 +61,7 @@ class Reader:
         return fine
 
     def part(self, make: Callable[..., T], given: Any, where: Where) -> T | None:
-        """Return what the dataclass `make` makes of a mapping of its fields, or None after noting every mistake."""
+        """Return a value of the dataclass `make` from a mapping of its fields, or None after noting every mistake."""
         name = str(where[-1])
         if not isinstance(given, dict):
             self.wrong(where, f"{name}: expected a mapping, got {describe(given)}")

@@ -12,8 +12,6 @@ from cantrip_actors.recipes.reader import describe
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.tool_server import ToolServer
 
-__all__ = ["tool_server"]
-
 _OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks", "sampling")
 _KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", "oauth", "roots", *_OPTIONS)
 _LOGIN: Final = ("client_id", "client_secret_env", "issuer", "scopes")

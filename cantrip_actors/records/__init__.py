@@ -1,1 +1,1 @@
-"""What the loom keeps: records, their codec, the hash chain that seals them, and the blobs that they refer to."""
+"""The content of a loom: records, their codec, the hash chain that seals them, and the blobs that they refer to."""

@@ -16,8 +16,6 @@ import hmac
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 
-__all__ = ["FORMAT", "Blob", "Snapshot", "reference"]
-
 FORMAT = 1
 """The version of what surrounds an engine's own bytes. Raise it with any change of that, here or in a medium: the seals
 of earlier snapshots are not good then, and programs run again.

@@ -27,19 +27,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import KINDS_OF_IMAGES
 
-__all__ = [
-    "KINDS",
-    "SCHEMA",
-    "Newer",
-    "decode",
-    "dumps",
-    "encode",
-    "encode_value",
-    "from_json",
-    "image_facts",
-    "image_of",
-]
-
 SCHEMA: int = records.SCHEMA
 """The version of this format. Lines of a later version are refused; lines of an earlier one are read through `UPCASTS`.
 """
@@ -122,9 +109,9 @@ def _decode_carefully(line: bytes) -> Record:
     try:
         parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
     except (ValueError, RecursionError) as error:
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: {error}") from error
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {error}") from error
     if not isinstance(parsed, dict):
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: expected a JSON object")
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: expected a JSON object")
     try:
         version = parsed.get("schema", 1)
         if version > SCHEMA:
@@ -139,7 +126,7 @@ def _decode_carefully(line: bytes) -> Record:
             parsed = {**parsed, "usage": {k: v if k == "cost" else math.ceil(v) for k, v in usage.items()}}
         record: Record = msgspec.convert(parsed, _RECORD, dec_hook=from_json)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise LoomError(f"{_excerpt(line)} is no record of a loom: {_fault(error, parsed)}") from error
+        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {_fault(error, parsed)}") from error
     return record
 
 

@@ -6,8 +6,6 @@ holder of that token, or empty for a program that called `decide`, whose claim o
 
 from __future__ import annotations
 
-__all__ = ["check_door", "decider"]
-
 KINDS = ("terminal", "editor", "mcp", "token")
 
 

@@ -25,19 +25,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "CONTROL",
-    "INTENTS",
-    "Mail",
-    "MailKind",
-    "MailRow",
-    "Pending",
-    "decision_key",
-    "decode_mail",
-    "encode_mail",
-    "key_of",
-]
-
 MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision"]
 
 CONTROL: Final = 0

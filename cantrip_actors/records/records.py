@@ -27,38 +27,6 @@ from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "SCHEMA",
-    "WITH_IMAGES",
-    "WITH_SNAPSHOT",
-    "Adopted",
-    "Asked",
-    "ChildStarted",
-    "Committed",
-    "Decided",
-    "Decision",
-    "Ended",
-    "Folded",
-    "ForgottenRecord",
-    "GateFinished",
-    "GateStarted",
-    "Header",
-    "IntentGiven",
-    "MailRefused",
-    "Observation",
-    "QueryPosted",
-    "Record",
-    "Requested",
-    "Rewarded",
-    "Sampled",
-    "Steered",
-    "Utterance",
-    "images_of",
-    "snapshot_of",
-    "with_images",
-    "with_snapshot",
-]
-
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
 
@@ -77,11 +45,11 @@ class Observation(Value, frozen=True, gc=False):
     tool_call_id: str | None = None
     ephemeral: bool = False
     images: tuple[File, ...] = NO_IMAGES
-    """What rides with the result: images and other files, in order."""
+    """The images and other files of the result, in order."""
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Those of `images` that are no pictures."""
+        """The members of `images` that are not images."""
         return files_among(self.images)
 
     @property
@@ -155,7 +123,7 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
 
 
 class Steered(_Record, frozen=True, tag="steer"):
-    """A message that was put in between two turns; `key` and `sender` as in `IntentGiven`."""
+    """A message inserted between two turns; `key` and `sender` as in `IntentGiven`."""
 
     entity_id: str
     text: str
@@ -194,7 +162,7 @@ class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id":
 
 
 class QueryPosted(_Record, frozen=True, tag="query_posted"):
-    """The crystal took the query of turn `turn_id` and will answer later; `handle` is what it is asked with then."""
+    """The crystal took the query of turn `turn_id` and will answer later; `handle` is the key to the answer."""
 
     entity_id: str
     turn_id: str
@@ -272,12 +240,12 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
 
     @property
     def decider(self) -> str:
-        """Who decided, and how that is known; empty for a request that has expired."""
+        """The author of the decision, and how that is known; empty for a request that has expired."""
         return "" if self.decision == "expired" else decider(self.by, self.door)
 
     @property
     def in_words(self) -> str:
-        """What was decided, by whom and how that is known, when, and the note."""
+        """Return the decision, its author and how that is known, its time, and the note."""
         if self.decision == "expired":
             return f"nobody in time, {self.at}"
         what = {"allow": "allowed", "deny": "denied", "answer": "answered"}[self.decision]
@@ -309,7 +277,7 @@ class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
     blocks: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     images: tuple[Image, ...] = ()
-    """Those that the crystal made; `content` has their handles (R-09)."""
+    """Images that the crystal made; `content` has their handles (R-09)."""
 
 
 class GateStarted(_Record, frozen=True, tag="gate_started"):
@@ -373,7 +341,7 @@ class Committed(
 ):
     """A turn is complete (LOOM-1).
 
-    `continues` is the turn that holds the utterance where that is an earlier turn (LOOM-8).
+    `continues` is the turn with the utterance if that is an earlier turn (LOOM-8).
 
     `duration_ms` is wall clock from the query (for a continuation: from the turn before) to the commit.
 
@@ -415,7 +383,7 @@ class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id"
 class Folded(_Record, frozen=True, tag="fold"):
     """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
 
-    `usage` is what the summary in the marker cost, if a crystal wrote one.
+    `usage` is the cost of the summary in the marker, if a crystal wrote one.
     """
 
     entity_id: str
@@ -427,9 +395,9 @@ class Folded(_Record, frozen=True, tag="fold"):
 
 
 class Sampled(_Record, frozen=True, kw_only=True, tag="sampled"):
-    """A server of tools had a crystal answer during a call, and the entity pays: `usage` is what the answer cost.
+    """A crystal answered a server of tools during a call, and the entity pays the `usage` of the answer.
 
-    It is written before the server gets the answer. `asked` is the beginning of what the server asked.
+    It is written before the server gets the answer. `asked` is the beginning of the server's question.
     """
 
     entity_id: str
@@ -457,8 +425,8 @@ class Rewarded(_Record, frozen=True, tag="reward"):
 class Ended(_Record, frozen=True, tag="ended"):
     """An entity, or one episode of it, is over. `reason` says how; `detail` explains it to a person.
 
-    `ward` is the ward that ended it. `usage` is what answers cost that broke the crystal's contract, and that no
-    utterance has booked. `key` and `sender` are those of the mail that this record takes.
+    `ward` is the ward that ended it. `usage` is the cost of answers that broke the crystal's contract, which no
+    utterance includes. `key` and `sender` are those of the mail that this record takes.
     """
 
     entity_id: str
@@ -475,8 +443,8 @@ class Ended(_Record, frozen=True, tag="ended"):
 class ForgottenRecord(_Record, frozen=True, kw_only=True, tag="forgotten"):
     """The content of all records before this one is gone, and tombstones stand in their places (`tombstone.py`).
 
-    `by` says who asked for it, and `why` for what reason. `records` and `bytes` count the original lines; `sum` is the
-    checksum of the tombstones, so that a loom can show that nothing else was replaced by one.
+    `by` is the author of the deletion, and `why` its reason. `records` and `bytes` count the original lines; `sum` is
+    the checksum of the tombstones, so that a loom can show that nothing else was replaced by one.
     """
 
     entity_id: str

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = ["NOTHING", "SEAL_LENGTH", "link_of", "seal", "sealed_with", "with_link"]
-
 NOTHING = b""
 """The link before the first line of a tree."""
 

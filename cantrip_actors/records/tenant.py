@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Final
 from unicodedata import category
 
-__all__ = ["check_tenant", "scoped", "unscoped"]
-
 LONGEST: Final = 200
 """Characters of a tenant's name."""
 

@@ -17,24 +17,11 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "FIRST",
-    "CatchUp",
-    "Due",
-    "Overlap",
-    "Rule",
-    "Scheduled",
-    "Target",
-    "Timer",
-    "decode_timer",
-    "encode_timer",
-]
-
 CatchUp = Literal["one", "all", "skip"]
-"""Which missed times are made up for: those that passed while no runtime was looking."""
+"""The missed times to make up for: times that passed while no runtime was looking."""
 
 Overlap = Literal["skip", "queue", "stop"]
-"""What happens to a firing while the previous firing is still running."""
+"""The treatment of a firing while the previous one is still running."""
 
 Target = Literal["entity", "cantrip"]
 """The kind of target that a schedule names."""
@@ -66,7 +53,7 @@ class Rule(Value, frozen=True, kw_only=True):
 
 
 class Scheduled(Value, frozen=True, kw_only=True):
-    """What a schedule does when it is due, and how far it has come."""
+    """The work of a schedule, and its state."""
 
     to: Target
     name: str
@@ -115,7 +102,7 @@ def encode_timer(timer: Timer) -> bytes:
 
 
 def decode_timer(line: str | bytes) -> Timer:
-    """Return the timer of one line; images of its mail have no bytes. Raises LoomError for a line that is no timer."""
+    """Return the timer of a line; images of its mail have no bytes. Raises LoomError if the line is not a timer."""
     try:
         return _DECODER.decode(line)
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -19,8 +19,6 @@ from cantrip_actors.records.records import Committed, Ended, ForgottenRecord, He
 from cantrip_actors.records.seal import sealed_with, with_link
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["TombstoneSum", "is_tombstone", "make_tombstone"]
-
 KEPT = frozenset(
     (
         *("entity_id", "turn_id", "schema", "parent_entity", "parent_turn", "forked", "depth", "lasting"),

@@ -12,8 +12,6 @@ from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import ToolCall, Usage
 from cantrip_actors.terms.server_tools import Citation, ServerCall
 
-__all__ = ["Turn", "TurnMetadata"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnMetadata:
@@ -26,7 +24,7 @@ class TurnMetadata:
     timestamp: str
     cost: float = 0.0
     tokens_cache_written: int = 0
-    """Of `tokens_prompt`, those that the provider wrote to its cache."""
+    """The part of `tokens_prompt` that the provider wrote to its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,10 @@ class Turn:
     `decisions` are people's decisions about its calls and their answers, each with the person, the door, the time and
     the note.
 
-    `server_calls` are those that the provider made of its own tools, and `citations` the sources that the text names.
+    `server_calls` are the calls of tools of the provider, and `citations` the sources that the text cites.
 
-    `left_out` names the settings of the call that its crystal was not sent. `adjusted` has, by their names, those that
-    it was sent with another value: `{"asked": …, "sent": …}`.
+    `left_out` names the settings of the call that were not sent to the crystal. `adjusted` has, by name, the settings
+    that were sent with another value: `{"asked": …, "sent": …}`.
 
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
@@ -84,12 +82,12 @@ class Turn:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that the entity made and those that its gates gave."""
+        """The images that the entity and its gates made."""
         return (*self.made, *pictures_among(image for seen in self.gate_calls for image in seen.images))
 
     @property
     def files(self) -> tuple[File, ...]:
-        """The files that its gates gave, without images."""
+        """The files other than images that its gates returned."""
         return files_among(image for seen in self.gate_calls for image in seen.images)
 
     @property
@@ -100,5 +98,5 @@ class Turn:
 
     @property
     def continues(self) -> bool:
-        """Whether this turn carries on the utterance of an earlier one (LOOM-8)."""
+        """Whether this turn continues the utterance of an earlier one (LOOM-8)."""
         return self.utterance_id != self.id

@@ -16,8 +16,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Reading", "joined", "readings"]
-
 DEEPEST = 3
 """Levels of nested escapes that are undone: JSON in JSON in a URL."""
 

@@ -18,8 +18,6 @@ import structlog
 
 from cantrip_actors.redact.redactor import Redactor
 
-__all__ = ["LogProcessor", "Logger", "get_logger", "log_processor", "redact_error"]
-
 E = TypeVar("E", bound=BaseException)
 
 INFO = 20

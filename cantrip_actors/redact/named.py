@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["NAMED", "looks_secret"]
-
 _TAIL: Final = r"(?:[_-]?(?:access[_-]?)?key|[_-]?token|[_-]?value|s)?[0-9]{0,2}"
 _QUOTED: Final = r"""["']?\s{0,8}(?:=>|:=|[:=])\s{0,8}(?:"([^"\s]{6,2048})"|'([^'\s]{6,2048})')"""
 _BARE: Final = r"""(?:=|["']?:[ \t]{1,8})([^\s"'`<>()\[\]{},;&#|]{6,2048})(?=$|[\s;&#"'`<])"""

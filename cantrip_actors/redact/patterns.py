@@ -26,8 +26,6 @@ from typing import Literal
 from cantrip_actors.redact.named import NAMED
 from cantrip_actors.redact.services import SERVICES, Service
 
-__all__ = ["COMMON", "SecretPattern"]
-
 
 @dataclass(frozen=True, slots=True)
 class SecretPattern:

@@ -27,8 +27,6 @@ from cantrip_actors.redact.named import looks_secret
 from cantrip_actors.redact.patterns import COMMON, SecretPattern
 from cantrip_actors.redact.services import SHORTEST_KEY
 
-__all__ = ["Redactor", "Secrets", "Span"]
-
 T = TypeVar("T")
 
 Secrets = Iterable[str | tuple[str, str]] | Mapping[str, str]

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["SERVICES", "SHORTEST_KEY", "Service"]
-
 SHORTEST_KEY: Final = 15
 """Characters of the shortest key of the table, with its prefix."""
 

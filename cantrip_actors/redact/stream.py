@@ -13,8 +13,6 @@ import re
 
 from cantrip_actors.redact.redactor import Redactor, Span, replace_spans
 
-__all__ = ["RedactedStream"]
-
 CONTEXT = 512
 """Released characters that are still searched: `Authorization: Bearer ` says what the next word is."""
 

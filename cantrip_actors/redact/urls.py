@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["render_url"]
-
 HIDDEN: Final = "[redacted]"
 
 LONGEST_NAME: Final = 16

@@ -9,8 +9,6 @@ from typing import ClassVar, Literal
 from cantrip_actors.machine.events import Failed, Observed, Posted, Replied, Returned
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["Awaited"]
-
 
 class Awaited(ABC):
     """Work that others do for this entity."""

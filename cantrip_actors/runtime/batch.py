@@ -14,8 +14,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.image import Said
 
-__all__ = ["cast_all"]
-
 
 async def cast_all(
     cast: Callable[..., Awaitable[Episode]], cantrip: Cantrip, intents: Iterable[Said], key: str, by: str

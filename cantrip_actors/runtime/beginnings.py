@@ -32,8 +32,6 @@ from cantrip_actors.terms.errors import InvalidIntent, NameTaken
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Beginning", "Beginnings"]
-
 NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 """The namespace of the ids that are derived from keys."""
 

@@ -3,7 +3,7 @@
 The runtime runs in an event loop in a separate thread; each call runs there, and the caller waits. Several threads may
 call at once.
 
-`_blocking` makes the methods from the async ones, so parameters, types and docstrings are the same.
+Methods are made from those of the inner object, so parameters, types and docstrings are the same.
 """
 
 from __future__ import annotations
@@ -17,32 +17,21 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from cantrip_actors.loom import Forgotten, Loom
-from cantrip_actors.records.records import Header
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.events import EntityEvent
 from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.receipt import MailState, Receipt
-from cantrip_actors.runtime.requests import Request, RequestSource
-from cantrip_actors.runtime.runtime import Runtime, System
+from cantrip_actors.runtime.requests import Request
+from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.runtime.tool_servers import HeldServer
-from cantrip_actors.runtime.upgrades import Move
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.tool_server import ToolServer
 from supervisors.events import Event
-
-__all__ = [
-    "BlockingEntity",
-    "BlockingHeldServer",
-    "BlockingReceipt",
-    "BlockingRuntime",
-    "BlockingSchedule",
-    "BlockingSubscription",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,10 +48,29 @@ class _Blocking(Generic[S]):
         self._portal = portal
 
 
-def _blocking(
-    method: Callable[Concatenate[S, P], Awaitable[T]],
-) -> Callable[Concatenate[_Blocking[S], P], T]:
-    """Return a blocking version of an async method."""
+class _Value(Generic[T]):
+    """A property of the inner object, read directly, also while its event loop is blocked."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, blocking: _Blocking[Any] | None, owner: type) -> T:
+        # on the class, tools that list its members get this descriptor
+        return cast("T", self if blocking is None else getattr(blocking._inner, self._name))  # noqa: SLF001  # its owner
+
+
+def _direct(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a version of a method that runs in the caller's thread, also while the event loop is blocked."""
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
+        return method(self._inner, *args, **named)
+
+    return call
+
+
+def _in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a version of a method that runs in the event loop's thread, and waits for its result."""
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
@@ -71,14 +79,20 @@ def _blocking(
     return call
 
 
+def _blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a blocking version of an async method."""
+    return cast("Callable[Concatenate[_Blocking[S], P], T]", _in_loop(method))  # the portal awaits it
+
+
 def _blocking_object(
-    wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T]]
+    wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T] | T]
 ) -> Callable[Concatenate[_Blocking[S], P], R]:
-    """Return a blocking version of an async method whose result is wrapped in a blocking class."""
+    """Return a blocking version of a method whose result is wrapped in a blocking class."""
+    waited = _in_loop(method)
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:
-        return wrap(self._portal.call(partial(method, self._inner, *args, **named)), self._portal)
+        return wrap(cast("T", waited(self, *args, **named)), self._portal)
 
     return call
 
@@ -117,10 +131,7 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
             raise StopIteration from None
         raise AssertionError("a feed that is over waits for nothing")
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no further item comes; earlier items can still be read."""
-        return self._inner.is_over
+    is_over: _Value[bool] = _Value()
 
     def close(self) -> None:
         """Take no further items; earlier items can still be read."""
@@ -142,21 +153,9 @@ class BlockingLogFeed(_BlockingFeed[T]):
 class BlockingReceipt(_Blocking[Receipt]):
     """`Receipt` without `await`."""
 
-    @property
-    def entity_id(self) -> str:
-        """The id of the entity that the intent was posted to."""
-        return self._inner.entity_id
-
-    @property
-    def key(self) -> str:
-        """The key of the intent."""
-        return self._inner.key
-
-    @property
-    def state(self) -> MailState:
-        """The state of the intent: see `Receipt.state`."""
-        return self._inner.state
-
+    entity_id: _Value[str] = _Value()
+    key: _Value[str] = _Value()
+    state: _Value[MailState] = _Value()
     episode = _blocking(Receipt.episode)
 
 
@@ -168,11 +167,7 @@ class BlockingSchedule(_Blocking[Schedule]):
         """The schedule, with its id, its rule and its next time."""
         return self._inner
 
-    @property
-    def id(self) -> str:
-        """The id of the schedule."""
-        return self._inner.id
-
+    id: _Value[str] = _Value()
     pause = _blocking(Schedule.pause)
     resume = _blocking(Schedule.resume)
     remove = _blocking(Schedule.remove)
@@ -181,32 +176,16 @@ class BlockingSchedule(_Blocking[Schedule]):
 class BlockingSubmission(_Blocking[Submission]):
     """`Submission` without `await`."""
 
-    @property
-    def entity_id(self) -> str:
-        """The id that its entity has or will have."""
-        return self._inner.entity_id
-
-    @property
-    def key(self) -> str:
-        """The key of the cast."""
-        return self._inner.key
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a node has begun the entity."""
-        return self._inner.has_begun
-
+    entity_id: _Value[str] = _Value()
+    key: _Value[str] = _Value()
+    has_begun: _Value[bool] = _Value()
     episode = _blocking(Submission.episode)
 
 
 class BlockingCluster(_Blocking[Cluster]):
     """`Cluster` without `await`: its methods wait."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether this runtime is a node that can take entities, as `Cluster.is_ready`."""
-        return self._inner.is_ready
-
+    is_ready: _Value[bool] = _Value()
     nodes = _blocking(Cluster.nodes)
     where = _blocking(Cluster.where)
     stranded = _blocking(Cluster.stranded)
@@ -230,25 +209,10 @@ class BlockingHeldServer(_Blocking[HeldServer]):
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
-    @property
-    def id(self) -> str:
-        """The entity's id."""
-        return self._inner.id
-
-    @property
-    def name(self) -> str | None:
-        """The name it was invoked under."""
-        return self._inner.name
-
-    @property
-    def loaded(self) -> bool:
-        """Whether it runs, or waits for its next intent, in this process."""
-        return self._inner.loaded
-
-    @property
-    def held(self) -> bool:
-        """Whether this process or another runs it."""
-        return self._inner.held
+    id: _Value[str] = _Value()
+    name: _Value[str | None] = _Value()
+    loaded: _Value[bool] = _Value()
+    held: _Value[bool] = _Value()
 
     @property
     def awake(self) -> bool:
@@ -262,10 +226,7 @@ class BlockingEntity(_Blocking[Entity]):
     steer = _blocking(Entity.steer)
     interrupt = _blocking(Entity.interrupt)
     stop = _blocking(Entity.stop)
-
-    def unload(self) -> None:
-        """Unload it as soon as it is idle, as `Entity.unload`."""
-        self._portal.call(self._inner.unload)
+    unload = _in_loop(Entity.unload)
 
     def events(self) -> BlockingSubscription:
         """Return its own events from now on, as `Entity.events`, to iterate in a thread of yours.
@@ -298,36 +259,9 @@ class BlockingRuntime(_Blocking[Runtime]):
         ):
             yield cls(runtime, portal)
 
-    @property
-    def loom(self) -> Loom:
-        """The loom, for reading."""
-        return self._inner.loom
-
-    @property
-    def shown_loom(self) -> Loom:
-        """The loom without secrets, for reading, as `Runtime.shown_loom`."""
-        return self._inner.shown_loom
-
-    def redact(self, value: Any) -> Any:
-        """Return a JSON value without the secrets that this runtime knows of, as `Runtime.redact`."""
-        return self._inner.redact(value)
-
-    def derive_key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes that are the same in each process that opens this loom, as `Runtime.derive_key`."""
-        return self._inner.derive_key(purpose)
-
-    def dump(self) -> str:
-        """Return the tree of actors as text, as `Runtime.dump`."""
-        return self._inner.dump()
-
-    def inspect(self) -> System:
-        """Return the state of the runtime, also while its event loop is blocked, as `Runtime.inspect`."""
-        return self._inner.inspect()
-
-    @property
-    def telemetry(self) -> Instrument | None:
-        """What observes this runtime, as `Runtime.telemetry`."""
-        return self._inner.telemetry
+    loom: _Value[Loom] = _Value()
+    shown_loom: _Value[Loom] = _Value()
+    telemetry: _Value[Instrument | None] = _Value()
 
     @contextmanager
     def use_server(self, server: ToolServer) -> Iterator[BlockingHeldServer]:
@@ -359,6 +293,12 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
         return BlockingRuntime(self._inner.tenant(name), self._portal)
 
+    redact = _direct(Runtime.redact)
+    derive_key = _direct(Runtime.derive_key)
+    dump = _direct(Runtime.dump)
+    inspect = _direct(Runtime.inspect)
+    id_of_key = _direct(Runtime.id_of_key)
+
     cast = _blocking(Runtime.cast)
     batch = _blocking(Runtime.batch)
     start = _blocking_object(BlockingEntity, Runtime.start)
@@ -377,6 +317,10 @@ class BlockingRuntime(_Blocking[Runtime]):
     drain = _blocking(Runtime.drain)
     decide = _blocking(Runtime.decide)
     schedule = _blocking_object(BlockingSchedule, Runtime.schedule)
+    find = _blocking_object(BlockingEntity, Runtime.find)
+    would_adopt = _in_loop(Runtime.would_adopt)
+    interrupted = _in_loop(Runtime.interrupted)
+    add_request_source = _in_loop(Runtime.add_request_source)
 
     @overload
     def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
@@ -388,22 +332,10 @@ class BlockingRuntime(_Blocking[Runtime]):
             return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
         return self._portal.call(self._inner.requests)
 
-    def add_request_source(self, source: RequestSource) -> None:
-        """List and decide requests that are not records of entities, as `Runtime.add_request_source`."""
-        self._portal.call(self._inner.add_request_source, source)
-
     def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
         """Return the long-lived entity of that name, as `Runtime.entity`."""
         found = self._portal.call(partial(self._inner.entity, name, cantrip=cantrip))
         return None if found is None else BlockingEntity(found, self._portal)
-
-    def id_of_key(self, key: str) -> str:
-        """Return the id of the entity that begins with a key, as `Runtime.id_of_key`."""
-        return self._inner.id_of_key(key)
-
-    def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> BlockingEntity:
-        """Return the entity of that id, as `Runtime.find`."""
-        return BlockingEntity(self._portal.call(partial(self._inner.find, entity_id, cantrip=cantrip)), self._portal)
 
     def receipt(self, entity: BlockingEntity | str, key: str) -> BlockingReceipt:
         """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""
@@ -414,20 +346,12 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return all schedules, as `Runtime.schedules`."""
         return [BlockingSchedule(one, self._portal) for one in self._portal.call(self._inner.schedules)]
 
-    def would_adopt(self) -> list[Move]:
-        """Return the moves to offered cantrips that entities will make, as `Runtime.would_adopt`."""
-        return self._portal.call(self._inner.would_adopt)
-
     def forget(
         self, entity: BlockingEntity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
     ) -> Forgotten:
         """Delete the content of an entity that has ended, as `Runtime.forget`."""
         address = entity.id if isinstance(entity, BlockingEntity) else entity
         return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks, parents=parents))
-
-    def interrupted(self) -> list[Header]:
-        """Return the root entities that a crash cut short, as `Runtime.interrupted`."""
-        return self._portal.call(self._inner.interrupted)
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> BlockingSubscription:
         """Return every entity's events from now on, as `Runtime.events`, to iterate in a thread of yours."""

@@ -42,19 +42,6 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = [
-    "NEWS",
-    "Adoption",
-    "Bound",
-    "Caller",
-    "Cell",
-    "Dismissed",
-    "Services",
-    "Start",
-    "UnderWay",
-]
-
-
 NEWS: Final = object()
 """Tells an entity's actor that its wait may be over."""
 
@@ -87,7 +74,7 @@ class Services:
     watchers: Watchers
     crystals: Crystals
     contact: Callable[[Cell, Contact], tuple[Observed | Questioned, Sequence[Mail | Timer]]]
-    """Return what a message leads to, and the mail or the timer for the transaction that records it."""
+    """Return the event of a message, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
     """Return the answer of another entity, to be waited for."""
     loom: Callable[[], Loom]
@@ -238,7 +225,7 @@ class Cell:
 
     @property
     def context_variables(self) -> ContextVariables:
-        """The context variables for what the entity does now."""
+        """The context variables for the present step of the entity."""
         caller = self.caller
         return caller.variables if caller.spans is None else caller.spans.variables
 

@@ -23,8 +23,6 @@ from cantrip_actors.terms.gate import DELEGATION
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ChildSpec, DynamicSupervisor, Supervisor, SupervisorRef
 
-__all__ = ["cell_spec"]
-
 RESTARTS = 3
 """Restarts within `PERIOD` seconds after which the supervisor gives up: each restart would crash at the same record."""
 PERIOD = 60.0

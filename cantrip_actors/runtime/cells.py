@@ -27,8 +27,6 @@ from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, said
 
-__all__ = ["NEVER_BEGAN", "Cells", "begin_of"]
-
 MAX_INPUT = 16 * 2**20
 """Bytes of an intent with its context, at most."""
 

@@ -12,8 +12,6 @@ import time
 import anyio
 from anyio.lowlevel import RunVar
 
-__all__ = ["time_of_day"]
-
 _behind: RunVar[float] = RunVar("cantrip_actors.runtime.clock")
 """By how many seconds the event loop's clock was behind the monotonic one when it was first asked."""
 

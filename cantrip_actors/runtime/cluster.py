@@ -21,8 +21,6 @@ from cantrip_actors.terms.errors import LoomError
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Cluster", "NodeView", "StrandedEntity"]
-
 T = TypeVar("T")
 
 TTL = 10.0
@@ -63,7 +61,7 @@ class StrandedEntity(NamedTuple):
 
 
 class Cluster:
-    """The nodes of the loom, and what they run."""
+    """The nodes of the loom, and their entities."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -83,7 +81,7 @@ class Cluster:
         return next((one for one in await self.nodes() if one.id == owner), None)
 
     def events(self, entity: str) -> LogFeed[EntityEvent]:
-        """Return what is recorded of an entity from now on, whichever process runs it, up to its end (N-41).
+        """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
 
         `entity` is a name or id. `Runtime.events` is for the entities of this process, and sees a step as it is made;
         this sees it when it is recorded, half a second later at most. Raises LoomError for an unknown entity.
@@ -120,7 +118,7 @@ class Cluster:
         return int(self._tables.work()) + len(due)
 
     async def drain(self, node: str) -> int:
-        """Ask the living nodes with that name or id to hand over their entities and to leave; return how many.
+        """Ask the living nodes with that name or id to drain and leave; return how many.
 
         A node that `serve`s does it within a beat.
         """

@@ -13,16 +13,6 @@ from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-__all__ = [
-    "ASKER",
-    "DOING",
-    "WORKING",
-    "ContextVariables",
-    "Working",
-    "bound_variables",
-    "capture_variables",
-]
-
 ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
 """Variables and their values."""
 

@@ -45,8 +45,6 @@ from supervisors import ActorRef, NotRunning, SupervisorRef
 if TYPE_CHECKING:
     from cantrip_actors.runtime.membership import Membership
 
-__all__ = ["NOT_OPEN", "Core", "Limits"]
-
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
 ELSEWHERE = (

@@ -42,8 +42,6 @@ from cantrip_actors.user_code import Failure, attempt, text_of
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
-__all__ = ["STATUS", "Abandoned", "CrystalActor", "CrystalRequest", "Draw", "FallbackActor", "Watched"]
-
 
 class CrystalRequest(NamedTuple):
     """A query to this actor's crystal. `crystal` is that crystal, bound for the asking entity."""

@@ -36,8 +36,6 @@ from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
-__all__ = ["Crystals", "InUse"]
-
 IDLE = 64
 
 

@@ -8,8 +8,6 @@ import anyio
 
 from cantrip_actors.terms.ward import Wards
 
-__all__ = ["Deadline"]
-
 
 class Deadline:
     """The time that `timeout` leaves, which stops while the entity waits for people, and `timeout_while_waiting`'s."""

@@ -26,8 +26,6 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.outcome import EndReason
 from supervisors import Shutdown, StartFailed
 
-__all__ = ["Delegation"]
-
 
 class Delegation(Awaited):
     """The children of one call, and their outcomes. `record` writes records of the parent."""

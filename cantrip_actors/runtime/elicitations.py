@@ -22,8 +22,6 @@ from cantrip_actors.terms.json_schema import fault_of_schema
 from cantrip_actors.terms.tool_server import Elicited
 from cantrip_actors.terms.wrapper import GateCall
 
-__all__ = ["Elicitation", "Elicitations"]
-
 OPENED: Final[Mapping[str, Any]] = {"type": "boolean", "title": "Done there"}
 """The answer where a server wants a person to open an address."""
 
@@ -92,7 +90,7 @@ class Elicitations:
         one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
         fault = fault_of_schema(one.schema)
         if fault:
-            _log.warning("a server's question is declined: its form is no JSON Schema", server=asked.server)
+            _log.warning("a server's question is declined: its form is not a JSON Schema", server=asked.server)
             return None
         if asked.resume is not None:
             raise InputNeeded(one.text, one.schema, asked.resume)

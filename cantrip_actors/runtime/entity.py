@@ -32,8 +32,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, files_among, said
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["Entity"]
-
 T = TypeVar("T")
 
 

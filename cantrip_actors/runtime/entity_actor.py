@@ -88,8 +88,6 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer as Alarm
 
-__all__ = ["UNLOAD_WHEN_IDLE", "EntityActor"]
-
 PATIENCE: Final = 1.0
 """Seconds that the actor waits for children or mail before it hibernates."""
 

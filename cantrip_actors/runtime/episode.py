@@ -15,8 +15,6 @@ from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.terms.outcome import EndReason, Outcome
 
-__all__ = ["Episode", "episode_of"]
-
 T = TypeVar("T")
 
 

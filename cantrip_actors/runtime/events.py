@@ -26,28 +26,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
-__all__ = [
-    "Bus",
-    "DecidedEvent",
-    "EntityEndedEvent",
-    "EntityEvent",
-    "EntityStartedEvent",
-    "FinalResponseEvent",
-    "MissedEvent",
-    "RequestedEvent",
-    "ServerChangedEvent",
-    "StepCompleteEvent",
-    "StepStartEvent",
-    "Subscription",
-    "TextEvent",
-    "ThinkingEvent",
-    "ToolCallEvent",
-    "ToolResultEvent",
-    "UsageEvent",
-    "Watchers",
-    "events_of",
-]
-
 _log = get_logger("cantrip_actors.runtime")
 
 CAPACITY = 10_000

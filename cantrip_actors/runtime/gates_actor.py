@@ -20,8 +20,6 @@ from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, Cont
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
 from supervisors import Actor, Caller
 
-__all__ = ["GatesActor"]
-
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 
@@ -50,7 +48,7 @@ class GatesActor(Actor):
         self._fence = fence
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
-        """Run a gate and return its observation, or what it asks a person."""
+        """Run a gate and return its observation, or its question to a person."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bound_variables(self._context_variables()):

@@ -21,8 +21,6 @@ from cantrip_actors.redact.logs import get_logger, redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
 
-__all__ = ["Guard", "GuardedLogger", "of_circle", "of_crystal"]
-
 _log = get_logger("cantrip_actors.runtime")
 
 E = TypeVar("E", bound=BaseException)

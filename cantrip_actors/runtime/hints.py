@@ -20,8 +20,6 @@ from cantrip_actors.loom import Store
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Hints"]
-
 GAP: Final = 0.005
 """Seconds between two hints that are sent, and between two that are heeded, at least."""
 
@@ -74,7 +72,7 @@ class Hints:
             try:
                 self._store.hint()
             except LoomError as error:
-                _log.warning("other processes could not be told to look", error=str(error))
+                _log.warning("the hint to other processes could not be sent", error=str(error))
             self._stopped.wait(GAP)
 
     def _listen(self, token: EventLoopToken) -> None:

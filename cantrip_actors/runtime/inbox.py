@@ -23,8 +23,6 @@ from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["OFFER", "PAGE", "Inbox", "Waiter"]
-
 PAGE: Final = 1_200
 """How much mail is read from the store at once. By default less may wait, so one page holds all control mail."""
 

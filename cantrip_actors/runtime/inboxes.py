@@ -37,8 +37,6 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
 
-__all__ = ["Inboxes", "MailActor"]
-
 T = TypeVar("T")
 
 LOOK: Final = 0.5
@@ -457,7 +455,7 @@ class MailActor(Actor):
         await self._hints.stop()
 
     def _heed(self) -> None:
-        """Look soon: another process says that there is something."""
+        """Look soon: another process announced new mail."""
         self._inboxes.heard += 1
         self._inboxes.on_hint()
         if not self._is_hinted:

@@ -26,22 +26,6 @@ from supervisors.events import Event as SystemEvent
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
 
-__all__ = [
-    "Drawn",
-    "EpisodeSpans",
-    "Fact",
-    "Fired",
-    "Instrument",
-    "MailSettled",
-    "MailTaken",
-    "Reads",
-    "RenewedLate",
-    "Served",
-    "SessionEnded",
-    "StoreFailed",
-    "TakenOver",
-]
-
 
 class MailTaken(NamedTuple):
     """A record took mail that was sent at `sent`. Times are ISO 8601 in UTC, by the clocks of sender and taker."""

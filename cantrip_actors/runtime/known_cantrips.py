@@ -16,8 +16,6 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
 from cantrip_actors.terms.errors import CantripUnknown, LoomError
 
-__all__ = ["KnownCantrips"]
-
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
 

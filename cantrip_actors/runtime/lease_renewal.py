@@ -18,8 +18,6 @@ from cantrip_actors.machine.node import may_renew
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["STALL", "LeaseRenewal"]
-
 STALL: Final = 60.0
 """Seconds for which the event loop may be blocked without losing its leases."""
 

@@ -6,8 +6,6 @@ from collections.abc import Container, Sequence
 
 from cantrip_actors.loom import Lease, Store, Unsure
 
-__all__ = ["claim_lease", "release_leases", "release_strays"]
-
 
 def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
     """Claim the tree of a root entity. Raises as `Store.claim`."""

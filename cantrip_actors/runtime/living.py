@@ -8,8 +8,6 @@ import anyio
 
 from cantrip_actors.runtime.cell import Cell
 
-__all__ = ["Living"]
-
 
 class Living:
     """The cells that were started and have not ended, by the ids, names and parents of their entities.

@@ -13,8 +13,6 @@ from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["cantrip_in_force", "last_time", "load_state", "usage_under"]
-
 
 def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
     """Return an entity's current cantrip: the one in its header, unless it has adopted another."""

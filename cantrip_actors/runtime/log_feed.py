@@ -21,8 +21,6 @@ from cantrip_actors.terms.errors import InvalidIntent, RuntimeClosed
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["LogFeed", "turns_after"]
-
 T = TypeVar("T")
 
 Reader = Callable[[Sequence[Record]], Iterable[T]]

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
     from cantrip_actors.loom.node_tables import NodeTables
     from cantrip_actors.runtime.membership import Membership
 
-__all__ = [
-    "Append",
-    "Claim",
-    "Forget",
-    "Keep",
-    "LoomActor",
-    "Post",
-    "Release",
-    "ReplaceTimers",
-    "TimerChange",
-    "is_outage",
-]
-
 T = TypeVar("T")
 
 GROUP = 512

@@ -14,8 +14,6 @@ from cantrip_actors.loom.nodes import NodeInfo, Unowned
 from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
 
-__all__ = ["Membership", "Node", "UnownedCount"]
-
 
 @dataclass(frozen=True)
 class Node:
@@ -64,7 +62,7 @@ class UnownedCount(NamedTuple):
 
     waiting: int = 0
     stranded: int = 0
-    """The number of those that no living node can run."""
+    """The number of entities that no living node can run."""
     quarantined: int = 0
     longest: float = 0.0
     """Seconds since this node first saw one of them."""
@@ -81,7 +79,7 @@ class Membership:
         """The living nodes at the last look."""
         self.unowned = UnownedCount()
         self.on_handed_over: Callable[[], object] = lambda: None
-        """Called when the entities that this node hands over have lost their owner."""
+        """Called when this node has released the entities that it hands over."""
         self.asked = anyio.Event()
         """Set when this node is asked to drain."""
         self._lock = threading.Lock()
@@ -107,7 +105,7 @@ class Membership:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it hands over its entities."""
+        """Whether this node drains."""
         return self.state.is_draining
 
     def poll(self) -> None:

@@ -31,8 +31,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
 
-__all__ = ["NodeActor", "join", "serve"]
-
 T = TypeVar("T")
 
 MANY: Final = 1000
@@ -129,7 +127,7 @@ class NodeActor(Actor):
             elif isinstance(one, GiveUp):
                 self._inboxes.give_up(
                     one.entity_id,
-                    f"entity {one.entity_id} waits for its loom, which cannot be reached; it goes on afterwards",
+                    f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards",
                 )
             else:
                 self._unload_idle(one.many)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import anyio
 
-__all__ = ["OneShotEvent"]
-
 
 class OneShotEvent:
     """An event that is set once and stays set. Tasks can wait for it, and listeners are called."""

@@ -15,8 +15,6 @@ from typing import Any
 
 import anyio
 
-__all__ = ["Owner"]
-
 
 class Owner:
     """A task that enters a context manager on `open` and leaves it on `close`."""

@@ -11,8 +11,6 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.terms.errors import LoomError, Stranded
 
-__all__ = ["candidate_of", "member_of", "stranding"]
-
 
 def candidate_of(core: Core, header: Any) -> Candidate:
     """Return the facts about an entity that placement needs. Raises LoomError."""
@@ -50,7 +48,7 @@ def stranding(core: Core, entity_id: str) -> LoomError | None:
     shown = ", ".join(name or id for name, id in served) or "nothing"
     return Stranded(
         f"no living node serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), or "
-        f"has the labels that it needs; they serve {shown}. Nothing is lost: it goes on when such a node joins",
+        f"has the labels that it needs; they serve {shown}. Nothing is lost: it continues when such a node joins",
         entity_id=entity_id,
         cantrip_id=one.cantrip_id,
         cantrip_name=one.name,

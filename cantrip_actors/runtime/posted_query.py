@@ -17,8 +17,6 @@ from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["PostedQuery"]
-
 
 class PostedQuery(Awaited):
     """The answer to a posted query. `replied` makes an event of a reply."""

@@ -36,8 +36,6 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence
 from supervisors import Caller, ExitReason
 
-__all__ = ["RELEASE_PROGRAM", "CircleActor"]
-
 T = TypeVar("T")
 
 _log = get_logger("cantrip_actors.circle")
@@ -143,7 +141,7 @@ class CircleActor(GatesActor):
                             step = await self._answer(answer, keep=False)
                     if isinstance(step, Exceeded | Suspended):  # its output and arguments stay out of the log
                         where = step.limit if isinstance(step, Exceeded) else step.gate
-                        _log.warning("a program that was run again did not come to its end", where=where)
+                        _log.warning("a replayed program did not finish", where=where)
                 self._programs_run += 1
 
     @contextmanager

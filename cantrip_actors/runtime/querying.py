@@ -15,8 +15,6 @@ from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["query_crystal", "request_of", "retried_by"]
-
 
 def retried_by(cell: Cell) -> Callable[[ProviderError, float], None] | None:
     """Return the callback that reports retries of an entity's queries."""

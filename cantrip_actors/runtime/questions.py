@@ -35,8 +35,6 @@ from cantrip_actors.terms.gate import ASK, WAKE_ME
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["Question", "Questions"]
-
 
 class Questions:
     """The waits of a runtime's entities for other entities."""

@@ -15,8 +15,6 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["MailState", "NoAnswer", "Receipt", "check_timeout"]
-
 MailState = Literal["waiting", "working", "settled", "refused"]
 
 

@@ -17,8 +17,6 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
 
-__all__ = ["RegistryActor"]
-
 _log = get_logger("cantrip_actors.runtime")
 
 

@@ -20,8 +20,6 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.clock import time_of_day
 
-__all__ = ["cancel", "timers_of"]
-
 
 def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     """Return the timers for the time that an entity waits for a request."""

@@ -29,8 +29,6 @@ from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import load, misfits
 
-__all__ = ["Remember", "Request", "RequestFeed", "RequestSource", "Requests"]
-
 Remember = Literal["once", "entity"]
 
 NEWEST = 16

@@ -13,8 +13,6 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from supervisors import Actor
 
-__all__ = ["RetentionActor", "prune"]
-
 FIRST: Final = 60.0
 """Seconds from the opening of a runtime to its first search for expired entities."""
 LOOK: Final = 3600.0

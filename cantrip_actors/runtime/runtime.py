@@ -618,8 +618,8 @@ class Runtime:
         `answer` is a JSON value that fits the schema of the question. `remember="entity"` applies the decision to
         later calls of that gate by that entity for which the condition of `ask_first` says the same.
 
-        `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or ""
-        for a program that authenticates nobody. It is in the record, in `loom show` and in exports.
+        `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
+        a program that authenticates no one. It is in the record, in `loom show` and in exports.
 
         The same decision with the same `key` may be sent again: it counts once, and raises nothing.
 
@@ -655,8 +655,8 @@ class Runtime:
     def use_server(self, server: ToolServer) -> AbstractAsyncContextManager[HeldServer]:
         """Keep a server of tools while the context is open, with the entities that have it: `async with`.
 
-        Its prompts are listed and made so, before there is an entity. It starts at once, and what it is asked waits for
-        the connection. Raises RuntimeClosed.
+        Its prompts are listed and made so, before there is an entity. It starts at once, and calls wait for the
+        connection. Raises RuntimeClosed.
         """
         self._tree.check_open()
         return self._tree.tool_servers.use(server)
@@ -672,7 +672,7 @@ class Runtime:
 
     @property
     def telemetry(self) -> Instrument | None:
-        """What observes this runtime: the `telemetry` that it was opened with."""
+        """The `telemetry` that this runtime was opened with."""
         return self._tree.instrument
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:

@@ -26,8 +26,6 @@ from cantrip_actors.terms.messages import Invocation, Message, Response
 from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
 from cantrip_actors.terms.ward import Ward
 
-__all__ = ["Sampling"]
-
 ANSWERS: Final = 10
 """Answers that a server gets during one call."""
 
@@ -35,7 +33,7 @@ TOKENS: Final = 8_192
 """Tokens that one answer may have."""
 
 SHOWN: Final = 2_000
-"""Characters of what was asked and answered that are recorded."""
+"""Characters of the question and the answer that are recorded."""
 
 
 class Sampling:

@@ -39,8 +39,6 @@ from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, Ru
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
 
-__all__ = ["Scheduler", "SchedulerActor"]
-
 T = TypeVar("T")
 
 RETRY: Final = 30.0
@@ -159,7 +157,7 @@ class Scheduler:
         return found[0].position.due if found else math.inf
 
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
-        """Carry out what is due; return whether there was anything."""
+        """Fire the due timers; return whether there was anything."""
         after, page = _after(self._looked), None
         while page is None or len(page) == PAGE:
             page = await self._in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))

@@ -21,8 +21,6 @@ from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSche
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Schedule", "ScheduleView", "Schedules"]
-
 
 class ScheduleView:
     """A schedule according to the loom, at the time when this object was made."""
@@ -220,7 +218,7 @@ class Schedules:
                 return Schedule(tree, row)
 
     def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
-        """Return the name that a schedule stores, and what it names."""
+        """Return the name that a schedule stores, and the kind of thing that it names."""
         if to is not None and to not in get_args(Target):
             raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
         if isinstance(target, Cantrip):

@@ -22,8 +22,6 @@ import orjson
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.redact.logs import get_logger
 
-__all__ = ["Account", "SnapshotContent", "Snapshots"]
-
 Kind = Literal["idle", "suspended"]
 
 SMALL: Final = 16 * 1024

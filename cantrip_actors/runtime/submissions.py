@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.beginnings import Beginnings
     from cantrip_actors.runtime.tree import Tree
 
-__all__ = ["Submission", "submit"]
-
 DUE: Final = 0.0
 """The time that it fires for: long ago, and the same for every repetition."""
 

@@ -20,8 +20,6 @@ from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
 
-__all__ = ["remember"]
-
 INSTRUCTION = (
     "You keep an agent's memory. Below are turns of its work that it will no longer see. Write down, as briefly as you "
     "can, what it has to know to go on: results and exact values, names and places, decisions and why, what failed and "

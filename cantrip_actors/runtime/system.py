@@ -1,4 +1,4 @@
-"""What `Runtime.inspect` returns: a runtime at one moment, read from its state.
+"""The result of `Runtime.inspect`: the state of a runtime at one moment.
 
 No actor is asked, nothing waits for the event loop, and no server is asked: it can be read in any thread, and in a
 signal handler, while the event loop is blocked.
@@ -18,8 +18,6 @@ from supervisors import inspect
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
-
-__all__ = ["CounterValue", "LoomStatus", "System", "read_system"]
 
 
 class CounterValue(NamedTuple):

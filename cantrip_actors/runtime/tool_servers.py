@@ -67,8 +67,6 @@ from supervisors import (
     SupervisorRef,
 )
 
-__all__ = ["HeldServer", "ServerInUse", "ToolServers", "recorded_circle"]
-
 CONNECT: Final = 30.0
 """Seconds that a call waits for the connection."""
 
@@ -175,7 +173,7 @@ class ServerInUse:
     """The newest connection; it may be lost."""
 
     samples: dict[str, Sample] = field(default_factory=dict)
-    """What has a crystal answer the server during a call, by the id of the entity that calls."""
+    """The functions that let a crystal answer the server during a call, by the id of the calling entity."""
 
     async def sample(self, asked: SampleRequest) -> SampleAnswer:
         """Have the crystal of the entity that calls answer the server. Raises SamplingRefused."""
@@ -186,7 +184,7 @@ class ServerInUse:
 
     @property
     def session(self) -> Session:
-        """What the newest connection and its server agreed on."""
+        """The session that the newest connection and its server agreed on."""
         found: Session = getattr(self.connection, "negotiated", Session())
         return found
 

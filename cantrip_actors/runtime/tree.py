@@ -107,8 +107,6 @@ from supervisors import (
 )
 from supervisors.reports import Reports
 
-__all__ = ["Tree"]
-
 _log = get_logger("cantrip_actors.runtime")
 
 

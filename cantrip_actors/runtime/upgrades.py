@@ -18,8 +18,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import InvalidCantrip, LoomError
 from cantrip_actors.user_code.attempt import Failure, attempt_now, text_of
 
-__all__ = ["Move", "Upgrade", "Upgrades"]
-
 
 class Move(NamedTuple):
     """A long-lived entity's move to another content of its cantrip, with its next intent."""

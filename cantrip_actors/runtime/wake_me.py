@@ -15,8 +15,6 @@ from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.inboxes import Inboxes
 from cantrip_actors.terms.errors import InvalidSchedule
 
-__all__ = ["set_timer"]
-
 
 def set_timer(cell: Cell, action: Contact, inboxes: Inboxes) -> tuple[Observed, list[Timer]]:
     """Return the event of a `wake_me` call, and the timer that it sets, if its arguments allow one."""

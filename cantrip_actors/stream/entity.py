@@ -33,8 +33,6 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["CRASHED", "EntityStream"]
-
 CRASHED: Final = StreamError("PROCESS_CRASH", "the process that ran this turn is gone")
 
 _BY_ITSELF: Final = frozenset({"terminated", "truncated"})
@@ -68,7 +66,7 @@ class EntityStream:
         return Parent(self._entity_id, None if self._turn is None else self._turn.turn_id)
 
     def pass_on(self, emitted: Emitted) -> list[Envelope]:
-        """Add what the crystal emits while it is asked."""
+        """Add a payload of the crystal during a query."""
         return [] if self._turn is None else self._turn.pass_on(emitted)
 
     def retry(self, error: StreamError = RETRY) -> list[Envelope]:
@@ -100,7 +98,7 @@ class EntityStream:
         return made
 
     def progress(self, call_id: str, text: str) -> list[Envelope]:
-        """Add what a gate says while it runs."""
+        """Add a piece of the output of a running gate."""
         return [] if self._turn is None else self._turn.progress_call(call_id, text)
 
     def crash(self, error: StreamError = CRASHED) -> list[Envelope]:

@@ -63,8 +63,6 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["INCOMPLETE", "RETRY", "TurnStream", "cancel_reason", "instant", "usage_of"]
-
 RETRY: Final = StreamError("RETRY", "this attempt failed; another one is made")
 INCOMPLETE: Final = StreamError("INCOMPLETE", "the crystal answered without finishing this item")
 
@@ -138,7 +136,7 @@ class TurnStream:
         return [self._envelope(ResponseStart(model_id, provider_id))]
 
     def pass_on(self, emitted: Emitted) -> list[Envelope]:
-        """Add what the crystal emits in its current attempt."""
+        """Add a payload of the crystal in its current attempt."""
         if self.is_ended:
             return []
         match emitted:
@@ -209,7 +207,7 @@ class TurnStream:
         return self._announce(f"call:{call.id}", call)
 
     def progress_call(self, call_id: str, text: str) -> list[Envelope]:
-        """Add what a gate says while it runs: a piece of its output, which what it returns replaces."""
+        """Add a piece of the output of a running gate; its result replaces the pieces."""
         item_id = self._calls.get(call_id)
         if self.is_ended or item_id is None:
             return []
@@ -224,7 +222,7 @@ class TurnStream:
         return self._envelope(ItemStart(output_id, "function_call_output", call_id=call_id))
 
     def finish_call(self, observation: Observation) -> list[Envelope]:
-        """Add what a gate returned."""
+        """Add the result of a gate."""
         if self.is_ended:
             return []
         self._outputs += 1
@@ -267,7 +265,7 @@ class TurnStream:
         return made
 
     def cancel(self, reason: CancelReason = "user_cancel", step: Step | None = None) -> list[Envelope]:
-        """End a turn in which the entity was stopped. `step` is what the loom recorded of the turn, if anything."""
+        """End a turn in which the entity was stopped. `step` is the loom's record of the turn, if any."""
         if self.is_ended:
             return []
         made = [self._envelope(ItemCancelled(item_id, reason)) for item_id in self._open]

@@ -31,41 +31,6 @@ from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "AttemptFailed",
-    "CancelReason",
-    "Emitted",
-    "Envelope",
-    "EventType",
-    "FinalFunctionCall",
-    "FinalFunctionCallOutput",
-    "FinalImage",
-    "FinalItem",
-    "FinalMessage",
-    "FinalReasoning",
-    "InvalidStreamEvent",
-    "ItemCancelled",
-    "ItemDelta",
-    "ItemDone",
-    "ItemError",
-    "ItemId",
-    "ItemStart",
-    "ItemType",
-    "Origin",
-    "Parent",
-    "Payload",
-    "Problem",
-    "ResponseDone",
-    "ResponseError",
-    "ResponseStart",
-    "ResponseStatus",
-    "Step",
-    "StreamError",
-    "StreamUsage",
-    "WireValue",
-    "as_wire",
-]
-
 EventType = Literal[
     "response_start",
     "item_start",
@@ -165,7 +130,7 @@ class FinalFunctionCallOutput(WireValue, frozen=True, tag="function_call_output"
 
 
 class FinalImage(WireValue, frozen=True, tag="image"):
-    """An image that the model made: what it is, never its bytes (our extension; streams from elsewhere lack it).
+    """An image that the model made: its description, never its bytes (our extension; streams from elsewhere lack it).
 
     `digest`, SHA-256 of its bytes in hex, names it in the loom; `url` is set where it is only an address.
     """
@@ -289,7 +254,7 @@ class AttemptFailed(Value, frozen=True, gc=False):
 
 
 Emitted = Payload | AttemptFailed
-"""What a query emits while its crystal answers."""
+"""A payload that a query emits while its crystal answers."""
 
 
 # ------------------------------------------------------------------------------------------------------------ envelope

@@ -11,23 +11,6 @@ from typing import Final
 
 import orjson
 
-__all__ = [
-    "BYTES",
-    "DEEPEST",
-    "LONGEST_KEY",
-    "OVER",
-    "RESULT_BYTES",
-    "RESULT_VALUES",
-    "VALUES",
-    "Meter",
-    "NotPlain",
-    "TooLarge",
-    "check_depth",
-    "check_json",
-    "is_over",
-    "size_of",
-]
-
 BYTES: Final = 8 * 2**20
 """Bytes of the texts in one value of a program or a crystal, as JSON. Python may need four times as many for a text."""
 
@@ -61,7 +44,7 @@ class TooLarge(NotPlain):
 
 
 class Meter:
-    """What remains of the bounds while one value is converted."""
+    """The rest of the bounds during the conversion of one value."""
 
     __slots__ = ("_bytes", "_most", "_values")
 
@@ -76,7 +59,7 @@ class Meter:
             raise TooLarge(f"more than {self._most[1]:,} values in one")
 
     def count_text(self, text: str) -> None:
-        """Count the bytes of a text that UTF-8 can say. Raises TooLarge if they exceed what the bound leaves."""
+        """Count the bytes of a text that UTF-8 can say. Raises TooLarge if they exceed the rest of the bound."""
         self._bytes -= size_of(text)
         if self._bytes < 0:
             raise TooLarge(f"more than {self._most[0]:,} bytes in one")

@@ -18,8 +18,6 @@ from cantrip_actors.terms.json_schema import dangling_reference, fault_of_schema
 from cantrip_actors.terms.messages import ToolChoice, encodable, tool_choice_of
 from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
-__all__ = ["Call"]
-
 TYPED: Final = (
     "parallel_tool_calls",
     "service_tier",

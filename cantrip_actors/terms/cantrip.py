@@ -24,8 +24,6 @@ from cantrip_actors.terms.messages import ALIASES, named_gate
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
 from cantrip_actors.terms.ward import NUMBERS, PRICES, PROGRAMS, Wards
 
-__all__ = ["Cantrip", "Crystal", "Folding", "Retry", "carve", "interchangeable", "same_but_for_crystal"]
-
 
 @runtime_checkable
 class Crystal(Protocol):
@@ -171,7 +169,7 @@ class Cantrip:
     name: str | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     level: int = field(default=0, init=False)
-    """0 for what a user casts, 1 for its children, and so on."""
+    """0 for an entity that a user cast, 1 for its children, and so on."""
 
     def __init__(
         self,
@@ -386,7 +384,7 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
 
 
 _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
-"""Return what a child's cantrip depends on: the key of the cache."""
+"""Return the cache key of a child's cantrip: everything that it depends on."""
 
 
 def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:

@@ -23,8 +23,6 @@ from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServ
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
-__all__ = ["Circle", "JailName", "MediumName"]
-
 FILE_GATES: Final = ("read", "write", "list", "search")
 """The standard gates with a folder, which is their dependency `root`."""
 

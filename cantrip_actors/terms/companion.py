@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["Companion", "Here"]
-
 
 class Here(NamedTuple):
     """The entity that a hook is called for. `restored` is True if its episode is resumed after a crash."""

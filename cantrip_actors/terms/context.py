@@ -13,8 +13,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from cantrip_actors.terms.messages import Message
 
-__all__ = ["Fading", "Shared", "View"]
-
 T = TypeVar("T")
 
 

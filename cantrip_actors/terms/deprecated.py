@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Renamed", "renamed_names"]
-
 
 def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module: `renamed_names(__name__, Desk="Dispatcher")`."""

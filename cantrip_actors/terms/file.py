@@ -23,8 +23,6 @@ from cantrip_actors.terms.errors import InvalidFile, LoomError
 from cantrip_actors.terms.file_header import TEXT, file_type_of, is_textual, named_type
 from cantrip_actors.terms.image_header import media_type_of
 
-__all__ = ["BRACKETS", "LARGEST", "NOWHERE", "Content", "Detail", "File", "amount", "checked_url"]
-
 LARGEST: Final = 20_000_000
 """Bytes of one file."""
 

@@ -9,8 +9,6 @@ import mimetypes
 import re
 from typing import Final
 
-__all__ = ["TEXT", "file_type_of", "is_textual", "named_type"]
-
 TEXT: Final = "text/plain"
 
 _MAGIC: Final = (

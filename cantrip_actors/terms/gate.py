@@ -111,7 +111,7 @@ class Gate:
     `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
     An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
     `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
-    thread. `risks` are what the gate brings into a circle: "private_data", "untrusted_content", "way_out".
+    thread. `risks` are the risks that the gate brings into a circle: "private_data", "untrusted_content", "way_out".
     """
 
     name: str
@@ -194,7 +194,7 @@ class Gate:
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         fault = fault_of_schema(schema)
         if fault is not None:
-            raise InvalidCantrip(f"gate {name}: parameters are no JSON Schema: {fault}")
+            raise InvalidCantrip(f"gate {name}: parameters are not a JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
             raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{schema["type"]}"')
         return cls(
@@ -271,7 +271,7 @@ class Gate:
         """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
             return Refused(
-                f"{self.name}: arguments are no JSON object: got {short(call.raw)}; expected {self.signature}"
+                f"{self.name}: arguments are not a JSON object: got {short(call.raw)}; expected {self.signature}"
             )
         if self.model is not None:
             return self._check_model(self.model, call.args)

@@ -22,8 +22,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-__all__ = ["parameters_identity", "plain_schema"]
-
 DEEPEST: Final = 20
 """Levels of a default that enter the id."""
 

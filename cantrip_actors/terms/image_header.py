@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["KINDS_OF_IMAGES", "media_type_of", "size_of"]
-
 Size = tuple[int, int] | tuple[None, None]
 
 _UNKNOWN: Final = (None, None)

@@ -19,8 +19,6 @@ import orjson
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["dangling_reference", "fault_of_schema", "load", "misfits", "problems", "validator"]
-
 REFERENCES: Final = 10_000
 """References that are followed in one check of a value against a foreign schema."""
 

@@ -240,12 +240,12 @@ class Response(Value, frozen=True, gc=False):
             kind = type(metadata).__name__
             raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
         if images and not _are_pictures(images):
-            raise CrystalError(f"crystal returned images that are no Image: {images!r:.200}")
+            raise CrystalError(f"crystal returned images that are not an Image: {images!r:.200}")
         handle = get("handle")
         if blocks or metadata or handle:
             for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", handle)):
                 if kept and not _is_json(kept):
-                    raise CrystalError(f"crystal returned {name} that are no JSON: {kept!r:.200}")
+                    raise CrystalError(f"crystal returned {name} that are not JSON: {kept!r:.200}")
         return cls(
             _text("content", get("content")),
             tuple([ToolCall.of(call) for call in calls]) if calls else (),

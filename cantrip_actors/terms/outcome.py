@@ -9,8 +9,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["EndReason", "Outcome"]
-
 EndReason = Literal[
     "terminated",
     "truncated",

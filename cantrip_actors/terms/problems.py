@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["describe", "short"]
-
 Path = tuple[Any, ...]
 
 _MEANT: Final = (

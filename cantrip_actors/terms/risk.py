@@ -12,8 +12,6 @@ from typing import Final, Literal, get_args
 
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = ["RISKS", "LethalTrifecta", "Risk", "read_risks"]
-
 Risk = Literal["private_data", "untrusted_content", "way_out"]
 """What a gate brings into a circle: data that strangers must not have, text that strangers wrote, or a way to send
 something to them."""

@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 
 from cantrip_actors.terms.file import File
 
-__all__ = ["EmbeddedText", "Prompt", "PromptMessage"]
-
 
 class Prompt(NamedTuple):
     """A prompt as its server describes it: `arguments` has a description for each argument, `required` the needed."""

@@ -17,22 +17,6 @@ from typing import Any, Final
 
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
-__all__ = [
-    "TAKEN",
-    "Citation",
-    "ServerCall",
-    "ServerTool",
-    "check_server_tools",
-    "citations_in",
-    "code_execution",
-    "file_search",
-    "mcp_connector",
-    "server_calls_in",
-    "server_tools_of",
-    "url_context",
-    "web_search",
-]
-
 
 @dataclass(frozen=True)
 class ServerTool:

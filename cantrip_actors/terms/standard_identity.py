@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["STANDARD"]
-
 _TABLE: Final = """{
  "done": ["Finish: the task is complete and this is its result.",
   {"additionalProperties": false, "required": ["answer"], "type": "object", "properties": {

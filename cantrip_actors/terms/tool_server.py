@@ -30,31 +30,6 @@ from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
 from cantrip_actors.terms.wrapping import Wrap
 
-__all__ = [
-    "CALL",
-    "Answered",
-    "Calls",
-    "Changed",
-    "Connection",
-    "Elicit",
-    "Elicited",
-    "Host",
-    "Listed",
-    "LostServer",
-    "Report",
-    "Sample",
-    "SampleAnswer",
-    "SampleRequest",
-    "SamplingRefused",
-    "Session",
-    "Tool",
-    "ToolServer",
-    "ToolServerError",
-    "gate_name",
-    "gates_of",
-    "read_listed",
-]
-
 LONGEST_DESCRIPTION: Final = 2000
 """Characters of a tool's description that are kept."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from cantrip_actors.terms.value import Value
 
-__all__ = ["NO_USAGE", "CantripError", "CrystalError", "ProviderError", "Usage"]
-
 
 class CantripError(Exception):
     """Root of every error that the public API raises on purpose.

@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = ["Value"]
-
 
 @cache
 def _fields_of(cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:

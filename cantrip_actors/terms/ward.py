@@ -17,27 +17,6 @@ from typing import Any
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
 
-__all__ = [
-    "DEFAULT_DEPTH",
-    "LEAST_MEMORY",
-    "NUMBERS",
-    "PROGRAMS",
-    "Ward",
-    "Wards",
-    "max_children",
-    "max_compute",
-    "max_cost",
-    "max_depth",
-    "max_gate_calls",
-    "max_memory",
-    "max_output",
-    "max_tokens",
-    "max_turns",
-    "remove_gate",
-    "require_done_tool",
-    "timeout",
-]
-
 DEFAULT_DEPTH = 1
 """How deep `call_agent` may nest if no ward says otherwise (SPEC 5.4)."""
 

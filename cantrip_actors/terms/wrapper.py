@@ -9,20 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = [
-    "NO_FENCE",
-    "AskFirst",
-    "Fence",
-    "GateCall",
-    "Inquiry",
-    "Post",
-    "Pre",
-    "Refused",
-    "Unattended",
-    "When",
-    "Wrapper",
-]
-
 Unattended = Literal["wait", "deny"]
 """What happens to a request while no program follows requests: it waits, or it is denied at once."""
 

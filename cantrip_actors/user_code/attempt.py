@@ -22,8 +22,6 @@ from typing import NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-__all__ = ["Failure", "Threads", "attempt", "attempt_now", "leaves", "text_of"]
-
 T = TypeVar("T")
 
 

@@ -121,7 +121,7 @@ async def _run(loom: str, folder: Path, stack: ExitStack, say: Callable[[str], o
         workers[1].send_signal(signal.SIGSTOP)
         await anyio.sleep(2 * TTL)
         workers[1].send_signal(signal.SIGCONT)
-        say(f"Worker w2 was frozen for {2 * TTL:g} s, twice its ttl, and goes on; {_count(folder)} orders are paid.")
+        say(f"Worker w2 was frozen for {2 * TTL:g} s, twice its ttl, and continues; {_count(folder)} orders are paid.")
         with anyio.fail_after(PATIENCE):
             for receipt in receipts:
                 await receipt.episode()

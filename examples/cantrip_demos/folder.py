@@ -39,8 +39,8 @@ PAGES: Final = 5
 
 SKIPPED: Final = frozenset(("__pycache__", "node_modules", "site-packages", "venv", "dist", "build", "target"))
 _TEXT_TYPES: Final = re.compile(r"text/.*|application/(json|(x-)?javascript|toml|xml|(x-)?sh)|")
-_MORE_FILES: Final = re.compile(r"go on with offset=(\d+)\]$")
-_MORE_TEXT: Final = re.compile(r"\n?\[the file goes on: [^\]\n]*\]$")
+_MORE_FILES: Final = re.compile(r"continue with offset=(\d+)\]$")
+_MORE_TEXT: Final = re.compile(r"\n?\[the file has more: [^\]\n]*\]$")
 
 Answer = Mapping[str, Any]
 
@@ -102,7 +102,7 @@ def _read_a_folder(context: Invocation) -> dict[str, Any]:
         return _call("Everybody is back: I put it together.", "done", answer=_report(names, _items(last)))
     onward = _MORE_FILES.search(str((_items(last) or [""])[-1]))
     if onward and len(results) < PAGES:
-        return _call("The listing goes on.", "list", recursive=True, offset=int(onward[1]))
+        return _call("The listing continues.", "list", recursive=True, offset=int(onward[1]))
     chosen = choose(filter(is_text, names))
     if not chosen:
         return _call("There is nothing to read.", "done", answer=_report(names, []))

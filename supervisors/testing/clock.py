@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     import trio.testing
 
-__all__ = ["Stuck", "virtual"]
-
 #: Real seconds between two looks at a working thread. Its result wakes the loop at once; this only bounds how late
 #: the clock notices that a thread has begun to wait for the loop.
 _LOOK_AGAIN = 0.005
@@ -109,11 +107,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self, patience, stuck_after))
 
     def time(self) -> float:
+        """Return the virtual time in seconds."""
         return self.virtual_now
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
+        """Run `func` in a worker thread, and count it as at work until it has returned."""
         future = super().run_in_executor(executor, func, *args)
         self._in_executors += 1
         future.add_done_callback(self._executor_done)

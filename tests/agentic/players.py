@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from cantrip_actors.agentic import ToolRegistry
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_demos.arithmetic import (
     ArithmeticCriticInput,
     ArithmeticDecision,
     ArithmeticDispatcher,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cantrip_actors import InvalidIntent
-from cantrip_actors.agentic import arithmetic
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_demos import arithmetic
+from cantrip_demos.arithmetic import (
     WORKERS,
     AddArgs,
     ArithmeticCriticInput,

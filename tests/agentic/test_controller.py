@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.agentic import ToolRegistry, UnknownTool, WorkerInput
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_actors.agentic.controller import UTTERANCES, Ask, End, Fail, UseTool, advance, one_pass
+from cantrip_actors.agentic.schemas import PlannerOutput, ToolRequest, WorkerOutput
+from cantrip_demos.arithmetic import (
     AddArgs,
     ArithmeticDecision,
     ArithmeticPlannerOutput,
@@ -19,8 +21,6 @@ from cantrip_actors.agentic.arithmetic import (
     MulArgs,
     make_agent_dispatcher,
 )
-from cantrip_actors.agentic.controller import UTTERANCES, Ask, End, Fail, UseTool, advance, one_pass
-from cantrip_actors.agentic.schemas import PlannerOutput, ToolRequest, WorkerOutput
 from tests.agentic.players import ADD
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "agentic.md"

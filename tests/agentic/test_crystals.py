@@ -6,15 +6,16 @@ import anyio
 import pytest
 
 from cantrip_actors import CrystalError, ProviderError, Retry, Runtime, Usage, scripted
-from cantrip_actors.agentic import AgentExhausted, CrystalAgent, arithmetic
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_actors.agentic import AgentExhausted, CrystalAgent
+from cantrip_actors.crystals import limited
+from cantrip_demos import arithmetic
+from cantrip_demos.arithmetic import (
     ArithmeticPlannerInput,
     ArithmeticPlannerOutput,
     make_agent_dispatcher,
     make_tool_registry,
     run,
 )
-from cantrip_actors.crystals import limited
 from tests.agentic.players import ADD, MUL, states
 
 PLAN = {"task": MUL.model_dump(), "worker_id": "worker_mul"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import ProviderError, Usage
 from cantrip_actors.agentic import AgentExhausted, AgentReply, FunctionAgent
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_demos.arithmetic import (
     ArithmeticCriticInput,
     ArithmeticPlannerInput,
     ArithmeticPlannerOutput,

@@ -23,10 +23,13 @@ from cantrip_actors.agentic import (
     UnknownTool,
     WorkerInput,
     WorkerOutput,
-    arithmetic,
     trace_of,
 )
-from cantrip_actors.agentic.arithmetic import (
+from cantrip_actors.agentic.schemas import CriticInput
+from cantrip_actors.loom import open_store
+from cantrip_actors.wards import max_depth, max_turns
+from cantrip_demos import arithmetic
+from cantrip_demos.arithmetic import (
     ArithmeticResult,
     ArithmeticTask,
     ArithmeticWorkerInput,
@@ -36,9 +39,6 @@ from cantrip_actors.agentic.arithmetic import (
     make_tool_registry,
     run,
 )
-from cantrip_actors.agentic.schemas import CriticInput
-from cantrip_actors.loom import open_store
-from cantrip_actors.wards import max_depth, max_turns
 from tests.agentic.players import ACCEPT, MUL, REJECT, Counted, Player, cast_of, route, states, value, wish
 
 DIRECT = ["PLAN", "WORK", "CRITIC", "END"]

@@ -18,7 +18,7 @@ from cantrip_actors.agentic import (
     ToolRequest,
     WorkerOutput,
 )
-from cantrip_actors.agentic.arithmetic import AddArgs, ArithmeticDecision, ArithmeticWorkerOutput
+from cantrip_demos.arithmetic import AddArgs, ArithmeticDecision, ArithmeticWorkerOutput
 
 RESULT, REQUEST = {"value": 3}, {"tool_name": "add", "args": {"a": 1, "b": 2}}
 FEEDBACK = {"kind": "OTHER", "message": "no"}

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cantrip_actors import Runtime, scripted
 from cantrip_actors.agentic import AgentExhausted, Controller
-from cantrip_actors.agentic.arithmetic import make_tool_registry as arithmetic_tools
+from cantrip_demos.arithmetic import make_tool_registry as arithmetic_tools
 from examples.sentiment import (
     SentimentDecision,
     SentimentDispatcher,

@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.agentic import ToolRegistry, UnknownTool
-from cantrip_actors.agentic.arithmetic import AddArgs, MulArgs, make_tool_registry
 from cantrip_actors.wards import max_turns
+from cantrip_demos.arithmetic import AddArgs, MulArgs, make_tool_registry
 from tests.agentic.players import Counted
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from cantrip_actors import Runtime
 from cantrip_actors.agentic import AgentExhausted
-from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import local as crystal_at
+from cantrip_demos.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_demos.local import serving
 from tests.cli.test_demo_local import MODEL, real
 

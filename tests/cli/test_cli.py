@@ -317,7 +317,7 @@ class TestProcess:
             done = subprocess.run([*COMMAND, *what], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 1
         assert done.stderr.endswith(
-            "error: there is no room for what is printed, where it is printed to: the loom has it\n"
+            "error: the output could not be printed, because its disk is full: the loom has the result\n"
         )
         assert "Traceback" not in done.stderr
 

@@ -71,7 +71,7 @@ class TestFileReader:
     @pytest.mark.parametrize("at", ["offset=2", "offset=5, column=3"])
     def test_the_reader_counts_the_beginning_of_a_long_file(self, at):
         messages = reader()
-        step(messages, f"one\ntwo\n[the file goes on: read it with {at}]")
+        step(messages, f"one\ntwo\n[the file has more: read it with {at}]")
         answer = called(messages)[1]["answer"]
         assert (answer["lines"], answer["words"], answer["whole"]) == (1, 2, False)
 
@@ -94,7 +94,7 @@ class TestFolderReader:
         assert asked[-1] not in {"a.md", "b.md", "sub/c.py"}
 
     def test_the_root_reads_all_pages_of_a_long_listing(self):
-        messages = self.folder("a.md", "[2,000 entries in all: go on with offset=1000]")
+        messages = self.folder("a.md", "[2,000 entries in all: continue with offset=1000]")
         assert called(messages) == ("list", {"recursive": True, "offset": 1000})
 
     @pytest.mark.parametrize("names", [(), ("empty/",), ("picture.png", ".hidden", "node_modules/x.js")])

@@ -12,7 +12,7 @@ from cantrip_actors import Call, Cantrip, Circle, Runtime, gate
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
 from cantrip_actors.crystals import openai
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message
+from cantrip_actors.terms.messages import Message, ToolCall
 from cantrip_actors.wards import max_turns
 from tests.crystal.asking import request
 from tests.crystal.streams import fed
@@ -82,6 +82,18 @@ def test_results_of_local_shell_and_computer_have_the_published_shape() -> None:
     screen = answered("computer", {"pending_safety_checks": []}, "", images=(image,))
     assert screen["output"]["type"] == "computer_screenshot"
     assert screen["output"]["image_url"].startswith("data:image/png;base64,")
+
+
+def test_a_result_is_sent_when_the_recorded_type_of_its_call_is_not_a_text() -> None:
+    block = {"type": ["function_call"], "call_id": "c1", "name": "look", "arguments": "{}"}
+    said = Message(
+        "assistant",
+        None,
+        (ToolCall("c1", "look", {}),),
+        blocks=({"provider": "openai", "model": "gpt-5", "content": [block]},),
+    )
+    result = Message("tool", "seen", (), "c1", "look")
+    assert request(GPT, [Message("user", "go"), said, result])["input"][-1]["output"] == "seen"
 
 
 @pytest.mark.real_time

@@ -287,7 +287,7 @@ async def test_a_crystal_is_asked_again_when_its_answer_misses_the_schema(make, 
         response = await ask(crystal, Query(Invocation(GO), {"output_schema": schema}), retry=Retry())
         assert response.content == '{"a": "xxxx"}'
         assert "is too short" in server.requests[1].body.decode()
-        assert "it is no JSON" in server.requests[2].body.decode()
+        assert "it is not JSON" in server.requests[2].body.decode()
         assert len(server.requests) == 3
 
 

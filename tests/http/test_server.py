@@ -339,7 +339,11 @@ HEAVY = {
     *("acp", "anyio", "asyncio", "concurrent.futures", "httpx", "hypercorn", "jsonschema", "logging", "mcp", "msgspec"),
     *("openai", "opentelemetry", "orjson", "psycopg", "pydantic", "ray", "rich", "socket", "starlette", "structlog"),
     *("trio", "yaml", "cantrip_actors.http", "cantrip_actors.runtime", "cantrip_actors.terms"),
-    *("cantrip_actors.cli.command", *(f"cantrip_actors.cli.{module}" for module, _ in COMMANDS.values())),
+    *(
+        "cantrip_actors.cli.command",
+        "cantrip_demos",
+        *(f"cantrip_actors.cli.{module}" for module, _ in COMMANDS.values()),
+    ),
 }
 
 

@@ -265,7 +265,7 @@ def test_a_read_only_server_is_an_error_that_says_so(store):
 
 @pytest.mark.parametrize("entity", ["half \ud83d", "nul \0"])
 def test_an_id_that_a_database_cannot_store_is_refused(store, entity):
-    with pytest.raises(LoomError, match="no text that a database can keep"):
+    with pytest.raises(LoomError, match="not a text that a database can store"):
         store.append([header(entity)])
     store.append(run("e"))
 
@@ -505,7 +505,7 @@ def test_looms_of_one_database_are_separate(store):
         ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity says something else"),
         ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
         ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
-        ("update records set body = '{' where seq = 4", "record 4: '{' is no record of a loom"),
+        ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),
     ],
 )
 def test_a_changed_record_is_detected(store, other, statement, fault):
@@ -523,7 +523,7 @@ def test_a_line_that_is_not_a_record_is_named_when_it_is_read(store, other):
         store.records("e")
     line = '{"kind":"intent","entity":"e","intent":"hm","at":"now"}'
     other.execute("update records set body = %s where seq = 1", (line,))
-    with pytest.raises(LoomError, match="record 1 is corrupt: an entity begins with it, and it is no header"):
+    with pytest.raises(LoomError, match="record 1 is corrupt: the first record of an entity is not a header"):
         store.header("e")
 
 

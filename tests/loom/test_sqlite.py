@@ -70,7 +70,7 @@ def test_a_loom_can_be_queried_with_sql(path, store):
 
 
 def test_an_id_that_a_database_cannot_store_is_refused(store):
-    with pytest.raises(LoomError, match="no text that a database can keep"):
+    with pytest.raises(LoomError, match="not a text that a database can store"):
         store.append([header("half \ud83d")])
     assert store.header("half \ud83d") is None
     store.append(run("e"))
@@ -258,9 +258,9 @@ def test_a_line_that_is_not_a_record_is_named_when_it_is_read(path):
         other.execute("update records set body = '{\"kind\":' where seq = 4")
         other.execute("update records set body = ? where seq = 1", (encode_line(IntentGiven("e", "hm", AT)),))
     with open_store(path, read_only=True) as store:
-        with pytest.raises(LoomError, match=r"loom\.db: record 4 is corrupt: .* is no record of a loom"):
+        with pytest.raises(LoomError, match=r"loom\.db: record 4 is corrupt: .* is not a record of a loom"):
             store.records("e")
-        with pytest.raises(LoomError, match="record 1 is corrupt: an entity begins with it, and it is no header"):
+        with pytest.raises(LoomError, match="record 1 is corrupt: the first record of an entity is not a header"):
             store.header("e")
 
 

@@ -217,7 +217,7 @@ def test_only_the_line_without_a_link_is_named(held):
         ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
         ("update trees set head = 'x' where no = 1", "the tree of entity e does not end where its last record was"),
         ("delete from entities where id = 'other'", "record 19: its row names another entity"),
-        ("update records set body = '{' where seq = 4", "record 4: '{' is no record of a loom"),
+        ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),
         ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
     ],
 )

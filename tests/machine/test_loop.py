@@ -290,7 +290,7 @@ class TestCalls:
             (call("nothing"), "gate not available: nothing"),
             (call("echo"), 'missing required argument "text"'),
             (call("echo", text="a", loud=True), 'unexpected argument "loud"'),
-            (ToolCall("", "echo", None, "{oops"), "arguments are no JSON object"),
+            (ToolCall("", "echo", None, "{oops"), "arguments are not a JSON object"),
         ],
     )
     def test_an_invalid_call_is_an_error_observation_without_an_action(self, made: ToolCall, why: str) -> None:

@@ -56,7 +56,7 @@ async def add(at: Guarded, given: OAuth) -> Any:
 async def test_a_person_logs_in_once_and_entities_use_and_refresh_the_tokens(tmp_path: Path) -> None:
     given = oauth(folder=str(tmp_path / "tokens"))
     async with guarded(lasts=1) as at:
-        with pytest.raises(ToolServerError, match=r"nobody is logged in there: run `cantrip mcp login http"):
+        with pytest.raises(ToolServerError, match=r"no user is logged in there: run `cantrip mcp login http"):
             await add(at, given)
         assert await log_in(at, given, wrong=True)
         assert await add(at, given) == ({"result": 3}, False)
@@ -73,7 +73,7 @@ async def test_a_login_that_ended_says_to_log_in_again(tmp_path: Path, caplog: p
     async with guarded() as at:
         await log_in(at, given)
         at.good.clear()
-        with pytest.raises(ToolServerError, match=r"nobody is logged in there"):
+        with pytest.raises(ToolServerError, match=r"no user is logged in there"):
             await add(at, given)
     assert not caplog.records
 

@@ -26,7 +26,6 @@ from cantrip_actors import (
     gate,
     scripted,
 )
-from cantrip_actors.agentic.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from cantrip_actors.crystals import limited
 from cantrip_actors.gates import read, write
 from cantrip_actors.http.health import Pulse
@@ -39,6 +38,7 @@ from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.wards import max_depth, max_turns
+from cantrip_demos.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from supervisors import ActorRef, ChildSpec, Crash, Killed, Normal, Shutdown
 from supervisors.events import DeadLetter, Exited, GaveUp, Started, StartFailed, Zombie
 from tests.mcp.tools import tools

@@ -183,7 +183,7 @@ def test_there_is_an_upcast_for_every_earlier_version():
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"", "no record of a loom"),
+        (b"", "not a record of a loom"),
         (b"[1]", "expected a JSON object"),
         (b"7", "expected a JSON object"),
         (b"null", "expected a JSON object"),
@@ -191,14 +191,14 @@ def test_there_is_an_upcast_for_every_earlier_version():
         (b"{}", "unknown kind None"),
         (b'{"kind":"haeder"}', "unknown kind 'haeder'; known: header"),
         (b'{"kind":"intent","entity":"e","at":"now"}', "missing required field `intent`"),
-        (b'{"kind":"utterance","entity":"e","turn":"t","usage":5,"duration_ms":1}', "no record of a loom"),
-        (b'{"kind":"intent","entity":"e"', "no record of a loom"),
-        (b'{"kind":"intent","wide":true,"entity":', "no record of a loom"),
-        (b'{"wide":true,"x":' + b"[" * 5000, "no record of a loom"),
+        (b'{"kind":"utterance","entity":"e","turn":"t","usage":5,"duration_ms":1}', "not a record of a loom"),
+        (b'{"kind":"intent","entity":"e"', "not a record of a loom"),
+        (b'{"kind":"intent","wide":true,"entity":', "not a record of a loom"),
+        (b'{"wide":true,"x":' + b"[" * 5000, "not a record of a loom"),
     ],
 )
 def test_a_line_that_is_not_a_record_is_refused(line, why):
-    with pytest.raises(LoomError, match="no record of a loom") as caught:
+    with pytest.raises(LoomError, match="not a record of a loom") as caught:
         decode(line)
     assert why in str(caught.value)
 

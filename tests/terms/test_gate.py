@@ -257,7 +257,7 @@ class TestCheck:
     def test_arguments_that_are_not_an_object_are_refused(self):
         told = search.check(ToolCall("c", "search", None, '{"query": '))
         assert isinstance(told, Refused)
-        assert told.reason.startswith("search: arguments are no JSON object: got '{\"query\": '; expected search(")
+        assert told.reason.startswith("search: arguments are not a JSON object: got '{\"query\": '; expected search(")
 
     def test_a_gate_with_open_arguments_accepts_any_name(self):
         @gate

@@ -28,8 +28,6 @@ from typing import Final
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.own_files.claims import Own
 
-__all__ = ["Place", "mode_of", "place", "refusal"]
-
 LONGEST: Final = 4096
 """Characters of a path, as on Linux."""
 

@@ -1,10 +1,8 @@
-"""The smallest gate: it gives back what it is given. For first recipes, tests and measurements."""
+"""The smallest gate: it returns its argument. For first recipes, tests and measurements."""
 
 from __future__ import annotations
 
 from cantrip_actors.terms.gate import gate
-
-__all__ = ["echo"]
 
 
 @gate(idempotent=True, read_only=True)

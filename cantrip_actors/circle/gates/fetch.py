@@ -9,8 +9,6 @@ from pydantic import Field
 from cantrip_actors.terms.gate import Injected, gate
 from cantrip_actors.terms.image import Image
 
-__all__ = ["BYTES", "SECONDS", "fetch"]
-
 BYTES: Final = 200_000
 """The largest text, in bytes, unless the `max_bytes` dependency is given: about 50,000 tokens."""
 

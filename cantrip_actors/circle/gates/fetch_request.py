@@ -27,8 +27,6 @@ from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.image import LARGEST, Image
 
-__all__ = ["is_public", "request"]
-
 HOPS: Final = 5
 """Redirects that are followed."""
 

@@ -34,8 +34,6 @@ from cantrip_actors.terms.image import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import media_type_of
 
-__all__ = ["list_files", "read", "search", "write"]
-
 CHARACTERS: Final = 50_000
 """Characters of one result: about 12,000 tokens."""
 
@@ -77,7 +75,7 @@ def read(
     column: Annotated[int, Field(ge=0, description="characters of the first line to skip")] = 0,
     images: Injected[bool] = False,
 ) -> str | Image:
-    """Read a text file. A result that is too long is cut, and ends with a note how to go on."""
+    """Read a text file. A result that is too long is truncated, and ends with a note how to read the rest."""
     with os.fdopen(place(root, path).open(), "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
         beginning = raw.read(_PEEK)
@@ -105,7 +103,7 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 
 
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
-    """Return the requested lines, as far as they fit, and a note that says how to read on (empty at the end)."""
+    """Return the requested lines, as far as they fit, and a note how to read the rest (empty at the end)."""
     passed = _Passed(file)
     for number in range(1, offset):
         if not passed.skip_line():
@@ -128,7 +126,7 @@ def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple
     if not file.read(1):
         return "".join(taken), ""
     onward = f"offset={line}, column={at}" if at else f"offset={line}"
-    return "".join(taken), f"the file goes on: read it with {onward}"
+    return "".join(taken), f"the file has more: read it with {onward}"
 
 
 class _Passed:
@@ -240,7 +238,7 @@ def list_files(
         names = ["/".join(parts) + ("/" if is_folder else "") for parts, is_folder in walk]
     shown = names[offset : offset + ENTRIES]
     if offset + len(shown) < len(names):
-        shown.append(f"[{len(names):,} entries in all: go on with offset={offset + len(shown)}]")
+        shown.append(f"[{len(names):,} entries in all: continue with offset={offset + len(shown)}]")
     return shown
 
 

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-__all__ = ["TooSlow", "matching_lines"]
-
 
 class TooSlow(Exception):
     """The time for a search ran out before the search was complete."""

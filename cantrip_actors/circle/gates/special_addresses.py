@@ -10,8 +10,6 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
-__all__ = ["LOCAL_SERVICES", "MULTICAST", "REGISTRY", "UNICAST"]
-
 _ROWS: Final[tuple[tuple[str, str, bool], ...]] = (
     ("0.0.0.0/8", "This network", False),
     ("0.0.0.0/32", "This host on this network", False),

@@ -22,8 +22,6 @@ from typing import Final
 
 import wasmtime
 
-__all__ = ["compiled", "place"]
-
 LARGEST: Final = 64 * 1024 * 1024
 """The most bytes that are read of a file."""
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from cantrip_actors.circle.javascript.engine import Guest
 
-__all__ = ["GRACE", "WAITING", "clock"]
-
 WAITING: Final = 0.7
 """Seconds that a turn may take beyond its computing time, because on a busy machine it waits for a CPU."""
 

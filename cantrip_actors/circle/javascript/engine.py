@@ -41,8 +41,6 @@ from cantrip_actors.circle.javascript.memory import Difference, difference
 from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
 
-__all__ = ["PAGE", "Guest", "Pristine", "Waiting", "complete", "identity", "pristine"]
-
 T = TypeVar("T")
 Waiting = Generator[None, str, T]
 """Work in a guest: a generator that yields when the program waits for the host, is sent the answer, and returns a

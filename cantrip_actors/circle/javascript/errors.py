@@ -11,8 +11,6 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["describe"]
-
 LONGEST: Final = 10_000
 """Characters of a message that are kept."""
 

@@ -16,8 +16,6 @@ import orjson
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["capability", "describe_functions"]
-
 SUGAR: Final = {"submit_answer": "done", **ALIASES}
 """Further names of gates, for names that no gate has itself (D-002, D-003)."""
 

@@ -35,8 +35,6 @@ from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = ["JavaScript", "JavaScriptSandbox"]
-
 RESERVE: Final = 128 * 1024
 """Bytes that a turn must leave free; without them no later turn could even start, let alone free memory."""
 

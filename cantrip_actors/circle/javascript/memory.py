@@ -14,8 +14,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Difference", "difference", "pack", "unpack"]
-
 _SIZE: Final = struct.Struct("<Q")
 _OFFSET: Final = struct.Struct("<I")
 _PAGE: Final = 512

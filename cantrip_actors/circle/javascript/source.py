@@ -20,8 +20,6 @@ from tree_sitter import Language, Node
 
 from cantrip_actors.circle.syntax import parse
 
-__all__ = ["Script", "prepare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Script:

@@ -23,8 +23,6 @@ from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
 
-__all__ = ["arguments", "encode_answer", "incoming", "outgoing", "parse_report"]
-
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
 

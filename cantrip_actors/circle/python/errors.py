@@ -17,8 +17,6 @@ from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["REQUESTS", "describe", "limit_of"]
-
 REQUESTS: Final = 1_000
 """Requests to the host, other than gate calls, that a program may make in one step: unknown names, files, clocks."""
 

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-__all__ = ["Frame", "receive", "send"]
-
 _HEAD: Final = struct.Struct(">QQ")
 _PIECE: Final = 8 * 1024
 

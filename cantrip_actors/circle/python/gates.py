@@ -17,8 +17,6 @@ from typing import Any, Final
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["callables", "capability", "for_calls", "for_check", "render", "stub"]
-
 _TYPES: Mapping[str, str] = {
     "string": "str",
     "integer": "int",
@@ -70,7 +68,7 @@ def _signature(gate: ToolDefinition, many: str, *, more: bool) -> str:
     required = gate.parameters.get("required", ())
     written = []
     for name, shape in _parameters(gate.parameters):
-        if not _is_parameter(name):  # its name is no identifier, so it can only be passed as **{"from": …}
+        if not _is_parameter(name):  # its name is not an identifier, so it can only be passed as **{"from": …}
             more = True
             continue
         annotation = f"{name}: {_type(shape, gate.parameters.get('$defs', {}), many, 0)}"

@@ -34,8 +34,6 @@ from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
 from cantrip_actors.terms.messages import ToolDefinition, encodable
 
-__all__ = ["PythonMedium", "PythonSandbox"]
-
 _ESCAPED: Final = 6
 """The most bytes that one character of the output takes in JSON."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic_monty import __version__
 
-__all__ = ["ENGINE", "DamagedSnapshot", "Kind", "pack", "unpack"]
-
 ENGINE: Final = f"monty {__version__}"
 
 Kind = Literal["idle", "suspended"]

@@ -53,8 +53,6 @@ from cantrip_actors.circle.step import (
 from cantrip_actors.terms.bounds import NotPlain, TooLarge
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["GRACE", "KEEPING", "Clock", "Steps"]
-
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
 rest of it is for the kill, and for a busy machine."""
@@ -108,7 +106,7 @@ class _Turn:
         return self.limits.time + self.again
 
     def head(self, *, again: bool) -> dict[str, Any]:
-        """Return what is stored with a suspended program. `again` says whether this step was a replay."""
+        """Return the data stored with a suspended program. `again` says whether this step was a replay."""
         spent = self.again + (time.perf_counter() - self.began if again else 0.0)
         head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
         return head | {"again": spent} if spent else head
@@ -405,7 +403,7 @@ def _dump(what: MontySession | FunctionSnapshot, limits: Limits) -> bytes:
 
 
 def _read_suspended(turn: _Turn, suspended: bytes) -> bytes:
-    """Return the suspended program, and restore into `turn` what it had used. Raises DamagedSnapshot."""
+    """Return the suspended program, and restore its usage into `turn`. Raises DamagedSnapshot."""
     head, body = unpack(suspended, "suspended")
     calls, printed, awaited, again = (head.get(name) for name in ("calls", "printed", "awaited", "again"))
     if type(calls) is not int or type(printed) is not int or not _are_results(awaited):
@@ -466,7 +464,7 @@ def _bind(gate: str, parameters: list[str], args: Any, kwargs: Mapping[str, Any]
 
 
 def _refuse_request(snapshot: FunctionSnapshot) -> Result:
-    """Return the error for a request that is no gate call: a file, a clock, a module or an undefined name."""
+    """Return the error for a request other than a gate call: a file, a clock, a module or an undefined name."""
     name = encodable(str(snapshot.function_name))
     if not snapshot.is_os_function:
         return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}

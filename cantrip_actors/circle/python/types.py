@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from pydantic_monty import Monty, MontyError, MontyTypingError
 
-__all__ = ["wrong_calls"]
-
 _NOTHING_RUNS: Final = "_not_defined_anywhere_so_that_nothing_runs"
 """The first line of the checked text. The checker rejects it, so the program never starts."""
 

@@ -26,8 +26,6 @@ from cantrip_actors.circle.plain import Conversion
 from cantrip_actors.terms.bounds import DEEPEST, NotPlain, TooLarge
 from cantrip_actors.terms.messages import encodable
 
-__all__ = ["Arguments", "read_out", "render"]
-
 _TEXT_OF_INSIDE: Final = re.compile(
     r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
     r"|<(?P<one>[\w.]*iterator|itertools\.\w+|_csv\.reader) object(?: at 0x[0-9a-f]+)?>"

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final
 
-__all__ = ["ENDED_BY_TIME", "main"]
-
 STALLED: Final = 10.0
 """Seconds past its limit after which a step is ended although no process computes."""
 

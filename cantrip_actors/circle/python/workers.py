@@ -33,8 +33,6 @@ from cantrip_actors.circle.python import worker
 from cantrip_actors.circle.python.frames import Frame, receive, send
 from cantrip_actors.circle.step import Limit
 
-__all__ = ["Worker", "WorkerEnded", "borrow", "close"]
-
 _LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _INTERPRETER: Final = "program"
 _NEEDED: Final = ("orjson", "msgspec", "pydantic", "pydantic_core", "pydantic_monty")

@@ -16,8 +16,6 @@ from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.files import Files
 
-__all__ = ["FILE", "Bounds"]
-
 FILE: Final = 64 * 1024 * 1024
 """Bytes of one file."""
 

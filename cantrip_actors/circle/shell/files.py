@@ -25,8 +25,6 @@ import msgspec
 
 from cantrip_actors.circle import scratch
 
-__all__ = ["ENTRIES", "FILES", "Files"]
-
 FILES: Final = 256 * 1024 * 1024
 """Bytes that the files of a shell may take."""
 

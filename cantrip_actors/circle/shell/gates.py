@@ -23,8 +23,6 @@ from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
-__all__ = ["arguments", "capability", "commands", "definitions", "hint", "render_result"]
-
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
     " do echo elif else enable esac eval exec exit export false fc fg fi for function getopts hash help history if in"

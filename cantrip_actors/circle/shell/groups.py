@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Delegated", "Group", "delegated"]
-
 PREFIX: Final = "cantrip-"
 CONTROLLERS: Final = ("memory", "pids", "cpu")
 

@@ -40,8 +40,6 @@ from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = ["Shell", "ShellSandbox"]
-
 ASKS: Final = 1_000
 """Gate calls that a program may make in all, refused ones included."""
 
@@ -61,8 +59,8 @@ _CALM: Final = (
     r"__flow+=${__shows:+$'\n'builtin set -$__shows}; "
     r"\builtin trap - DEBUG ERR RETURN CHLD CONT; \builtin set +xv; } &>/dev/null"
 )
-"""Saves what a program has set to run or print at each of its commands for the next program: it is not meant for the
-commands that run between two programs."""
+"""Saves the traps and tracing of a program for the next one, so that they do not apply to the commands between two
+programs."""
 
 _ALIASES: Final = "builtin shopt -${__o:-s} expand_aliases; builtin unset __o"
 """Makes the shell know the program's aliases in the text that follows."""

@@ -29,8 +29,6 @@ from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
 
-__all__ = ["CalledGate", "Ended", "Gone", "Process"]
-
 CHUNK: Final = 65536
 
 LARGEST: Final = 16 * 1024 * 1024
@@ -306,7 +304,7 @@ class Process:
         return None
 
     def _end_of_shell(self) -> Ended | Gone:
-        """Return what the shell's end means: the program's end, if the shell had claimed one."""
+        """Return the meaning of the shell's end: the end of the program, if the shell had announced one."""
         status = self._status()
         if self._claimed is not None:  # an exit trap does not know the signal that ends the shell
             end = self._claimed.end

@@ -20,8 +20,6 @@ from tree_sitter import Language, Node
 
 from cantrip_actors.circle.syntax import parse
 
-__all__ = ["COMMAND", "prepare"]
-
 COMMAND: Final = "__done"
 TRAP: Final = "__trap"
 

@@ -1,11 +1,9 @@
-"""The text that gives another shell this shell's state, made from what the shell printed about itself."""
+"""The text that restores this shell's state in another shell, made from the output of `declare` and the like."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
-
-__all__ = ["restoring", "split_large_variables"]
 
 _ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
 _EXPANDED: Final = b"shopt -s expand_aliases\n"

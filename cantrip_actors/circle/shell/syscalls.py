@@ -11,8 +11,6 @@ from typing import Final
 
 import pyseccomp  # type: ignore[import-untyped]
 
-__all__ = ["compiled"]
-
 _FORBIDDEN: Final = """
     ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp
     mount umount umount2 pivot_root chroot unshare setns

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Hidden", "children", "descendants", "is_dead", "is_stopped", "measure_hidden"]
-
 _DELETED: Final = re.compile(rb"^(\S+) \S+ \S+ (\S+) (\d+) +(/.*) \(deleted\)$", re.MULTILINE)
 """A mapping of a file without a name in `maps`: addresses, device, inode, and the name that it had."""
 

@@ -18,8 +18,6 @@ from typing import Final
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["next_user"]
-
 FIRST: Final = 2_000_000_000
 """The first user id that a shell may have. Distributions assign no ids from here on."""
 

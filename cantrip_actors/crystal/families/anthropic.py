@@ -1,10 +1,10 @@
 """Anthropic's Messages API: its stream decoded, contexts encoded for it.
 
-Decoding goes by the stream's events, block by block; blocks may interleave, `ping` may come at any time, and what is
-unknown is passed over. A whole body, as it comes without streaming, is read by the same rules. The traps that each line
-here knows are named after section 4.1 of the landscape (`trap 4.1.7`), and so are their tests.
+The decoder reads events block by block; blocks may interleave, `ping` may arrive at any time, and unknown events are
+ignored. A body that was not streamed is read by the same rules. Traps are numbered as in section 4.1 of the landscape
+(`trap 4.1.7`), and so are their tests.
 
-Thinking goes back byte for byte, in its order, to the model that it came from, and to no other.
+Thinking is sent back unchanged and in order to the model that wrote it, and to no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
-from cantrip_actors.crystal.schemas import Fitted, for_anthropic
+from cantrip_actors.crystal.schemas import for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
@@ -28,11 +28,9 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Anthropic", "AnthropicDecoder", "AnthropicWriter"]
-
 REFUSED: Final = "refusal"
 CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
-"""Reasons to stop in the midst of something."""
+"""Reasons to stop in the middle of an item."""
 _MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
 """Reasons to stop for a turn that is not over."""
@@ -52,7 +50,7 @@ class AnthropicDecoder(Decoder):
         self._refusal = ""
 
     def read(self, value: dict[str, Any], name: str) -> None:
-        """One event, or a whole message."""
+        """Read one event, or a whole message."""
         kind = value.get("type") or name
         self.moves = kind in _MOVING
         if kind == "content_block_delta":
@@ -72,10 +70,10 @@ class AnthropicDecoder(Decoder):
             self._body(value)
         elif kind == "error" or "error" in value:
             raise failure(self.draft.provider, None, value)
-        # anything else: `ping`, and what is newer than this file (trap 4.1.14)
+        # anything else: `ping`, and events newer than this file (trap 4.1.14)
 
     def kept(self) -> Any:
-        """All blocks, where one of them is more than text and calls, or was signed."""
+        """Return all blocks if one of them is signed, or more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
         return None if plain and not self.is_part else blocks
@@ -84,7 +82,7 @@ class AnthropicDecoder(Decoder):
 
     def _opened(self, message: Mapping[str, Any]) -> None:
         self.begins(message.get("id"))
-        self.draft.start(message.get("model"))  # the same one anew changes nothing but counts (trap 4.1.12)
+        self.draft.start(message.get("model"))  # a repeated one changes only the counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))
         if not self._blocks:
@@ -99,7 +97,7 @@ class AnthropicDecoder(Decoder):
             self._refusal = str(details.get("explanation") or "")
 
     def _usage(self, usage: Any) -> None:
-        """Counts are cumulative, and a later event may state all of them anew: the last one counts (trap 4.1.2)."""
+        """Read the counts. They are cumulative and may be repeated: the last one is right (trap 4.1.2)."""
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
             self.counts = _counts(self._counted)
@@ -128,7 +126,7 @@ class AnthropicDecoder(Decoder):
         self.complete = self.over = True
 
     def _prefill(self) -> None:
-        """Blocks that stood in `message_start` already: calls that did not come again, or all that there is."""
+        """Add the blocks that were already in `message_start`: calls that were not repeated, or the whole message."""
         ids = {block.get("id") for block in self._blocks.values()}
         for block in self._prefilled:
             is_new = block.get("type") == "tool_use" and block.get("id") not in ids
@@ -152,7 +150,7 @@ class AnthropicDecoder(Decoder):
         if not isinstance(index, int) or not isinstance(block, dict):
             raise ProviderError(f"{self.draft.provider}: a block began without an index or a content")
         if index in self._blocks:
-            return  # told twice
+            return  # sent twice
         block = dict(block)
         self._blocks[index] = block
         kind = block.get("type")
@@ -177,7 +175,7 @@ class AnthropicDecoder(Decoder):
         elif str(kind).endswith("_tool_result"):
             result, is_error = _served(block)
             self.draft.served(block.get("tool_use_id"), result, is_error=is_error)
-        elif kind == "fallback":  # the model declined, perhaps within a call; another continues, at its own price
+        elif kind == "fallback":  # the model declined, perhaps within a call; another model continues, at its own price
             self.draft.cut_off()
             self.note(model=mapping(block.get("to")).get("model"))
 
@@ -192,7 +190,7 @@ class AnthropicDecoder(Decoder):
             field = "text" if kind == "text_delta" else "thinking"
             if item is not None:
                 self.draft.add(item, delta.get(field))
-            else:  # of a block that is newer than this file
+            else:  # of a type of block newer than this file
                 block[field] = str(block.get(field) or "") + str(delta.get(field) or "")
         elif kind == "input_json_delta":
             if item is not None:
@@ -216,7 +214,7 @@ class AnthropicDecoder(Decoder):
         block, item = self._blocks.get(index), self._items.pop(index, None)
         if block is None:
             raise ProviderError(f"{self.draft.provider}: the end of a block that never began")
-        if item is None:  # a block that is the provider's own affair, or the end of one told twice
+        if item is None:  # a block without an item, or the repeated end of a block
             partial = block.pop("partial", None)
             if partial:
                 block["input"] = json_object(partial) or {}
@@ -235,7 +233,7 @@ _END: Final = b"}]}"
 
 
 class AnthropicWriter(Writer):
-    """Contexts as the Messages API wants them: users and assistants in turn, results first in what the user says."""
+    """Writes contexts for the Messages API: user and assistant take turns, and results come first in a user message."""
 
     provider: ClassVar[str] = "anthropic"
     takes = Takes(
@@ -252,11 +250,11 @@ class AnthropicWriter(Writer):
         self._cache = None if cache is None or cache.messages == 0 else cache.mark
 
     def mark(self, fragment: bytes) -> bytes:
-        """The last block of a run, marked: what the run's JSON ends with is known."""
+        """Return a run with a cache mark on its last block; the end of its JSON is known."""
         return fragment[: -len(_END)] + b',"cache_control":' + json_bytes(self._cache) + _END
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance: its own blocks if there are, else its text and its calls."""
+        """Yield an utterance: its own blocks if it has any, else its text and its calls."""
         content = self._replayed(message, ids) or self._plain(message, ids)
         if content:  # an empty one is refused (trap 4.1.8)
             yield json_bytes({"role": "assistant", "content": content})
@@ -288,10 +286,10 @@ class AnthropicWriter(Writer):
                     return None
                 block["id"] = own
             content.append(block)
-        return None if renamed else content  # a call that is in no block: these are not the blocks of this message
+        return None if renamed else content  # a call without a block: these are not the blocks of this message
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """One message for all of it (trap 4.1.7)."""
+        """Yield one message with all results and texts (trap 4.1.7)."""
         content: list[dict[str, Any]] = []
         for answer in answers:
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.id}
@@ -311,7 +309,7 @@ class AnthropicWriter(Writer):
 
 
 def _block(part: str | File) -> dict[str, Any]:
-    """A text, an image or a document, as a block."""
+    """Return a text, an image or a document as a block."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if part.file_id is not None:
@@ -337,12 +335,12 @@ def _document(file: File) -> dict[str, Any]:
 
 
 def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools as the Messages API wants them."""
+    """Return the tools for the Messages API."""
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
 
 def _served(block: Mapping[str, Any]) -> tuple[Any, bool]:
-    """What a tool of the provider's gave, and whether that is an error. Encrypted content stays in the block alone."""
+    """Return the result of a tool of the provider, and whether it is an error, without encrypted content."""
     content = block.get("content")
     if isinstance(content, Mapping) and "error_code" in content:
         return str(content["error_code"]), True
@@ -386,7 +384,7 @@ EFFORT: Final[Mapping[str, int]] = {
     "xhigh": 24_576,
     "max": 32_768,
 }
-"""Tokens for thinking, for models that are given a budget and not an effort."""
+"""Tokens for thinking, for models that take a budget and no level."""
 ANSWER: Final = 8192
 """Tokens of an answer without `max_tokens` from an unknown model (trap 4.1.13)."""
 
@@ -413,6 +411,8 @@ class Anthropic(Family):
     level: ClassVar[str] = "thinking"
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
+    writes: ClassVar[type[AnthropicWriter]] = AnthropicWriter
+    fit = staticmethod(for_anthropic)
 
     def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
@@ -425,19 +425,15 @@ class Anthropic(Family):
 
     @property
     def counting(self) -> Counting | None:
-        """As a query without its limit."""
+        """How the provider counts tokens: as for a query, without its limit."""
         return Counting(f"{self.path}/count_tokens", COUNTED, "input_tokens")
 
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema in this provider's rules."""
-        return for_anthropic(schema)
-
     def writer(self) -> Writer:
-        """What writes contexts."""
-        return AnthropicWriter(self.model, cache=self._cache)
+        """Return the writer of contexts for this model."""
+        return self.writes(self.model, cache=self._cache)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Tools, then system, then messages: the order in which the provider caches."""
+        """Yield the fields: tools, system, messages, the order in which the provider caches."""
         settings = asked.settings
         most, budget = self._tokens(settings)
         yield "", {"model": self.model, "max_tokens": most, "stream": True}
@@ -460,19 +456,21 @@ class Anthropic(Family):
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
             elif (gate := named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
-            elif asked.choice == "none":  # models that cannot be made to call can be kept from it
+            elif asked.choice == "none":  # also for models that refuse to be forced to call
                 yield "", {"tool_choice": {"type": "none"}}
 
     def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """As all, but for what has nothing to go with: a summary of no thinking, and calls where none may come."""
+        """Yield the settings, without a summary if there is no thinking, and without those of calls if none are
+        allowed.
+        """
         idle = frozenset() if self._thinks(asked.settings) else frozenset({"reasoning_summary"})
         idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
         yield from ((name, fields) for name, fields in super()._typed(asked) if name not in idle)
 
     def _tokens(self, settings: Settings) -> tuple[int, int]:
-        """Return the limit that is sent, and how many tokens of it are for thinking, where the model gets a budget.
+        """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
 
-        An answer keeps what was asked for: the budget comes on top of it, as far as the model's own limit goes (R-03).
+        The budget is added to the length that the caller asked for, up to the limit of the model (R-03).
         """
         limit = self.known.max_output
         answer = settings.max_tokens or limit or ANSWER
@@ -488,17 +486,17 @@ class Anthropic(Family):
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """Models that are given a level have no minimal one."""
+        """Return the levels; models that take a level have no "minimal"."""
         return {"minimal": "low"} if self._is_adaptive else {}
 
     @property
     def has_budget(self) -> bool:
-        """Whether the model is given a budget, as all are that are not given a level."""
+        """Whether the model takes a budget of tokens for thinking and no level."""
         return not self._is_adaptive
 
     @property
     def _is_adaptive(self) -> bool:
-        """Whether the model is given a level and no budget."""
+        """Whether the model takes a level of thinking and no budget."""
         return self.known.adaptive or self.known is UNKNOWN
 
     def _thinks(self, settings: Settings) -> bool:
@@ -507,12 +505,12 @@ class Anthropic(Family):
         )
 
     def _full(self, settings: Settings) -> frozenset[str]:
-        """Thinking, where an answer of the length that is asked for leaves no room for it."""
+        """Return the parameters to leave out: thinking, if the length of the answer leaves no room for it."""
         is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
         return frozenset({"thinking"}) if is_budgeted and not self._tokens(settings)[1] else frozenset()
 
     def excluded(self, asked: Asked) -> frozenset[str]:
-        """Thinking goes with no sampling parameters, and thinking by budget with no forced call (trap 4.1.6)."""
+        """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
         if not self._thinks(asked.settings):
             return self._full(asked.settings)
         return frozenset({"temperature", "top_p"} if self.known.adaptive else {"temperature", "top_p", "tool_choice"})
@@ -523,7 +521,7 @@ class Anthropic(Family):
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:
-        """An interrupted turn is sent back as it is (trap 4.1.10)."""
+        """Return the query with the interrupted turn, unchanged (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None
         said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)

@@ -1,8 +1,8 @@
-"""Azure OpenAI: OpenAI's interfaces at an address of one's own, with a key or a token of Microsoft Entra.
+"""Azure OpenAI: OpenAI's interfaces at the address of a resource, with a key or a token of Microsoft Entra.
 
 The v1 interface takes a deployment where OpenAI takes a model. The classic one has the deployment in the address, an
-`api-version` in the query, and speaks Chat Completions only. What a deployment is called says nothing of its model:
-its answers do, and their price is that of the model.
+`api-version` in the query, and speaks Chat Completions only. The name of a deployment does not tell its model. The
+answers name the model, and have its price.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-
-__all__ = ["AzureChat", "AzureResponses", "entra_access"]
 
 SCOPE: Final = "https://cognitiveservices.azure.com/.default"
 
@@ -31,7 +29,7 @@ class AzureResponses(Responses):
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         super().__init__(model, known, by_schema=by_schema)
-        self.refused.discard("include")  # whether it reasons its name does not say: it refuses what it has not
+        self.refused.discard("include")  # the name does not tell whether it reasons: if not, it refuses the field
 
 
 class AzureChat(Chat):

@@ -1,11 +1,11 @@
 """Amazon Bedrock's Converse: its event stream decoded, contexts encoded for it, requests signed.
 
-Converse is one interface for the models of many makers. Blocks begin without saying so (text has no start), counts come
-after the end, and errors come as exceptions within the stream. Frames are binary, each with its checksum; botocore's
-parser reads them. A request has a bearer key, or a signature that botocore makes from the credentials which it finds:
-the environment, profiles, single sign-on, the machine's role.
+Converse is one interface for the models of many makers. Text blocks have no event for their beginning, counts arrive
+after the end, and errors are exceptions within the stream. Frames are binary, each with its checksum; botocore's parser
+reads them. A request has a bearer key, or a signature that botocore makes from the credentials which it finds: the
+environment, profiles, single sign-on, the machine's role.
 
-What Claude takes here is what it takes at home: its levels and budgets of thinking are Anthropic's.
+Claude has the same levels and budgets of thinking as in Anthropic's API.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Bedrock", "BedrockDecoder", "BedrockFraming", "BedrockWriter", "SignedAccess"]
-
 CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "guardrail_intervened", "content_filtered"})
-"""Reasons to stop in the midst of something."""
+"""Reasons to stop in the middle of an item."""
 
 FLUKES: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
-"""Reasons to stop that another attempt may not meet again."""
+"""Reasons to stop for which another attempt may succeed."""
 
 DOCUMENTS: Final[Mapping[str, str]] = {"application/pdf": "pdf", OFFICE[0]: "docx", OFFICE[2]: "xlsx"}
-"""Media types of documents, and what Converse calls them."""
+"""Media types of documents, and their names in Converse."""
 
 VIDEOS: Final[Mapping[str, str]] = {
     "video/mp4": "mp4",
@@ -51,16 +49,16 @@ VIDEOS: Final[Mapping[str, str]] = {
     "video/x-flv": "flv",
     "video/mpeg": "mpeg",
 }
-"""Those of films, which Nova takes."""
+"""Media types of video, which Nova accepts."""
 
 _UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
-"""What the name of a document may not have; nor two spaces beside each other."""
+"""Characters that the name of a document may not have; two spaces in a row are not allowed either."""
 
 
 class BedrockFraming(Framing):
-    """Takes binary frames apart. The data of each event is an object with the event's name as its one key.
+    """Parses binary frames. The data of each event is an object whose only key is the name of the event.
 
-    What does not begin as a frame does, with the first byte of its length, is a body or a recording.
+    Data that does not begin with the first byte of a frame's length is a body or a recording.
     """
 
     __slots__ = ("_buffer",)
@@ -70,7 +68,7 @@ class BedrockFraming(Framing):
         self._buffer: Any = None
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that `chunk` completes. Raises ProviderError for a broken frame, and for what is no frame."""
+        """Return the events that `chunk` completes. Raises ProviderError for a broken frame, and for other data."""
         stream = extra("bedrock", "botocore.eventstream")
         if self._buffer is None and not self._head and chunk[:1] == b"\0":
             self._buffer = stream.EventStreamBuffer()
@@ -103,7 +101,7 @@ class BedrockDecoder(Decoder):
         self._items: dict[int, Item] = {}
 
     def read(self, value: dict[str, Any], name: str) -> None:
-        """One event, or a whole message."""
+        """Read one event, or a whole message."""
         if "output" in value:
             self._body(value)
             return
@@ -129,7 +127,7 @@ class BedrockDecoder(Decoder):
                 raise failure(self.draft.provider, None, {"error": {**event, "type": kind}})
 
     def kept(self) -> Any:
-        """All blocks, where one of them is more than text and calls."""
+        """Return all blocks if one of them is more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(block.keys() <= {"text", "toolUse"} and not _is_theirs(block) for block in blocks)
         return None if plain and not self.is_part else blocks
@@ -160,7 +158,7 @@ class BedrockDecoder(Decoder):
             tokens(one.get("inputTokens")) for one in listed(usage.get("cacheDetails")) if one.get("ttl") == "1h"
         )
         self.counts = Counts(
-            prompt=tokens(usage.get("inputTokens")) + read + written,  # they are counted apart
+            prompt=tokens(usage.get("inputTokens")) + read + written,  # `inputTokens` does not include them
             completion=tokens(usage.get("outputTokens")),
             cached=read,
             written=written,
@@ -245,7 +243,7 @@ def _is_theirs(block: Mapping[str, Any]) -> bool:
 
 
 class BedrockWriter(Writer):
-    """Contexts as Converse wants them: users and assistants in turn, results first in what the user says."""
+    """Writes contexts for Converse: user and assistant take turns, and results come first in a user message."""
 
     provider: ClassVar[str] = "bedrock"
     takes = Takes(largest=5 * 1024 * 1024, widest=8000, addresses=False, files=tuple(DOCUMENTS))
@@ -255,10 +253,10 @@ class BedrockWriter(Writer):
         if "nova" in model:
             self.takes = replace(self.takes, files=(*DOCUMENTS, *VIDEOS))
         self.point = point
-        """The block that ends a context whose beginning is to be kept."""
+        """The cache mark after the last block of a context; None if the model has no cache."""
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance: its own blocks if there are, else its text and its calls."""
+        """Yield an utterance: its own blocks if it has any, else its text and its calls."""
         content = self._replayed(message, ids)
         if content is None:
             content = [{"text": message.content}] if message.content and message.content.strip() else []
@@ -281,13 +279,13 @@ class BedrockWriter(Writer):
                 content.append({"toolUse": {**call, "toolUseId": own}})
             elif "text" in block:
                 if str(block["text"]).strip():
-                    content.append({"text": block["text"]})  # citations are of its answer, and no request's
+                    content.append({"text": block["text"]})  # a request may not have citations
             elif block:
                 content.append(block)
         return None if renamed else content
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """One message for all of it."""
+        """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
             told = [_block(part) for part in self.results(answer, answer.content or "[nothing]")]
@@ -297,7 +295,7 @@ class BedrockWriter(Writer):
             content.append({"toolResult": result})
         content += [_block(part) for text in texts for part in self.parts(text)]
         if any("document" in block for block in content) and not any("text" in block for block in content):
-            content.append({"text": "[a document without words]"})  # one without a text beside it is refused
+            content.append({"text": "[a document without words]"})  # Converse requires a text with it
         if last and self.point is not None:
             content.append({"cachePoint": self.point})
         yield json_bytes({"role": "user", "content": content})
@@ -322,7 +320,7 @@ def _block(part: str | File) -> dict[str, Any]:
 
 
 def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools as Converse wants them."""
+    """Return the tools for Converse."""
     return [
         {"toolSpec": {"name": t.name, "description": t.description or t.name, "inputSchema": {"json": t.parameters}}}
         for t in tools
@@ -352,7 +350,7 @@ class Bedrock(Anthropic):
 
     @property
     def path(self) -> str:
-        """The model is part of it: a name, or the ARN of a profile."""
+        """Return the path, which contains the model: a name, or the ARN of a profile."""
         return f"/model/{quote(self.model, safe='')}/converse-stream"
 
     @property
@@ -372,23 +370,23 @@ class Bedrock(Anthropic):
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """Those of Claude; others say themselves which they have."""
+        """Return Claude's levels; other models report theirs when they refuse one."""
         return super().levels if self.is_claude else {}
 
     @property
     def has_budget(self) -> bool:
-        """Only Claude is given a budget."""
+        """Return whether the model takes a budget: only Claude does."""
         return self.is_claude and super().has_budget
 
     def writer(self) -> BedrockWriter:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         if self._cache is None or not (self.is_claude or "nova" in self.model):
             return BedrockWriter(self.model)
         ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
         return BedrockWriter(self.model, point={"type": "default", **ttl})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """System and tools, with marks for the cache; sampling has an object of its own."""
+        """Yield system and tools with cache marks, and sampling in an object of its own."""
         settings = asked.settings
         most, budget = self._tokens(settings) if self.is_claude else (settings.max_tokens, 0)
         if most is not None:
@@ -409,7 +407,7 @@ class Bedrock(Anthropic):
         point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
         if system:
             yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
-        if asked.tools and asked.choice != "none":  # Converse has no word for it: tools are not offered then
+        if asked.tools and asked.choice != "none":  # Converse has no value for "none": tools are not offered then
             yield "", {"toolConfig": {"tools": self.encoder.tools(asked.tools, tool_list)}}
             gate = named_gate(asked.choice)
             if asked.choice == "required":
@@ -418,10 +416,10 @@ class Bedrock(Anthropic):
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"tool": {"name": gate}}}}
         elif names := {call.gate for message in asked.messages for call in message.tool_calls}:
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
-            yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without
+            yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without tools
 
     def excluded(self, asked: Asked) -> frozenset[str]:
-        """What Claude does not take beside its thinking; others say so themselves."""
+        """Return the parameters that Claude refuses together with thinking; other models report theirs."""
         return super().excluded(asked) if self.is_claude else frozenset()
 
     def _asked_to_think(self, effort: str, budget: int) -> Mapping[str, Any]:
@@ -433,7 +431,7 @@ class Bedrock(Anthropic):
         return more if level is None else {**more, "outputConfig": {"effort": level}}
 
     def learn(self, error: ProviderError, request: Any) -> str | None:
-        """As all families; a model that keeps no prompts is sent no marks."""
+        """Learn as all families do, and also that a model has no cache: it gets no marks."""
         learnt = super().learn(error, request)
         writer = self.encoder.writer
         if learnt is not None or error.status != 400 or "cache" not in str(error).lower():
@@ -445,7 +443,7 @@ class Bedrock(Anthropic):
         return "cache"
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
-        """Nothing is interrupted here."""
+        """Return None: Converse does not interrupt a turn."""
         return None
 
 
@@ -464,7 +462,7 @@ class SignedAccess(Access):
         self._frozen: Any = None
 
     async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
-        """The signature of this request, its time, and the token of temporary credentials."""
+        """Return the headers: the signature, its time, and the token of temporary credentials."""
         credentials = self._credentials
         if credentials is None or credentials.refresh_needed():
             await in_thread(self._renew)
@@ -501,12 +499,12 @@ class SignedAccess(Access):
         self._credentials = credentials if hasattr(credentials, "refresh_needed") else _Lasting(credentials)
 
     def forget(self) -> None:
-        """The next request looks for credentials anew."""
+        """Forget the credentials: the next request looks for them again."""
         self._credentials = None
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """The secret key, and the token of temporary credentials."""
+        """Return the secret key, and the token of temporary credentials."""
         key = self._frozen
         if key is None:
             return {}

@@ -1,9 +1,8 @@
-"""Chat Completions, streamed: as OpenAI, and everybody who says to be compatible, speak it.
+"""Chat Completions, streamed, of OpenAI and of all servers that are compatible with it.
 
-A body that did not come in pieces is read by the same rules, as one piece. The interface is one and its speakers are
-many, so most lines here know a trap of section 4.3 of the landscape (`trap 4.3.3`), and its test is named after it.
-What differs from server to server and can be told beforehand is in the families below `Chat`; what can only be told by
-its refusal is learnt (`Family.learn`).
+A body that was not streamed is read by the same rules, as one piece. Many servers have this interface, and they differ:
+traps are numbered as in section 4.3 of the landscape (`trap 4.3.3`), and so are their tests. The subclasses of `Chat`
+have the known differences; a crystal learns the others when a server refuses a request (`Family.learn`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_b
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.schemas import Fitted, for_openai
+from cantrip_actors.crystal.schemas import for_openai
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
@@ -28,21 +27,19 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Chat", "ChatDecoder", "ChatWriter", "function_list", "parts_of_content"]
-
 CUT_OFF: Final = frozenset({"length", "model_length", "content_filter"})
-"""Reasons to stop in the midst of something."""
+"""Reasons to stop in the middle of an item."""
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
 _REASONS: Final = re.compile(r"deepseek-(?:reasoner|v3\.[2-9]|v[4-9])|kimi-k2-thinking|kimi-k2\.[5-9]", re.IGNORECASE)
-"""Models that want the reasoning of what they said back."""
+"""Models that require the reasoning of their earlier utterances."""
 _UNREASONED: Final = re.compile(
     r"missing\b.{0,60}reasoning_content|reasoning_content\b.{0,80}(?:missing|must be|required)", re.IGNORECASE
 )
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
-"""What reasoning is called (trap 4.3.8): by DeepSeek, xAI and older vLLM; by newer vLLM, Groq and OpenRouter; by GitHub
-Copilot."""
+"""Names of the field with reasoning (trap 4.3.8): of DeepSeek, xAI and older vLLM; of newer vLLM, Groq and OpenRouter;
+of GitHub Copilot."""
 
 
 class _Call:
@@ -58,16 +55,16 @@ class _Call:
         self.shown = 0
         self.extra: dict[str, Any] = {}
         self.custom = False
-        """Whether it is that of a custom tool, whose input is a text and no JSON."""
+        """Whether the tool is a custom one, whose input is a text and not JSON."""
 
     @property
     def text(self) -> str:
-        """Its arguments as they came."""
+        """The arguments received so far."""
         return "".join(self.arguments)
 
     @property
     def may_be_whole(self) -> bool:
-        """Whether its arguments may be complete."""
+        """Whether the arguments may be complete."""
         return self.custom or json_object(self.text) is not None
 
 
@@ -86,7 +83,7 @@ class ChatDecoder(Decoder):
         self._field = ""
         self._details: list[dict[str, Any]] = []
         self._images: dict[str, dict[str, Any]] = {}
-        """Those that go back with the message, which only OpenRouter takes."""
+        """Images that are sent back with the message, which only OpenRouter accepts."""
         self._refusal: list[str] = []
         self._head: str | None = ""  # of the content, while it may still begin with <think>
         self._inside = False  # of <think>
@@ -96,13 +93,13 @@ class ChatDecoder(Decoder):
         self._beginnings = 0
         self._is_repeat = False
         self.message: dict[str, Any] = {}
-        """The body of a server that did not stream."""
+        """The message of a server that did not stream."""
 
     def read(self, value: dict[str, Any], name: str) -> None:
-        """One chunk, or a whole completion."""
+        """Read one chunk, or a whole completion."""
         if self._text is not None and not name and self._goes_on(self._text, value):
             return
-        # the second is older vLLM's, the third an event that says so by its name
+        # the second form is that of older vLLM, the third is an event named `error`
         if value.get("error") or value.get("object") == "error" or name == "error":
             raise failure(self.draft.provider, None, value)
         choices = value.get("choices")
@@ -113,7 +110,7 @@ class ChatDecoder(Decoder):
         if usage is None:
             usage = mapping(value.get("x_groq")).get("usage")
         if isinstance(usage, Mapping):
-            self.counts = counts_of(usage)  # cumulative or repeated, the last one counts (trap 4.3.11)
+            self.counts = counts_of(usage)  # counts are cumulative or repeated: the last ones are right (trap 4.3.11)
         if "id" not in self.metadata or "model" not in self.metadata:
             self.note(id=value.get("id"), model=value.get("model"))
         if isinstance(value.get("provider"), str):
@@ -132,7 +129,7 @@ class ChatDecoder(Decoder):
             content = delta["content"]
         except (LookupError, TypeError, ValueError):
             return False
-        # what `read` and `_choice` look at, and most chunks do not have
+        # most chunks have none of the fields that `read` and `_choice` handle
         if ("usage" in value and value["usage"] is not None) or "error" in value or "x_groq" in value:
             return False
         if ("provider" in value and "served_by" not in self.metadata) or "error" in choice or "message" in choice:
@@ -161,32 +158,32 @@ class ChatDecoder(Decoder):
         return not self._is_repeat
 
     def ended(self) -> None:
-        """The server says that it is done, whatever it said of a reason (trap 4.3.6)."""
+        """Complete the response, also without a reason to stop (trap 4.3.6)."""
         self.complete = self.over = True
 
     def finish(self) -> Response:
         """The response."""
         if self.complete:
             self._close_text()
-            if self._searches:  # of which it says how many there were, and what is cited
+            if self._searches:  # the server reports their number, and the sources that the text cites
                 searched = self.draft.serve_whole("web_search", None, {"requests": self._searches})
                 self.draft.served(searched, [dict(one) for one in self.draft.citations] or None)
                 self.counts = self.counts._replace(uses=(("web_search", self._searches),))
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
-            for call in list(self._calls):  # not before: pieces of several may come in turns
+            for call in list(self._calls):  # not earlier: the pieces of several calls may alternate
                 self._settle(call)
             if self.metadata.get("stop_reason") in CUT_OFF:
                 self.draft.cut_off()
         return super().finish()
 
     def kept(self) -> Any:
-        """What the common shape loses: reasoning that has to come back, signatures."""
+        """Return the fields that a `Response` does not keep: reasoning that has to be sent back, signatures."""
         kept: dict[str, Any] = {}
         if self._details:
             kept["reasoning_details"] = self._details
         thoughts = "".join(self._thought.parts) if self._thought is not None and self._field else ""
-        if thoughts:  # that of a text alone is the response's thinking: the field says where it goes
+        if thoughts:  # without calls, `Response.thinking` has the text, and this field only the name
             kept[self._field] = thoughts if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
@@ -204,7 +201,7 @@ class ChatDecoder(Decoder):
         logprobs = mapping(choice.get("logprobs"))
         self.logprobs += tokens_of(logprobs.get("content") or logprobs.get("refusal"))
         delta, reason = choice.get("delta"), choice.get("finish_reason")
-        if isinstance(delta, dict):  # null, where a filter says something (trap 4.3.2)
+        if isinstance(delta, dict):  # null in the chunks of a content filter (trap 4.3.2)
             self._delta(delta)
         elif isinstance(choice.get("message"), dict):
             self._whole(choice["message"])
@@ -243,7 +240,7 @@ class ChatDecoder(Decoder):
             self._part({"function": delta["function_call"]}, 0, alone=True)
 
     def _whole(self, message: dict[str, Any]) -> None:
-        """A message that did not come in pieces."""
+        """Read a message that was not streamed."""
         self.message = message
         calls = listed(message.get("tool_calls"))
         self._delta({**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")})
@@ -253,7 +250,7 @@ class ChatDecoder(Decoder):
         self.complete = True
 
     def _drawn(self, part: Mapping[str, Any]) -> None:
-        """An image, as OpenRouter and LiteLLM have them: in one piece, maybe more than once."""
+        """Add an image of OpenRouter or LiteLLM: in one piece, perhaps repeated."""
         given = part.get("image_url")
         url = given.get("url") if isinstance(given, Mapping) else given
         if url is not None:
@@ -283,7 +280,7 @@ class ChatDecoder(Decoder):
         self.draft.add(self._thought, text)
 
     def _say(self, text: str) -> None:
-        """Text, of which the beginning may be reasoning in tags."""
+        """Add text, whose beginning may be reasoning in tags."""
         if self._head is not None:
             self._head += text
             start = self._head.lstrip()
@@ -326,7 +323,7 @@ class ChatDecoder(Decoder):
             self._tail = ""
 
     def _detail(self, detail: dict[str, Any], *, told: bool) -> None:
-        """A piece of what OpenRouter wants back unmodified: pieces of one detail are put together again."""
+        """Add a piece of a detail that OpenRouter requires unmodified; the pieces of one detail are joined."""
         last = self._details[-1] if self._details else None
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
         text = detail.get("text") or detail.get("summary")
@@ -344,11 +341,11 @@ class ChatDecoder(Decoder):
     # Calls
 
     def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
-        """Add a piece of a call (trap 4.3.3), identified by index and id and, failing these, by name. A piece that
-        comes `alone` without any of them continues the newest call.
+        """Add a piece of a call (trap 4.3.3), identified by index and id or, without these, by name. A piece without
+        any of them, `alone` in its chunk, continues the newest call.
         """
         function, custom = part.get("function"), part.get("custom")
-        if not any(mapping(custom).values()):  # {"name": ""}, which some servers send beside each function (R-11)
+        if not any(mapping(custom).values()):  # {"name": ""}, which some servers send with each function (R-11)
             custom = None
         function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else part
         own = part.get("id") if isinstance(part.get("id"), str) else ""
@@ -384,7 +381,7 @@ class ChatDecoder(Decoder):
         if own and call.id:
             if own == call.id:
                 return False
-            # some servers make up an id per piece: one without a name, or that continues half an object, is no call
+            # some servers invent an id for each piece: without a name, or within an object, it continues a call
             return bool(name) and (name != call.name or not call.arguments or call.may_be_whole)
         if not name:
             return False
@@ -395,7 +392,7 @@ class ChatDecoder(Decoder):
         return call.name in self.tools and name in self.tools
 
     def _show(self, call: _Call) -> None:
-        """Tell of a call once its name is whole, which is when its arguments come, or when it is one that we know."""
+        """Emit a call once its name is complete: its arguments arrive, or the name is that of an offered tool."""
         if call.item is None and call.name and (call.arguments or call.name in self.tools):
             self._end(self._text)
             call.item = self.draft.call(call.name, call.id)
@@ -426,7 +423,7 @@ class ChatDecoder(Decoder):
 
 
 def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
-    """The pieces of a content: a text, or parts of which some are thoughts (Mistral)."""
+    """Yield the pieces of a content: a text, or parts, some of which are thoughts (Mistral)."""
     if isinstance(content, str):
         yield "text", content
         return
@@ -441,7 +438,7 @@ def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def mended(arguments: str) -> Any:
-    """Arguments as some servers send them: encoded twice, or several objects in a row of which one says something."""
+    """Return the arguments from JSON that is encoded twice, or is several objects of which only one has content."""
     found: list[Any] = []
     decoder, at = json.JSONDecoder(), 0
     text = arguments.strip()
@@ -449,7 +446,7 @@ def mended(arguments: str) -> Any:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return arguments  # for the gate to refuse, with what was sent
+            return arguments  # the gate refuses it, and quotes the text
         found.append(value)
         while at < len(text) and text[at].isspace():
             at += 1
@@ -462,7 +459,7 @@ def mended(arguments: str) -> Any:
 
 
 def counts_of(given: Any) -> Counts:
-    """The counts, as far as they are counts: a server's bookkeeping is no reason to lose its answer."""
+    """Return the valid counts of tokens; invalid ones are ignored, so that they do not cost the answer."""
     if not isinstance(given, Mapping):
         return Counts()
     details, further = given.get("prompt_tokens_details"), mapping(given.get("completion_tokens_details"))
@@ -471,7 +468,7 @@ def counts_of(given: Any) -> Counts:
     prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
     reasoning = tokens(further.get("reasoning_tokens"))
     if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
-        completion += reasoning  # xAI counts it apart
+        completion += reasoning  # xAI does not include it
     cost = given.get("cost")
     priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
     return Counts(
@@ -485,7 +482,7 @@ def counts_of(given: Any) -> Counts:
 
 
 def _overlap(text: str, tag: str) -> str:
-    """The longest end of the text that `tag` begins with."""
+    """Return the longest end of the text that is a beginning of `tag`."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if tag.startswith(text[-length:]):
             return text[-length:]
@@ -493,7 +490,7 @@ def _overlap(text: str, tag: str) -> str:
 
 
 class ChatWriter(Writer):
-    """Contexts as lists of messages with roles. `empty` is the content of an utterance that only calls (trap 4.3.7)."""
+    """Writes contexts as lists of messages. `empty` is the content of an utterance without text (trap 4.3.7)."""
 
     provider: ClassVar[str] = "openai-chat"
 
@@ -502,10 +499,10 @@ class ChatWriter(Writer):
         self.takes = takes or Takes()
         self.empty: str | None = empty
         self.reasons = bool(_REASONS.match(model))
-        """Whether each utterance has to come back with its reasoning, an empty one if another model made it (R-08)."""
+        """Whether each utterance is sent with its reasoning; it is empty if another model wrote it (R-08)."""
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance, its reasoning with it where that has to come back."""
+        """Yield an utterance, with its reasoning if the model requires it."""
         if not message.content and not ids:
             return
         own = mapping(self.own(message)) if message.blocks else {}
@@ -530,7 +527,7 @@ class ChatWriter(Writer):
         return message.content or self.empty
 
     def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
-        """Return what goes back with an utterance of what came with it."""
+        """Return the fields of the answer that are sent back with its utterance."""
         kept = {name: value for name, value in own.items() if name != "extra_content"}
         told = next((name for name in _REASONING if name in kept), None)
         if told is not None and not kept[told]:
@@ -542,11 +539,11 @@ class ChatWriter(Writer):
         return kept
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """In the message itself, where the server takes them there."""
+        """Return whether the message itself has the images."""
         return "images" in mapping(self.own(message))
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
-        """Results, one message each, then their images, which a result cannot hold, then texts."""
+        """Yield the results, one message each, then their images, which a result cannot contain, then the texts."""
         shown: list[str | File] = []
         for answer in answers:
             first, *rest = self.results(answer, answer.told)
@@ -589,13 +586,13 @@ def _file(file: File) -> dict[str, Any]:
 
 
 def _format(media_type: str) -> str:
-    """The name of a format of sound here."""
+    """Return this interface's name of an audio format."""
     name = media_type.partition("/")[2].removeprefix("x-")
     return {"mpeg": "mp3", "mp4": "m4a", "wave": "wav"}.get(name, name)
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools as functions."""
+    """Return the tools as functions."""
     return [
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
         for t in tools
@@ -603,18 +600,18 @@ def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""What the longest answer is called, by newer servers and by older ones (trap 4.3.9, R-05)."""
+"""Names of the limit on the answer, of newer servers and of older ones (trap 4.3.9, R-05)."""
 
 
 class Chat(Family):
-    """OpenAI's Chat Completions, and the base of what is compatible with it."""
+    """OpenAI's Chat Completions, and the base of the families that are compatible with it."""
 
     provider: ClassVar[str] = "openai-chat"
     seller: ClassVar[str | None] = "openai"
     base_url: ClassVar[str] = "https://api.openai.com/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     most: ClassVar[str] = "max_completion_tokens"
-    """What the longest answer is called; older servers say `max_tokens` (trap 4.3.9)."""
+    """The name of the limit on the answer; older servers call it `max_tokens` (trap 4.3.9)."""
     lessons: ClassVar[Mapping[str, str]] = {
         "temperature": r"temperature",
         "top_p": r"top_p",
@@ -633,17 +630,14 @@ class Chat(Family):
 
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder
-
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema in this provider's rules."""
-        return for_openai(schema)
+    fit = staticmethod(for_openai)
 
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return ChatWriter(self.model, self.provider, takes=self.files)
 
     def encode(self, asked: Asked) -> Encoded:
-        """The system prompt is the first of the messages."""
+        """Return the encoded context, with the system prompt as its first message."""
         encoded = super().encode(asked)
         if not encoded.system:
             return encoded
@@ -654,13 +648,13 @@ class Chat(Family):
         return json_bytes({"role": "system", "content": text})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
-        """Yield the fields beside the messages."""
+        """Yield the fields other than the messages."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
         names = dict.fromkeys((self.most, *LIMITS))
-        most = next((name for name in names if self.takes(name)), self.most)  # a server wants the one or the other
+        most = next((name for name in names if self.takes(name)), self.most)  # a server accepts only one of them
         yield most, {most: settings.max_tokens}
         yield "stop", {"stop": list(settings.stop) or None}
         yield "stream_options", {"stream_options": {"include_usage": True}}
@@ -678,13 +672,15 @@ class Chat(Family):
                 yield "tool_choice", {"tool_choice": {"type": "function", "function": {"name": gate}}}
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
-        """How much to think, in this server's words."""
+        """Return the field for the level of thinking."""
         return {"reasoning_effort": effort}
 
-    image_tokens = staticmethod(openai_tokens)  # others than OpenAI's models may stand behind this interface
+    image_tokens = staticmethod(openai_tokens)  # the model may be of another maker than OpenAI
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
-        """As all families; that an utterance without text must have one is learnt by writing it anew."""
+        """Learn as all families do, and also that an utterance needs a text or its reasoning: contexts are encoded
+        again.
+        """
         learnt = super().learn(error, request)
         writer = self.encoder.writer
         if learnt is not None or error.status not in (400, 422) or not isinstance(writer, ChatWriter):

@@ -11,12 +11,10 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.schemas import Fitted, as_is
+from cantrip_actors.crystal.schemas import as_is
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.crystal.typed_settings import COHERE, Table
 from cantrip_actors.terms.messages import Message, named_gate
-
-__all__ = ["Cohere", "CohereDecoder"]
 
 FAILED: Final[Mapping[str, int]] = {"ERROR": 500, "ERROR_TOXIC": 400, "TIMEOUT": 504}
 """Reasons to stop that are failures, and the statuses that they stand for."""
@@ -189,13 +187,10 @@ class Cohere(Chat):
     written: ClassVar[Table] = COHERE
     path = "/chat"
     decodes: ClassVar[type[Decoder]] = CohereDecoder
-
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema in this provider's rules."""
-        return as_is(schema)
+    fit = staticmethod(as_is)
 
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return CohereWriter(self.model, self.provider, takes=self.files)
 
     @property
@@ -204,7 +199,7 @@ class Cohere(Chat):
         return True
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
-        """Yield the fields beside the messages."""
+        """Yield the fields except the messages."""
         settings = asked.settings
         budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
         most = settings.max_tokens

@@ -1,8 +1,8 @@
 """Google's Gemini API (`streamGenerateContent`): its stream decoded, contexts encoded for it.
 
-A chunk is a whole response with the next parts in it. There is no event that ends the stream: a reason to finish does,
-and it says STOP whether there are calls or not (`trap 4.4.1`; the numbers are those of section 4.4 of the landscape).
-Parts are kept as they came, each signature on its own part, and go back to the model that signed them.
+Each chunk is a whole response with the next parts. No event ends the stream, only a reason to finish, which is STOP
+with or without calls (`trap 4.4.1`; the numbers are those of section 4.4 of the landscape). Parts are kept unchanged,
+each with its own signature, and are sent back to the model that signed them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
 
-__all__ = ["Google", "GoogleDecoder", "GoogleWriter"]
-
 FLUKES: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
 )
-"""Reasons for an answer without anything in it that another attempt may not meet again."""
+"""Reasons for an empty answer after which another attempt may succeed."""
 
 INTERRUPTED: Final = "CONTINUATION"
 """The reason for an answer that the provider continues when it gets its token back (`Google.continued`)."""
 
 _INSIDE: Final = ("image/", "application/pdf")
-"""What a result can hold; recordings and films stand beside it."""
+"""Media types that a result can contain; audio and video follow it as parts of their own."""
 
 UNSIGNED: Final = "skip_thought_signature_validator"
 """The replacement for a signature in a history that another model made (trap 4.4.3)."""
@@ -60,10 +58,10 @@ class GoogleDecoder(Decoder):
         self._parts: list[dict[str, Any]] = []
         self._open: Item | None = None
         self._more: list[str] = []
-        """The pieces of the last part's text that were not added to it yet."""
-        self._call: Item | None = None  # whose arguments are still coming
+        """Pieces of text that have not been added to the last part yet."""
+        self._call: Item | None = None  # the call whose arguments are incomplete
         self._arguments: dict[str, Any] = {}
-        self._half = ""  # the path of an argument whose value is still coming
+        self._half = ""  # the path of the argument whose value is incomplete
         self._usage: dict[str, int] = {}
         self._grounding: dict[str, Any] = {}
         self._fetched: list[dict[str, Any]] = []
@@ -71,7 +69,7 @@ class GoogleDecoder(Decoder):
         self._ran = ""  # the code that runs there
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
-        """One chunk, or a whole response: they have one shape."""
+        """Read one chunk, or a whole response: both have the same shape."""
         if self._open is not None and self._goes_on(self._open, value):
             return
         self._join()
@@ -90,7 +88,7 @@ class GoogleDecoder(Decoder):
         self.draft.start(value.get("modelVersion"))
         candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
         if candidate is None:
-            return  # more of another one, where several were asked for
+            return  # another candidate, if several were asked for
         for part in listed(mapping(candidate.get("content")).get("parts")):
             self.moves = True
             self._part(part)
@@ -132,7 +130,7 @@ class GoogleDecoder(Decoder):
         return True
 
     def _join(self) -> None:
-        """Add what came of the last part's text to it."""
+        """Add the new pieces to the text of the last part."""
         if self._more:
             self._parts[-1]["text"] += "".join(self._more)
             self._more.clear()
@@ -157,19 +155,19 @@ class GoogleDecoder(Decoder):
         return super().finish()
 
     def kept(self) -> Any:
-        """The parts, where one of them is signed or more than text and calls."""
+        """Return the parts if one of them is signed, or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
         plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
         return None if plain and not self.is_part else self._parts
 
     def _counted(self, usage: Any) -> None:
-        """Counts change from chunk to chunk, and some are left out or 0 later on: the last of each (trap 4.4.5)."""
+        """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
         for name, given in mapping(usage).items():
             self._usage[name] = tokens(given) or self._usage.get(name, 0)
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
-            completion=count("candidatesTokenCount", 0) + count("thoughtsTokenCount", 0),  # apart from each other
+            completion=count("candidatesTokenCount", 0) + count("thoughtsTokenCount", 0),  # neither includes the other
             cached=count("cachedContentTokenCount", 0),
             reasoning=count("thoughtsTokenCount", 0),
         )
@@ -177,7 +175,7 @@ class GoogleDecoder(Decoder):
     # Tools of its own
 
     def _theirs(self, part: Mapping[str, Any]) -> None:
-        """A call of a tool that Google runs itself, or what came of one: they go back with the other parts (R-21)."""
+        """Add a call of a tool that Google runs, or its result; both are sent back with the other parts (R-21)."""
         if (call := mapping(part.get("toolCall"))) and (kind := str(call.get("toolType") or "")):
             tool = KINDS.get(kind, kind.lower())
             self._served.add(tool)
@@ -192,7 +190,7 @@ class GoogleDecoder(Decoder):
             self.draft.served(ran.get("id") or self._ran, ran.get("output"), is_error=failed)
 
     def _ground(self) -> None:
-        """What a search found, and what of the text it stands for; the search itself, where no part had it."""
+        """Add the results of a search and the text that cites them, and the search itself if no part had it."""
         chunks = [
             mapping(one.get("web") or one.get("retrievedContext"))
             for one in listed(self._grounding.get("groundingChunks"))
@@ -248,10 +246,10 @@ class GoogleDecoder(Decoder):
             last = self._parts[-1] if self._parts else {}
             if _is_bare(last) and _is_bare(part) and bool(last.get("thought")) == bool(part.get("thought")):
                 last["text"] += text
-                return  # two that are not signed; those that are stay apart (trap 4.4.13)
+                return  # join unsigned texts only (trap 4.4.13)
         data = mapping(part.get("inlineData"))
         if data and part.get("thought"):
-            return  # a sketch on the way to the image: it does not go back
+            return  # a draft of the image: it is not sent back
         kept = self._drawn(data)
         self._parts.append(dict(part) if kept is None else {**part, "inlineData": {**data, "data": kept}})
 
@@ -284,7 +282,7 @@ class GoogleDecoder(Decoder):
             self._end_call()
 
     def _end_call(self) -> None:
-        """The call has all of its arguments; the part that says so may be missing (trap 4.4.7)."""
+        """End the call whose arguments are complete; the part that ends it may be missing (trap 4.4.7)."""
         if self._call is not None:
             if self._half and self.metadata.get("stop_reason") != "MAX_TOKENS":
                 raise ProviderError(
@@ -308,7 +306,7 @@ def _is_bare(part: Mapping[str, Any]) -> bool:
 
 
 def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    """Put a piece of the arguments into its place; pieces of one text are joined."""
+    """Set an argument, or a part of it, at its path; pieces of one text are joined."""
     found = _PATH.findall(str(piece.get("jsonPath") or ""))
     steps: list[str | int] = [int(index) if index else name or quoted for name, index, quoted in found]
     if not steps:
@@ -333,7 +331,7 @@ def _inside(place: Any, step: str | int, empty: Any) -> Any:
 
 
 class GoogleWriter(Writer):
-    """Contexts as contents with parts. `signed` if the model refuses a history without signatures."""
+    """Writes contexts as contents with parts. `signed`: the model refuses a history without signatures."""
 
     provider: ClassVar[str] = "google"
     takes = Takes(
@@ -348,11 +346,11 @@ class GoogleWriter(Writer):
         self._signed = signed
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """As parts of the model's own, where these go back."""
+        """Return whether the model's own parts, which have the images, are sent back."""
         return self._replayed(message) is not None
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
-        """An utterance: its own parts if there are, else text and calls."""
+        """Yield an utterance: its own parts if it has any, else text and calls."""
         parts = self._replayed(message)
         if parts is None:
             parts = [{"text": message.content}] if message.content else []
@@ -372,7 +370,7 @@ class GoogleWriter(Writer):
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
-        """One content: results in the order of their calls, by which they are matched, then texts."""
+        """Yield one content: results in the order of their calls, which is how Gemini matches them, then texts."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
         for answer in answers:
@@ -390,7 +388,7 @@ class GoogleWriter(Writer):
         yield json_bytes({"role": "user", "parts": parts})
 
     def _pictured(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
-        """A result's text, the images that go into it, and those that go beside it, with a word whose they are.
+        """Return the text of a result, its images, and the files that follow it, with a text that names the call.
 
         Models up to Gemini 2 take none in results, and no model an address.
         """
@@ -406,7 +404,7 @@ class GoogleWriter(Writer):
         return text, inside, [*whose, *others]
 
     def _issued(self, answer: Answer) -> bool:
-        """Whether the server gave the call its id: it gets back none that it did not give (trap 4.4.2)."""
+        """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
         parts = self.own(answer.said)
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
@@ -414,7 +412,7 @@ class GoogleWriter(Writer):
 
 
 def _part(part: str | File) -> dict[str, Any]:
-    """A text, an image or another file."""
+    """Return a text, an image or another file as a part."""
     if isinstance(part, str):
         return {"text": part}
     address = part.url or part.file_id
@@ -424,7 +422,7 @@ def _part(part: str | File) -> dict[str, Any]:
 
 
 def declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
-    """The tools as declarations. `maps` tells whether the model takes objects with free keys."""
+    """Return the tools as declarations. `maps`: the model accepts objects with free keys."""
     made = []
     for tool in tools:
         one: dict[str, Any] = {"name": tool.name, "description": tool.description}
@@ -463,10 +461,11 @@ class Google(Family):
     items: ClassVar[str] = "contents"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
     decodes: ClassVar[type[Decoder]] = GoogleDecoder
+    writes: ClassVar[type[GoogleWriter]] = GoogleWriter
 
     @property
     def path(self) -> str:
-        """The model is part of it."""
+        """Return the path, which contains the model."""
         return f"/models/{self.model.removeprefix('models/')}:streamGenerateContent?alt=sse"
 
     @property
@@ -482,17 +481,17 @@ class Google(Family):
 
     @property
     def old(self) -> bool:
-        """Whether the model is one of the first two generations."""
+        """Whether the model is of the first two generations."""
         return self.model.startswith(("gemini-1", "gemini-2"))
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """Both budgets and levels end at the high one; models with levels always think."""
+        """Return the levels; "high" is the highest, and models with levels always think."""
         return {"xhigh": "high", "max": "high"} | ({} if self.old else {"none": "minimal"})
 
     @property
     def has_budget(self) -> bool:
-        """Whether the model is given a budget."""
+        """Return whether the model takes a budget of tokens for thinking."""
         return self.old
 
     @property
@@ -500,15 +499,15 @@ class Google(Family):
         return not self.model.startswith(("gemini-1", "gemini-2.0"))
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema for this model: the first two generations take no objects with free keys."""
+        """Return the schema for this model; the first two generations accept no objects with free keys."""
         return for_gemini(schema, maps=self._maps)
 
     def writer(self) -> Writer:
-        """What writes contexts."""
-        return GoogleWriter(self.model, signed=not self.old)
+        """Return the writer of contexts for this model."""
+        return self.writes(self.model, signed=not self.old)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Sampling has an object of its own."""
+        """Yield the fields; sampling has an object of its own."""
         settings = asked.settings
         sampling = {
             "temperature": settings.temperature,
@@ -544,7 +543,7 @@ class Google(Family):
                 yield "", {"toolConfig": {"includeServerSideToolInvocations": True}}
 
     def image_tokens(self, image: File) -> int:
-        """The same for each, from Gemini 3 on; before, 258 for each tile of 768 pixels."""
+        """Return the tokens of an image: a constant from Gemini 3 on, before that 258 for each tile of 768 pixels."""
         return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
 
     def continued(self, asked: Asked, response: Response) -> Asked | None:

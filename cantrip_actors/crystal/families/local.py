@@ -1,8 +1,8 @@
-"""Models on one's own machine: Ollama, vLLM, llama.cpp, LM Studio, and what else speaks Chat Completions.
+"""Models on the user's own machine: Ollama, vLLM, llama.cpp, LM Studio, and others with Chat Completions.
 
-They differ in what they leave out. Some take `tool_choice` and do nothing about it, some know nothing of tools, and
-none says so beforehand. So a call that has to come and does not is asked for again, by schema, and the crystal
-remembers (`provider.py`). With `tools="schema"` that is done from the start and for every query.
+Some servers accept `tool_choice` and ignore it, some have no tools, and none of them announces that. If a required call
+is missing, the crystal asks again with a schema, and remembers to (`provider.py`). With `tools="schema"` every query
+has the schema from the start.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 
-__all__ = ["Local"]
-
 
 class Local(Chat):
-    """A server of one's own."""
+    """A server of the user."""
 
     provider: ClassVar[str] = "local"
     seller: ClassVar[str | None] = None
@@ -30,11 +28,11 @@ class Local(Chat):
     files: ClassVar[Takes] = Takes()
 
     def writer(self) -> Writer:
-        """What writes contexts: some servers refuse an utterance whose content is null."""
+        """Return the writer of contexts; some servers refuse an utterance whose content is null."""
         return ChatWriter(self.model, self.provider, empty="", takes=self.files)
 
     def thinking(self, effort: str) -> Mapping[str, object]:
-        """How much to think; templates of open models have a word of their own for not at all."""
+        """Return the fields for the level of thinking; templates of open models have a field for "none"."""
         made: dict[str, object] = {"reasoning_effort": effort}
         if effort == "none":
             made = {"chat_template_kwargs": {"enable_thinking": False}}

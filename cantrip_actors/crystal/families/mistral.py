@@ -20,8 +20,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
 
-__all__ = ["Mistral", "MistralDecoder"]
-
 ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 """The only ids of calls that it takes."""
 
@@ -126,7 +124,7 @@ class Mistral(Chat):
         self.refused.add("stream_options")  # its streams say what was used without being asked
 
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return MistralWriter(self.model, self.provider, empty="", takes=self.files)
 
     def thinking(self, effort: str) -> Mapping[str, Any]:

@@ -15,13 +15,11 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.schemas import Fitted, as_is
+from cantrip_actors.crystal.schemas import as_is
 from cantrip_actors.crystal.shapes import listed, mapping
 from cantrip_actors.crystal.typed_settings import OLLAMA, Table, tokens_of
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
-
-__all__ = ["Ollama", "OllamaDecoder"]
 
 
 class OllamaDecoder(Decoder):
@@ -134,18 +132,15 @@ class Ollama(Chat):
     written: ClassVar[Table] = OLLAMA
     path = "/api/chat"
     decodes: ClassVar[type[Decoder]] = OllamaDecoder
+    fit = staticmethod(as_is)
 
     def __init__(self, model: str, known: Any, *, context: int | None = None, **more: Any) -> None:
         super().__init__(model, known, **more)
         self.context = context
         self.refused.add("tool_choice")
 
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema in this provider's rules."""
-        return as_is(schema)
-
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return OllamaWriter(self.model, self.provider, takes=self.files)
 
     @property
@@ -164,7 +159,7 @@ class Ollama(Chat):
         return {"think": effort if self._has_levels and effort != "none" else effort != "none"}
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
-        """Yield the fields beside the messages."""
+        """Yield the fields except the messages."""
         settings = asked.settings
         options = {
             "num_ctx": self.context,

@@ -3,7 +3,7 @@
 `normalise_chat` reads one whole response body, by the rules of `chat.py`. `replayed` makes a crystal of a recorded
 body, for conformance suites and regression tests.
 
-The provider's own fields are kept as metadata, and nothing needs them.
+The provider's own fields are kept as metadata, which nothing depends on.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from cantrip_actors.crystal.sse import Event
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["normalise_chat", "replayed"]
-
 _METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
 _METADATA["refusal"] = "refusal"
 """The fields of the decoder's metadata that are kept, and their names."""
 
 _SIGNED: Final = frozenset({"reasoning_details", "extra_content"})
-"""Fields that have to go back to the provider unchanged: encrypted reasoning and signatures."""
+"""Fields that have to be sent back to the provider unchanged: encrypted reasoning and signatures."""
 
 
 def normalise_chat(body: Any) -> Response:
-    """The response that a Chat Completions body holds. Calls keep the ids that they came with, or have none.
+    """Return the response in a Chat Completions body. Calls keep their ids, or have none.
 
-    Raises ProviderError where the body is an error (they come with status 200, too), CrystalError where it holds no
-    response or one that breaks the contract.
+    Raises ProviderError if the body is an error (also with status 200), CrystalError if it has no response or one that
+    breaks the contract.
     """
     from cantrip_actors.crystal.families.chat import ChatDecoder  # it needs httpx, which takes long to import
 
@@ -56,7 +54,7 @@ NORMALISERS: Final[Mapping[str, Callable[[Any], Response]]] = {
 
 
 def replayed(provider: str, raw_response: Any) -> Scripted:
-    """A crystal that answers every query with a recorded response body of `provider`, normalised.
+    """Return a crystal that answers every query with a recorded response body of `provider`, normalised.
 
     Raises InvalidCantrip for a provider that is not known.
     """

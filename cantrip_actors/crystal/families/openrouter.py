@@ -1,8 +1,8 @@
-"""OpenRouter: Chat Completions in front of many providers, with reasoning that has to go back unmodified.
+"""OpenRouter: Chat Completions in front of many providers, with reasoning that has to be sent back unmodified.
 
-Compared with `chat.py`, its errors come inside answers with status 200, its costs with the counts, its reasoning as
-`reasoning_details`. Forcing a call makes it drop reasoning without a word (section 4.5 of the landscape), so where both
-are asked for, the call is asked for in words.
+It differs from `chat.py`: errors arrive in answers with status 200, costs with the token counts, and reasoning as
+`reasoning_details`. A forced call makes it drop reasoning silently (section 4.5 of the landscape), so a query that
+wants both asks for the call in words.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.typed_settings import CHAT, Table
 from cantrip_actors.terms.messages import must_call
 
-__all__ = ["OpenRouter"]
-
 
 def _summary(value: str, _tools: bool) -> Mapping[str, Any]:
     return {"reasoning": {"exclude": True} if value == "none" else {"summary": value}}
 
 
 def _marked(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
-    """A message with a mark on its last part; an empty one as it is."""
+    """Return a message with a cache mark on its last part; an empty message is unchanged."""
     message = orjson.loads(fragment)
     content = message.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -40,7 +38,7 @@ def _marked(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
 
 
 class OpenRouterWriter(ChatWriter):
-    """Contexts with marks for the caches of those who want them."""
+    """Writes contexts with cache marks for the providers that need them."""
 
     def __init__(self, model: str, provider: str, *, takes: Takes, cache: CachePoints | None) -> None:
         super().__init__(model, provider, takes=takes)
@@ -48,17 +46,17 @@ class OpenRouterWriter(ChatWriter):
         self._cache = cache
 
     def mark(self, fragment: bytes) -> bytes:
-        """The last message of a run, marked."""
+        """Return the last message of a run with a cache mark."""
         return fragment if self._cache is None else _marked(fragment, self._cache.mark)
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
-        """As all completions; what the provider is to answer now is marked."""
+        """Yield the messages; the last one before the answer has a cache mark."""
         *made, newest = super().heard(answers, texts, last=last)
         return [*made, self.mark(newest) if last and self.marks != 0 else newest]
 
 
 class OpenRouter(Chat):
-    """OpenRouter's completions."""
+    """Chat Completions of OpenRouter."""
 
     provider: ClassVar[str] = "openrouter"
     reports_cost: ClassVar[bool] = True
@@ -78,27 +76,27 @@ class OpenRouter(Chat):
         super().__init__(model, known, by_schema=by_schema)
 
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return OpenRouterWriter(self.model, self.provider, takes=self.files, cache=self._cache)
 
     def system(self, text: str) -> bytes:
-        """The system prompt, marked for the cache."""
+        """Return the system prompt with a cache mark."""
         if self._cache is None or not self._cache.system:
             return super().system(text)
         return _marked(super().system(text), self._cache.mark)
 
     def request(self, asked: Asked) -> Request:
-        """As all completions, with the costs."""
+        """Return the request, which also asks for the cost."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
         return super().request(asked._replace(settings=asked.settings._replace(more=more)))
 
     def excluded(self, asked: Asked) -> frozenset[str]:
-        """A forced call would end the reasoning."""
+        """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""
         thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
         return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
-        """How much to think."""
+        """Return the field for the level of thinking."""
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
 
     image_tokens = staticmethod(pixel_tokens)  # the model behind the router is unknown

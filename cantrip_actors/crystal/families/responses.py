@@ -1,8 +1,8 @@
 """OpenAI's Responses API: its stream decoded, contexts encoded for it.
 
-Nothing is stored at the provider (`store: false`): every request has the whole context, and reasoning comes back
-encrypted, to be sent again unchanged, right before the items it led to. An item is identified by its index in the
-output, because its id may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
+The provider stores nothing (`store: false`): every request has the whole context. Reasoning arrives encrypted and is
+sent back unchanged, right before the items that it led to. An item is identified by its index in the output, because
+its id may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
-from cantrip_actors.crystal.schemas import Fitted, for_openai
+from cantrip_actors.crystal.schemas import for_openai
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import json_object, listed, mapping
 from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
@@ -31,13 +31,11 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition, named_gate
 
-__all__ = ["Responses", "ResponsesDecoder", "ResponsesWriter"]
-
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls (trap 4.2.9)."""
 
 _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
-"""Models that reason, and give their reasoning encrypted; others refuse to be asked for it."""
+"""Models that return encrypted reasoning; others refuse a request for it."""
 
 
 _WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -46,7 +44,7 @@ _LIFE: Final = (b'{"type":"response.created"', b'{"type":"response.in_progress"'
 
 
 class _Slot:
-    """One item of the output. `item` is its item in the draft, None if there is nothing to show."""
+    """One item of the output. `item` is its item in the draft, None if it has none."""
 
     __slots__ = ("done", "final", "id", "item", "kind", "parts", "raw")
 
@@ -72,7 +70,7 @@ class ResponsesDecoder(Decoder):
         self._last = -1
 
     def read(self, value: dict[str, Any], name: str) -> None:
-        """One event, or a whole response."""
+        """Read one event, or a whole response."""
         kind = str(value.get("type") or name)
         if kind == "response.created":  # before its number is looked at, which begins anew with each response
             self.begins(mapping(value.get("response")).get("id"))
@@ -104,7 +102,7 @@ class ResponsesDecoder(Decoder):
             self._body(value)
 
     def _goes_on(self, value: dict[str, Any]) -> bool:
-        """Add more of a text that is known by its place and its id; return whether it was added (R-32)."""
+        """Add a piece to the text with this index and id; return whether it was added (R-32)."""
         index, text = value.get("output_index"), value.get("delta")
         slot = self._slots.get(index) if type(index) is int else None
         if slot is None or slot.item is None or slot.done or slot.id != value.get("item_id"):
@@ -116,14 +114,14 @@ class ResponsesDecoder(Decoder):
         return True
 
     def _leniently(self, data: bytes) -> Any:
-        """Some gateways lose the last brace of the events that hold the whole response, which is complete."""
+        """Parse an event. Some gateways lose the last brace of the events that contain the whole response."""
         if data.startswith(_LIFE):
             with suppress(orjson.JSONDecodeError):
                 return orjson.loads(data + b"}")
         return super()._leniently(data)
 
     def kept(self) -> Any:
-        """The items, where one of them is more than text and calls."""
+        """Return the items if one of them is more than text and calls."""
         items = [slot.raw for _, slot in sorted(self._slots.items()) if slot.done]
         plain = all(set(_told_of(item)) <= _PLAIN for item in items)
         return None if plain else [dict(item) for item in items]
@@ -158,9 +156,9 @@ class ResponsesDecoder(Decoder):
             if not isinstance(item, Mapping):
                 continue
             slot = _streamed(item, index, streamed)
-            if slot is None:  # places may differ from the stream's, where an item was left out of either
+            if slot is None:  # indexes differ from the stream's if an item is missing in one of them
                 self._done(index if index not in self._slots else 1 + max(self._slots), item)
-            elif not slot.done:  # its end was left out
+            elif not slot.done:  # the event that ends it is missing
                 self._finish(slot, item)
         for slot in self._slots.values():
             if not slot.done:
@@ -187,7 +185,7 @@ class ResponsesDecoder(Decoder):
             )
 
     def _failure(self, value: Mapping[str, Any]) -> ProviderError:
-        """Its error, in any of the three places where it may stand, or nowhere (trap 4.2.7)."""
+        """Return the error, which may be in any of three places, or missing (trap 4.2.7)."""
         error = value.get("error") or mapping(value.get("response")).get("error")
         if not error and value.get("message"):
             error = {name: value.get(name) for name in ("message", "code", "param")}
@@ -223,7 +221,7 @@ class ResponsesDecoder(Decoder):
     def _delta(self, kind: str, value: Mapping[str, Any]) -> None:
         slot = self._slots.get(self._at(value))
         if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
-            # some servers leave out that it begins
+            # some servers send no event for the beginning
             self._added({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
             slot = self._slots.get(self._at(value))
         if slot is None or slot.done:
@@ -248,7 +246,7 @@ class ResponsesDecoder(Decoder):
             self._added({"output_index": index, "item": item})
             slot = self._slots[index]
         if not slot.done:
-            # encrypted reasoning that came with "added" may be part of it only (trap 4.2.2)
+            # the event "added" may have only a part of the encrypted reasoning (trap 4.2.2)
             self._finish(slot, item or slot.raw)
 
     def _finish(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
@@ -309,7 +307,7 @@ class ResponsesDecoder(Decoder):
         self.draft.end(slot.item, given if isinstance(given, str) else None)
 
     def _call_built_in(self) -> None:
-        """Calls of the provider's own tools that are ours to run: they have a call id, and no output yet."""
+        """Call the built-in tools that the client runs: their items have a call id, and no output yet."""
         items = [slot.raw for _, slot in sorted(self._slots.items())]
         answered = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
         for item in items:
@@ -326,7 +324,7 @@ class ResponsesDecoder(Decoder):
         return raw.get("name") in _WRAPPERS and raw.get("name") not in self.tools
 
     def _unwrap(self, slot: _Slot, raw: Mapping[str, Any], arguments: str) -> None:
-        """The calls that a wrapper holds, each by itself; a wrapper that holds none is a call like any other."""
+        """Make a call of each call in a wrapper; a wrapper without calls is a call like any other."""
         try:
             uses = orjson.loads(arguments)["tool_uses"]
             calls = [(use["recipient_name"].removeprefix("functions."), use.get("parameters") or {}) for use in uses]
@@ -344,7 +342,7 @@ class ResponsesDecoder(Decoder):
 
 
 def _streamed(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
-    """The slot of an item of the final output, if it streamed: by its ids, by its content, else by its place."""
+    """Return the slot of an item of the final output, if it streamed: by its ids, by its content, else by its index."""
     marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
     text = _text_of(item)
     for slot in streamed.values():
@@ -377,14 +375,16 @@ _OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_
 
 
 def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
-    """What there is in an item beyond what the common shape keeps: its type, and fields that have to come back."""
+    """Yield the parts of an item that a `Response` does not keep: its type, and fields that have to be sent back."""
     yield str(item.get("type"))
-    # what a call came with has to go back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
+    # these fields of a call have to be sent back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
     yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
 
 
 def _billed(slot: _Slot) -> str:
-    """The tool of a call with a price of its own, "" for others: of those that browse the web, those that search."""
+    """Return the tool of a call that has a price of its own, else "": of the calls that browse the web, only searches
+    do.
+    """
     if slot.item is None or slot.item.kind != "server_call":
         return ""
     action = mapping(slot.raw.get("action")).get("type", "search")
@@ -392,12 +392,12 @@ def _billed(slot: _Slot) -> str:
 
 
 def _called(item: Mapping[str, Any]) -> str:
-    """Return what is called within a tool that has several: that of an MCP server."""
+    """Return the tool that is called within an MCP server, else ""."""
     return f"{item.get('server_label')}.{item.get('name')}" if item.get("type") == "mcp_call" else ""
 
 
 def _served(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
-    """The arguments of a call of the provider's own tool, what it gave, and whether that is an error."""
+    """Return the arguments of a call of the provider's own tool, its result, and whether that is an error."""
     is_error = bool(item.get("error")) or item.get("status") in ("failed", "incomplete")
     match item.get("type"):
         case "web_search_call":
@@ -429,7 +429,7 @@ def _served(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
 
 
 def _text_of(item: Mapping[str, Any]) -> str:
-    """The text of a message, a call's arguments, or the summary of a reasoning."""
+    """Return the text of a message, the arguments of a call, or the summary of a reasoning."""
     kind = item.get("type")
     if kind in ("function_call", "custom_tool_call"):
         return str(item.get("arguments") or item.get("input") or "")
@@ -443,13 +443,13 @@ def _text_of(item: Mapping[str, Any]) -> str:
 
 
 class ResponsesWriter(Writer):
-    """Contexts as lists of items."""
+    """Writes contexts as lists of items."""
 
     provider: ClassVar[str] = "openai"
     takes = Takes(files=("application/pdf", *OFFICE), fetched=("*/*",), ids=frozenset({"openai"}))
 
     def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance: its own items if there are, else a message and calls."""
+        """Yield an utterance: its own items if it has any, else a message and calls."""
         items = self._replayed(message, ids)
         if items is None:
             items = []
@@ -462,7 +462,7 @@ class ResponsesWriter(Writer):
         return map(json_bytes, items)
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:
-        """As part of the call that made them, where that goes back."""
+        """Return whether the images are sent as part of the call that made them."""
         return self._replayed(message, ids) is not None
 
     def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
@@ -474,7 +474,7 @@ class ResponsesWriter(Writer):
         for one in given:
             item = {name: value for name, value in one.items() if value is not None}
             if str(item.get("type")) in _OURS:
-                # ids mean nothing to a provider that has stored nothing (trap 4.2.3); those of its own calls it wants
+                # the provider stored nothing and knows no ids (trap 4.2.3), but requires those of its own calls
                 item = {name: value for name, value in item.items() if name not in ("id", "status")}
             if item.get("type") == "image_generation_call":
                 item = {name: item[name] for name in ("type", "id", "status", "result") if name in item}
@@ -490,12 +490,12 @@ class ResponsesWriter(Writer):
                 if own is not None:
                     item["call_id"] = own
                 elif str(item.get("type")) in _CALLS:
-                    return None  # of another message; calls other than ours were answered by the provider itself
+                    return None  # a call of another message; the provider itself answered the calls of its tools
             items.append(item)
         return None if renamed else items
 
     def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
-        """Results, one item each, then texts."""
+        """Yield the results, one item each, then the texts."""
         for answer in answers:
             if not (answer.said.blocks or answer.images):
                 yield json_bytes({"type": "function_call_output", "call_id": answer.id, "output": answer.told})
@@ -510,18 +510,18 @@ class ResponsesWriter(Writer):
             yield json_bytes({"role": "user", "content": _content(self.parts(text))})
 
     def _call_of(self, answer: Answer) -> Mapping[str, Any]:
-        """The call as it came, {} for one that another model made: results are named after it."""
+        """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
         own = self.own(answer.said) or ()
         return next((item for item in own if item.get("call_id") == answer.call.id), {})
 
 
 def _with_annotations(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A text has to have them, where the answer had none, too."""
+    """Return the part with annotations: the provider requires them in a text, even if the answer had none."""
     return {"annotations": [], **part} if part.get("type") == "output_text" else part
 
 
 def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
-    """Texts, images and files: bare text where there is nothing else."""
+    """Return texts, images and files as parts; a single text is a string."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     made: list[dict[str, Any]] = []
@@ -546,7 +546,9 @@ def _file(file: File) -> dict[str, Any]:
 
 
 def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools. Not `strict`: that wants every property required (trap 4.2.11), and gates have optional ones."""
+    """Return the tools as functions. They are not `strict`, which requires every property (trap 4.2.11): gates have
+    optional ones.
+    """
     return [
         {
             "type": "function",
@@ -583,6 +585,7 @@ class Responses(Family):
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
+    fit = staticmethod(for_openai)
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         super().__init__(model, known, by_schema=by_schema)
@@ -591,20 +594,16 @@ class Responses(Family):
 
     @property
     def counting(self) -> Counting | None:
-        """As a query, where the provider counts."""
+        """How the provider counts tokens: as for a query."""
         fields = ("model", "input", "instructions", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls")
         return Counting(f"{self.path}/input_tokens", fields, "input_tokens") if self.counts else None
 
-    def fit(self, schema: Mapping[str, Any]) -> Fitted:
-        """Return the schema in this provider's rules."""
-        return for_openai(schema)
-
     def writer(self) -> Writer:
-        """What writes contexts."""
+        """Return the writer of contexts for this model."""
         return ResponsesWriter(self.model, self.provider)
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The system prompt is the instructions; stop sequences do not exist here."""
+        """Yield the fields. The system prompt is sent as `instructions`; this API has no stop sequences."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True, "store": False, "instructions": system or None}
         yield "", {"max_output_tokens": settings.max_tokens}

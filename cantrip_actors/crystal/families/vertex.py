@@ -1,8 +1,8 @@
-"""Google's Vertex AI: Gemini as at home, and Claude behind Google's address, each with the project's own credentials.
+"""Google's Vertex AI: Gemini and Claude at Google's addresses, with the credentials of a project.
 
-Requests are those of the Gemini API and the Messages API; only the addresses and the place of Claude's model differ.
-A request has an access token of the application default credentials (`google-auth`): a service account, a user's login
-by gcloud, another cloud's identity, the machine's own.
+Requests are those of the Gemini API and the Messages API; only the addresses and the place of Claude's model differ. A
+request has an access token of the application default credentials (`google-auth`): a service account, a user's login
+with gcloud, an identity of another cloud, or the identity of the machine.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from datetime import UTC
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.access import Token, TokenAccess, extra
-from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic, AnthropicWriter
 from cantrip_actors.crystal.families.google import Google, GoogleWriter
 from cantrip_actors.crystal.provider import Asked, Counting
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-
-__all__ = ["VertexClaude", "VertexGemini", "default_access"]
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 VERSION: Final = "vertex-2023-10-16"
@@ -29,10 +26,11 @@ KEYS: Final = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
 
 
 class _GeminiWriter(GoogleWriter):
-    takes = replace(GoogleWriter.takes, ids=frozenset())
+    takes = replace(GoogleWriter.takes, ids=frozenset())  # Vertex AI has no files of the Gemini API
 
 
 class _ClaudeWriter(AnthropicWriter):
+    # Google fetches no URL for Claude, and stores none of its files
     takes = replace(AnthropicWriter.takes, addresses=False, fetched=(), ids=frozenset())
 
 
@@ -42,14 +40,11 @@ class VertexGemini(Google):
     provider: ClassVar[str] = "vertex"
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
-
-    def writer(self) -> Writer:
-        """What writes contexts: files of the Gemini API are not here."""
-        return _GeminiWriter(self.model, signed=not self.old)
+    writes: ClassVar[type[GoogleWriter]] = _GeminiWriter
 
     @property
     def path(self) -> str:
-        """Below the project and the location."""
+        """Return the path below the project and the location."""
         return f"/publishers/google{super().path}"
 
     @property
@@ -67,14 +62,11 @@ class VertexClaude(Anthropic):
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
     fixed: ClassVar[Mapping[str, str]] = {}
-
-    def writer(self) -> Writer:
-        """What writes contexts: Google fetches nothing for Claude, and has no files of it."""
-        return _ClaudeWriter(self.model, cache=self._cache)
+    writes: ClassVar[type[AnthropicWriter]] = _ClaudeWriter
 
     @property
     def path(self) -> str:
-        """The model stands here, and not in what is sent."""
+        """Return the path, which contains the model; the body does not."""
         return f"/publishers/anthropic/models/{self.model}:streamRawPredict"
 
     @property
@@ -84,7 +76,7 @@ class VertexClaude(Anthropic):
         return Counting(path, COUNTED, "input_tokens", lambda body: {"model": self.model, **body})
 
     def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Those of the Messages API, with the version that is a header there."""
+        """Yield the fields of the Messages API, and the version, which is a header there."""
         yield "", {"anthropic_version": VERSION}
         for parameter, given in super().fields(asked, system):
             yield parameter, {name: value for name, value in given.items() if name != "model"}

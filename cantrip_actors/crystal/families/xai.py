@@ -1,7 +1,7 @@
 """xAI: OpenAI's Responses interface, with tools of its own that run there.
 
-It differs from `responses.py` in which calls are its own: searches of X come as custom calls with ids, recognised by
-their names, which were not offered.
+It differs from `responses.py` in one point: its searches of X arrive as custom calls with ids. They are recognised by
+their names, which the query did not offer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.families.responses import Responses, ResponsesDecoder
-
-__all__ = ["Xai", "XaiDecoder"]
 
 
 class XaiDecoder(ResponsesDecoder):

@@ -28,8 +28,6 @@ from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Background", "background"]
-
 BACKGROUND: Final = (Responses, AzureResponses)
 """The families whose providers have a background mode."""
 
@@ -87,7 +85,7 @@ class Background(CrystalWrapper, PostingCrystal):
             await self._inner.read(query.invocation, query.options, error)
         except AskAgain as again:
             return again.request
-        raise AssertionError("an error is no response")
+        raise AssertionError("an error instead of a response")
 
     async def _begin(self, request: Request, attempt: Attempt) -> Any:
         fields: dict[str, Any] = orjson.loads(request.body)

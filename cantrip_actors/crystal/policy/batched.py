@@ -37,8 +37,6 @@ from cantrip_actors.terms.cantrip import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
-__all__ = ["Batched", "batched"]
-
 POLL: Final = 60.0
 """Seconds between two polls of a batch."""
 
@@ -229,7 +227,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         for kind in [kind for kind, one in self._open.items() if one is group]:
             del self._open[kind]
         group.is_sent, began = True, time.time()
-        group.error = ProviderError(f"{self.name}: the batch was interrupted while it was handed in", retryable=True)
+        group.error = ProviderError(f"{self.name}: the batch was interrupted while it was submitted", retryable=True)
         try:
             group.batch = await self._endpoint.submit(group.requests, group.headers)
             group.error = None

@@ -24,9 +24,6 @@ from typing import Final, Literal, NamedTuple
 from cantrip_actors.crystal.policy.limits import Outcome
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-__all__ = ["Breaker", "Circuit", "CircuitOpen", "Pass", "Phase"]
-
-
 Phase = Literal["closed", "open", "half-open"]
 
 

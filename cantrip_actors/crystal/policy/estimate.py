@@ -21,8 +21,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolDefinition, Usage, as_text
 
-__all__ = ["Estimator", "estimator_of"]
-
 _A_CHARACTER: Final = 0.3
 """Tokens per character before anything was learnt: on the safe side for prose, right for code."""
 _AN_ANSWER: Final = 500.0

@@ -34,8 +34,6 @@ from cantrip_actors.terms.messages import (
 )
 from cantrip_actors.terms.server_tools import ServerTool
 
-__all__ = ["AskOne", "Fallback", "fallback", "worth_another"]
-
 AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]
 """Queries the crystal with this number, with all retries; returns its response, or the error after the last retry."""
 

@@ -9,8 +9,6 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["ATTEMPTS", "Attempt", "made_again", "posted"]
-
 ATTEMPTS: Final = 4
 """How often one query is posted."""
 

@@ -22,8 +22,6 @@ from cantrip_actors.stream.wire import Emitted, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import NO_USAGE, Response
 
-__all__ = ["Waits", "hedged"]
-
 _REMEMBERED = 100
 
 

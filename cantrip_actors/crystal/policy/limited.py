@@ -23,8 +23,6 @@ from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition
 
-__all__ = ["NO_TERMS", "Hedge", "Limited", "Terms", "limited", "terms_of"]
-
 _ONCE: Final = Retry(max_retries=0)
 
 _KNOWN: Final = 20

@@ -39,8 +39,6 @@ from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 
-__all__ = ["UNLIMITED", "Attempt", "Ended", "Limits", "Outcome", "Queue", "Slice", "end_of", "is_refusal"]
-
 _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
 """The share of a request that a bucket may lack: a wake-up at the exact moment may be early by a rounding error."""

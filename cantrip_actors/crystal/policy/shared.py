@@ -18,8 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits, Queue, Slice
 
-__all__ = ["FRESH", "HOLD", "Ask", "Grant", "add", "draw", "wants"]
-
 FRESH: Final = 1.0
 """Seconds for which a slice may be used."""
 

@@ -21,8 +21,6 @@ from cantrip_actors.crystal.query import NotAsAsked, Query
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response, Usage
 
-__all__ = ["Books", "CrystalStatus", "Traffic"]
-
 
 class CrystalStatus(NamedTuple):
     """The status of one crystal.

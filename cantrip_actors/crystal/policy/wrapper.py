@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from cantrip_actors.terms.cantrip import Crystal, crystal_name
 from cantrip_actors.terms.server_tools import ServerTool
 
-__all__ = ["CrystalWrapper"]
-
 
 class CrystalWrapper:
     """A crystal that wraps another one. `name` is a prefix to the inner crystal's name."""

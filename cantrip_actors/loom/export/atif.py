@@ -32,8 +32,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
 
-__all__ = ["VERSION", "atif_json", "segments", "trajectory"]
-
 VERSION = "ATIF-v1.8"
 
 

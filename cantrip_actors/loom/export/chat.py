@@ -22,8 +22,6 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
 
-__all__ = ["chat_jsonl", "chat_messages", "parts_of", "tools_of"]
-
 
 def chat_jsonl(
     conversation: Iterable[Conversation], *, hide_ephemeral: bool = False, metadata: bool = False

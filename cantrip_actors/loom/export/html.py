@@ -33,8 +33,6 @@ from cantrip_actors.terms.image import labelled
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.server_tools import ServerCall
 
-__all__ = ["family", "html_page"]
-
 
 def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str = "Loom") -> Iterator[bytes]:
     """Yield the page in pieces: of the whole loom, or of these entities (see `family`). Raises LoomError.

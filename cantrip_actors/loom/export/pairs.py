@@ -25,8 +25,6 @@ from cantrip_actors.loom.view import Loom
 from cantrip_actors.records.codec import dumps
 from cantrip_actors.terms.messages import Message
 
-__all__ = ["pairs_jsonl"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Way:

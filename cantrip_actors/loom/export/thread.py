@@ -20,8 +20,6 @@ from cantrip_actors.records.records import Decided, Observation
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
 
-__all__ = ["as_decision", "thread_jsonl", "turn_fields"]
-
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
     """Return `turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""

@@ -9,7 +9,7 @@ It is whole: folds and moves to another cantrip are noted where they happened an
 ephemeral result is there with what it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it
 later (D-010).
 
-What follows the last committed turn, an utterance that a crash cut short, is left out.
+An utterance after the last committed turn, which a crash interrupted, is left out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import ToolCall, as_text
-
-__all__ = ["Conversation", "Heard", "Item", "Moved", "Result", "Said", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Said:
     rewards: tuple[float | None, ...] = ()
     """The latest reward of each turn."""
     decisions: tuple[Decided, ...] = ()
-    """What people decided about its calls, and answered."""
+    """The decisions and answers of people about its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Conversation:
         """Yield the conversation as the crystal saw it under each call that was in force, oldest call first.
 
         Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
-        its call. Where there are several, a call under which the entity said nothing is left out.
+        its call. Of several calls, one without utterances is left out.
         """
         moves = [at for at, one in enumerate(self.items) if at >= self.inherited and isinstance(one, Moved)]
         if not moves:

@@ -151,7 +151,7 @@ def status_of(records: Iterable[Record]) -> Status:
 def outcome_of(records: Sequence[Record], below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode of an entity ended, from its whole log; None while it is under way.
 
-    `below` is what the subtrees of its children have used.
+    `below` is the usage of the subtrees of its children.
     """
     return outcome_at(state_of(records), below)
 
@@ -164,7 +164,7 @@ def episode_in(
 ) -> Outcome | None:
     """Return how the episode of the intent with that key ended; None if it has not, or was not given.
 
-    "" is the key of an intent that no mail brought: the first one. `subtree_usage` says what a child has used.
+    "" is the key of an intent that no mail brought: the first one. `subtree_usage` returns the usage of a child.
     """
     shape = Shape.of_header(header_of(records))
     state, outcome, below = State(shape.parent_turn), None, NO_USAGE
@@ -192,7 +192,7 @@ def has_taken(records: Iterable[Record], key: str) -> bool:
 
 
 def last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
-    """Return what the provider said about the newest utterance, such as why it stopped."""
+    """Return the provider's metadata of the newest utterance, such as its reason to stop."""
     said = next((one for one in reversed(records) if isinstance(one, Utterance)), None)
     return {} if said is None else said.metadata
 

@@ -25,22 +25,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = [
-    "Began",
-    "Closed",
-    "Compacted",
-    "Delegated",
-    "Fact",
-    "Lent",
-    "Ran",
-    "Running",
-    "Said",
-    "Settled",
-    "Turned",
-    "Waiting",
-    "measured_in",
-]
-
 
 class Began(msgspec.Struct, frozen=True, gc=False):
     """An episode begins; the header is there if the entity begins with it. `sender` gave its intent, if known."""

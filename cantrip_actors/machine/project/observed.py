@@ -21,8 +21,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.messages import Response, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
-__all__ = ["Answered", "Asks", "Begun", "Done", "Finished", "Observed", "observed_in"]
-
 
 class Begun(NamedTuple):
     """An episode begins with an intent; the header is there if the entity begins with it."""

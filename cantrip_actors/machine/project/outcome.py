@@ -9,8 +9,6 @@ from cantrip_actors.terms.image import NO_IMAGES, named_in
 from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["is_end_recorded", "is_of_life", "outcome_at"]
-
 _WARDS = {"timeout": "timeout", "budget": "budget"}
 
 
@@ -28,7 +26,7 @@ def is_end_recorded(state: State) -> bool:
 def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode ended, or None while it is under way.
 
-    `below` is what the subtrees of its children have used.
+    `below` is the usage of the subtrees of its children.
     """
     end = state.episode.end
     if end is None:

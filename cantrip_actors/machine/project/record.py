@@ -22,20 +22,6 @@ from cantrip_actors.records.records import (
     Steered,
 )
 
-__all__ = [
-    "NOTED",
-    "Life",
-    "as_forgotten",
-    "as_header",
-    "committed_turn",
-    "life_after",
-    "named_turn",
-    "needs_lease",
-    "sender_of",
-    "time_of",
-    "turn_number",
-]
-
 NOTED: frozenset[type] = frozenset(
     {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord}
 )

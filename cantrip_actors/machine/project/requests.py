@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, Record, Requested
 
-__all__ = ["Verdict", "decision_in", "request_in", "waited_in"]
-
 
 class Verdict(NamedTuple):
     """How a request was decided: "allow", "deny", "answer" or "expired"; by whom, when (ISO 8601, UTC), and why."""

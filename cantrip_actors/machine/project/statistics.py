@@ -17,8 +17,6 @@ from cantrip_actors.machine.project.turns import rewards_of
 from cantrip_actors.records.records import Committed, Folded, GateFinished, Header, Record, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["Durations", "GateTally", "Tally", "tally"]
-
 _STEP = 1.2
 
 

@@ -30,8 +30,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.outcome import Outcome
 
-__all__ = ["Began", "Story", "StoryEvent", "StoryKind"]
-
 StoryKind = Literal["entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"]
 
 

@@ -29,8 +29,6 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.server_tools import citations_in, server_calls_in
 
-__all__ = ["Entry", "TurnReader", "entries_of", "rewards_of", "turns_of"]
-
 
 class Entry(NamedTuple):
     """One fact in the history of an entity: an intent, a message, a turn, a fold, a move to another cantrip, or an end.

@@ -73,7 +73,7 @@ class TestRead:
         assert read(root=root, path="empty") == ""
 
     def test_read_returns_some_lines_and_the_offset_of_the_rest(self, root):
-        assert read(root=root, path="a.txt", offset=2, limit=1) == "second\n[the file goes on: read it with offset=3]"
+        assert read(root=root, path="a.txt", offset=2, limit=1) == "second\n[the file has more: read it with offset=3]"
         assert read(root=root, path="a.txt", offset=2, limit=2) == "second\nthird\n"
 
     def test_reading_past_the_end_returns_a_note(self, root):
@@ -137,7 +137,7 @@ def together(root, path, **how):
     got, offset, column = "", 1, 0
     while True:
         piece = read(root=root, path=path, offset=offset, column=column, **how)
-        text, mark, note = piece.rpartition("[the file goes on: read it with offset=")
+        text, mark, note = piece.rpartition("[the file has more: read it with offset=")
         if not mark:
             return got + piece
         where = note.rstrip("]").split(", column=")
@@ -218,7 +218,7 @@ class TestList:
 
     def test_a_long_listing_continues_at_an_offset(self, root, monkeypatch):
         monkeypatch.setattr(files, "ENTRIES", 2)
-        assert list_files(root=root) == [".git/", "a.txt", "[3 entries in all: go on with offset=2]"]
+        assert list_files(root=root) == [".git/", "a.txt", "[3 entries in all: continue with offset=2]"]
         assert list_files(root=root, offset=2) == ["docs/"]
 
     def test_listing_a_file_is_refused(self, root):

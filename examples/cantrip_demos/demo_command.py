@@ -35,8 +35,6 @@ from cantrip_actors.redact.urls import render_url
 if TYPE_CHECKING:
     from cantrip_actors import Runtime
 
-__all__ = ["app"]
-
 LARGEST = 5_000_000
 """The most bytes of a document: a sandbox of 64 MiB has room for them and their pieces."""
 

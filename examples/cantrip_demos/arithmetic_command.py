@@ -1,4 +1,4 @@
-"""The command `arithmetic`: a task of the Arithmetic domain (`agentic/`), as `cantrip arithmetic "12 * 7"`.
+"""The command `cantrip arithmetic "12 * 7"`: a task of the domain `cantrip_demos.arithmetic`.
 
 Planner, worker and critic are plain functions, or a crystal plays all of them. Either way the run is an entity with its
 steps in the loom. A crystal that plays the critic may accept a wrong number, so the domain's own critic checks the
@@ -33,8 +33,6 @@ from cantrip_actors.cli.command import (
 
 if TYPE_CHECKING:
     from cantrip_actors import Crystal, Episode, Runtime
-
-__all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -76,7 +74,7 @@ def arithmetic(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.agentic import trace_of
-        from cantrip_actors.agentic.arithmetic import make_agent_dispatcher, make_controller, parse
+        from cantrip_demos.arithmetic import make_agent_dispatcher, make_controller, parse
 
         if local and crystal is not None:
             raise typer.BadParameter("either --local or --crystal", param_hint="--local")
@@ -119,7 +117,7 @@ def _player(crystal: str | None, model: Path | None, *, local: bool) -> Iterator
 
 def _check(response: dict[str, Any]) -> dict[str, Any]:
     """Return the run's decision; if it is to accept, the decision of the domain's own critic."""
-    from cantrip_actors.agentic.arithmetic import ArithmeticCriticInput, critique
+    from cantrip_demos.arithmetic import ArithmeticCriticInput, critique
 
     said: dict[str, Any] = response["critic_decision"]
     if said["decision"] == "REJECT":

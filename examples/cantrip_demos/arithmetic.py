@@ -3,9 +3,10 @@
     task = ArithmeticTask(op="MUL", a=12, b=7)
     response = await run(task, dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
 
-The reference for domains on this core. Its roles are functions, deterministic and without state, and the same in words
-for crystals that play a role; the critic, or a schema, finds what a crystal gets wrong. Numbers are whole numbers of
-any size, and nothing else becomes one: `"1"`, `1.0` and `true` are schema errors (V5). Everything is frozen (V4).
+An example of a domain for `cantrip_actors.agentic`. Each role is a deterministic function without state, and has
+instructions for a crystal that plays it; the critic, or a schema, finds the mistakes of a crystal. Numbers are whole
+numbers of any size, and nothing else becomes one: `"1"`, `1.0` and `true` are schema errors (V5). Everything is frozen
+(V4).
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from typing import Any, ClassVar, Final, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, StrictInt, model_validator
 
 from cantrip_actors import Crystal, InvalidIntent, Runtime
-from cantrip_actors.agentic.agents import Player, make_agent
-from cantrip_actors.agentic.dispatcher import AgentDispatcher
-from cantrip_actors.agentic.execution import Controller
-from cantrip_actors.agentic.schemas import (
+from cantrip_actors.agentic import (
+    AgentDispatcher,
+    Controller,
     ControllerDomainInput,
     ControllerRequest,
     ControllerResponse,
@@ -28,11 +28,13 @@ from cantrip_actors.agentic.schemas import (
     Feedback,
     FrozenModel,
     PlannerOutput,
+    Player,
+    ToolRegistry,
     ToolRequest,
     WorkerInput,
     WorkerOutput,
+    make_agent,
 )
-from cantrip_actors.agentic.tools import ToolRegistry
 
 __all__ = [
     "DIGITS",
