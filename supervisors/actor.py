@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from supervisors.backend import Timer
     from supervisors.child import Incarnation
 
+#: What `_take` returns without a message.
+_NO_MESSAGE = object()
+
 #: Messages handled in a row before a checkpoint, which costs as much as a short handler.
 BATCH = 32
 
@@ -134,55 +137,38 @@ class Actor:
             NotRunning: this incarnation was given up as a zombie.
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
-        backend, timer, is_late = me.system.backend, None, False
-
-        def expire() -> None:
-            nonlocal is_late
-            is_late = True
-            box.notify()
-
-        try:
-            while True:
-                try:
-                    return self.receive_nowait(match)
-                except anyio.WouldBlock:
-                    if is_late:
-                        raise TimeoutError(f"no message came within {timeout:g} s") from None
-                if timer is None and timeout is not None:
-                    timer = backend.call_at(backend.now() + timeout, expire)
-                me.receives = True
-                try:
-                    await backend.wait(box)
-                finally:
-                    me.receives = False
-                if me.stop_reason is not None and me.scope is not None:
-                    me.scope.cancel()
-                    await backend.checkpoint()
-        finally:
-            if timer is not None:
-                timer.cancel()
+        backend, timer, deadline = me.system.backend, None, None
+        while (message := _take(me, match)) is _NO_MESSAGE:
+            if timeout is not None:
+                now = backend.now()
+                if deadline is None:
+                    deadline = now + timeout
+                elif now >= deadline:
+                    raise TimeoutError(f"no message came within {timeout:g} s")
+                timer = backend.call_at(deadline, box.notify)
+            me.receives = True
+            try:
+                await backend.wait(box)
+            finally:
+                me.receives = False
+                if timer is not None:
+                    timer.cancel()
+            if me.stop_reason is not None and me.scope is not None:
+                me.scope.cancel()
+                await backend.checkpoint()
+        return message
 
     def receive_nowait(self, match: Callable[[Any], bool] | None = None) -> Any:
         """Like `receive`, but without waiting.
 
         Raises:
+            WouldBlock: of anyio: there is no such message.
             NotRunning: this incarnation was given up as a zombie.
         """
-        if self._me.is_over:
-            raise NotRunning(self.ref, self._me.reason)  # by now the mailbox belongs to the next incarnation
-        box = self.ref._box  # noqa: SLF001
-        for lane in (box.urgent, box.items):
-            for at, item in enumerate(lane or ()):
-                caller = item if isinstance(item, Caller) else None
-                message = item[1] if caller is None else caller
-                if match is None or match(message):
-                    assert lane is not None
-                    del lane[at]
-                    if caller is not None:
-                        self._me.took_at = self._me.system.backend.now()
-                        self._me.remember_call(caller)
-                    return message
-        raise anyio.WouldBlock
+        message = _take(self._me, match)
+        if message is _NO_MESSAGE:
+            raise anyio.WouldBlock
+        return message
 
     def stash(self, message: Any) -> None:
         """Set a message aside that cannot be handled yet: a cast's, or a call's `Caller` (and return `NO_REPLY`).
@@ -283,6 +269,25 @@ class Actor:
     def stop(self, reason: ExitReason) -> NoReturn:
         """End this incarnation: raises `Stop(reason)`."""
         raise Stop(reason)
+
+
+def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
+    """Take the next message that `match` accepts out of the mailbox; return `_NO_MESSAGE` without one."""
+    if me.is_over:
+        raise NotRunning(me.ref, me.reason)  # by now the mailbox belongs to the next incarnation
+    box = me.ref._box  # noqa: SLF001
+    for lane in (box.urgent, box.items):
+        for at, item in enumerate(lane or ()):
+            caller = item if isinstance(item, Caller) else None
+            message = item[1] if caller is None else caller
+            if match is None or match(message):
+                assert lane is not None
+                del lane[at]
+                if caller is not None:
+                    me.took_at = me.system.backend.now()
+                    me.remember_call(caller)
+                return message
+    return _NO_MESSAGE
 
 
 async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for speed

@@ -125,6 +125,7 @@ class Incarnation:
     value: Any = None  # what `run` returned
     tell: Callable[[Down], object] | None = None  # the callback for all monitored actors
     _debts: dict[weakref.ref[Caller], float] | None = None  # calls not answered at once, and when they were taken
+    _drop_debt: Callable[[weakref.ref[Caller]], object]  # forgets a call that its caller has forgotten
     last_call: str | None = None  # once it has ended: the type of a call that it had in hand
     _guard: Scope | None = None  # around `terminate`
     links: set[Incarnation] | None = None
@@ -319,9 +320,9 @@ class Incarnation:
     def remember_call(self, caller: Caller) -> None:
         """Remember a call that was taken and is not answered yet."""
         if self._debts is None:
-            self._debts = {}
-        debts = self._debts  # a callback that referred to the incarnation would keep it
-        debts[weakref.ref(caller, lambda debt: debts.pop(debt, None))] = self.took_at
+            debts = self._debts = {}
+            self._drop_debt = lambda debt: debts.pop(debt, None)  # referring to the incarnation would keep it
+        self._debts[weakref.ref(caller, self._drop_debt)] = self.took_at
 
     @property
     def in_hand(self) -> int:

@@ -227,7 +227,18 @@ def report_start(incarnation: Incarnation) -> None:
     """
     child, system = incarnation.child, incarnation.system
     if child.spec.restart == "temporary":
-        child.spec = dataclasses.replace(child.spec, start=_refuse_start)
+        spec = child.spec
+        child.spec = ChildSpec(
+            spec.id,
+            _refuse_start,
+            spec.restart,
+            spec.shutdown,
+            spec.significant,
+            spec.ref,
+            spec.backoff,
+            spec.name,
+            spec.type,
+        )
     if system.sinks:
         system.emit(Started(system.backend.now(), incarnation.ref, child.spec, child.restarts))
 

@@ -497,31 +497,34 @@ class JsonlStore(LineStore):
             self._add_blobs(made.blobs)
         if made.timers and self._timer_lines > WASTE + 2 * len(self._known.timers):
             self._rewrite_timers()
-        before = [(file, file.end) for file in (self._mail_file, self._timer_file)]
+        before: list[tuple[LineFile, int]] = []
+        """The files that were written to, and their ends before that."""
         if made.posted:
+            before.append((self._mail_file, self._mail_file.end))
             posted = [mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
             try:
                 self._mail_file.append(b"".join(posted))
             except OSError as error:
                 self._fail("cannot write mail beside", error)
         if made.timers:
+            before.append((self._timer_file, self._timer_file.end))
             self._write_timers(made, before)
         if not made.lines:
             return
-        data = b"\n".join([*made.lines, b""])
-        first = b"" if self._file.end else self._first_line
-        data = first + data
-        before.append((self._file, self._file.end))
+        file, end = self._file, self._file.end
+        first = b"" if end else self._first_line
+        data = first + b"\n".join([*made.lines, b""])
         try:
-            self._file.append(data)
+            file.append(data)
         except OSError as error:
-            _cut_back(before)
+            _cut_back([*before, (file, end)])
             self._fail("cannot write to", error)
-        try:
-            self._write_head(made.end)
-        except LoomError:
-            _cut_back(before)
-            raise
+        if made.end is not None:
+            try:
+                self._write_head(made.end)
+            except LoomError:
+                _cut_back([*before, (file, end)])
+                raise
         if first:
             self._start, self._lines = len(first), 1
         self._crc = checksum(data, self._crc)

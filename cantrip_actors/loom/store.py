@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
@@ -122,37 +123,41 @@ class Store(ABC):
         `post` whose key has other content, EntityEnded, and Unsure if it cannot know whether they are stored.
         """
         lines = [encode(record) for record in records]
-        mails = [mail for _, mail in post] if post else ()
-
-        def work(db: Any) -> None:
-            if not lines:
-                return
-            end = self._lock_head(db)
-            numbers, mail_numbers = self._look_up(
-                db,
-                records,
-                lines,
-                mails,
-                [no for _, no in taken] if taken else (),
-                entities=[timer.entity_id for _, timer in timers] if timers else (),
-            )
-            made = plan(records, numbers, self._known, leases)
-            if taken or post or made.over:
-                MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-            if timers or Life.OVER in made.lives.values():
-                plan_timers(made, self._known, timers)
-            made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
-            self._seal_lines(made, lines, end)
-            self._write(db, made)
-            self._known.apply(made)
-            written.append(sum(map(len, made.lines)))
-
-        written: list[int] = []
+        work = partial(self._append, records, lines, leases, taken, post, timers)
         try:
-            self._transact(work, *self._conflicts)
+            self.written += self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
-        self.written += written[-1] if written else 0
+
+    def _append(
+        self,
+        records: Sequence[Record],
+        lines: Sequence[bytes],
+        leases: Mapping[str, int],
+        taken: Sequence[tuple[int, int]],
+        post: Sequence[tuple[int, Mail]],
+        timers: Sequence[tuple[int, Timer]],
+        db: Any,
+    ) -> int:
+        """Do the work of `append` in a transaction; return how many bytes of records it has added."""
+        if not lines:
+            return 0
+        end = self._lock_head(db)
+        mails = [mail for _, mail in post] if post else ()
+        owners = [timer.entity_id for _, timer in timers] if timers else ()
+        numbers, mail_numbers = self._look_up(
+            db, records, lines, mails, [no for _, no in taken] if taken else (), (), owners
+        )
+        made = plan(records, numbers, self._known, leases)
+        if taken or post or made.over:
+            MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
+        if timers or (made.lives and Life.OVER in made.lives.values()):
+            plan_timers(made, self._known, timers)
+        made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
+        self._seal_lines(made, lines, end)
+        self._write(db, made)
+        self._known.apply(made)
+        return sum(map(len, made.lines))
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""

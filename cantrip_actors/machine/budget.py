@@ -66,10 +66,12 @@ class Ledger:
 
     def budget(self) -> Budget:
         """Return the budgets as they are now."""
+        if self.above is None and self.wards is None and self.below is NO_USAGE:
+            return NO_BUDGET
         levels: list[tuple[Wards, Usage]] = []
         ledger: Ledger | None = self
         while ledger is not None:
             if ledger.wards is not None:
                 levels.append((ledger.wards, ledger.own + ledger.below - self.own))
             ledger = ledger.above
-        return Budget(tuple(levels), self.below) if levels or self.below is not NO_USAGE else NO_BUDGET
+        return Budget(tuple(levels), self.below)

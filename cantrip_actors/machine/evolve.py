@@ -80,15 +80,15 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
             live.snapshot = None  # it was of the program in this call
     elif kind is GateStarted or kind is Requested:
         live.call = live.snapshot = None  # the state has them now
-    elif kind is Decided:
-        live.mark = moment.now
-        if record.args is not None:  # type: ignore[union-attr]  # the steps before the call see the new arguments
-            live.wrapping = ""
     elif kind is Utterance:
         live.mark = moment.now
     elif kind is Committed:
         live.fresh, live.began = moment.fresh, moment.now
         live.snapshot = None
+    elif kind is Decided:
+        live.mark = moment.now
+        if record.args is not None:  # type: ignore[union-attr]  # the steps before the call see the new arguments
+            live.wrapping = ""
     elif kind is Folded:
         live.overflows = False
 

@@ -55,6 +55,9 @@ class Phase(Enum):
     IDLE = "idle"
     OVER = "over"
 
+    __hash__ = object.__hash__
+    """Identity: that of Enum is a function in Python, and each event looks its handler up by the phase."""
+
 
 class Shape(NamedTuple):
     """The parts of a cantrip that a fold needs. A header contains them, so every log can be folded."""

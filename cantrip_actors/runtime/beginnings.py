@@ -157,6 +157,8 @@ class Beginnings:
     async def _launch(
         self, what: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
     ) -> Entity:
+        if what.cantrip.circle.is_complete:
+            return await self._launch_complete(what, entity_id, key, waits=waits)
         async with self._tree.tool_servers.complete(what.cantrip) as cantrip:
             entity = await self._launch_complete(what._replace(cantrip=cantrip), entity_id, key, waits=waits)
         return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
@@ -175,8 +177,8 @@ class Beginnings:
             )
         else:
             cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
-        released = OneShotEvent()
-        if waits and cell.start is not None:
+        released = OneShotEvent() if waits else None
+        if released is not None and cell.start is not None:
             cell.start = replace(cell.start, released=released)
         if what.name is not None:
             await self._claim_name(what.name, what.tenant)
@@ -191,7 +193,8 @@ class Beginnings:
             with anyio.CancelScope(shield=True):
                 await entity.stop()
             raise
-        released.set()
+        if released is not None:
+            released.set()
         return entity
 
     def _expect_first(self, cell: Cell) -> Waiter | None:

@@ -36,8 +36,8 @@ ALIKE = 16
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 
-def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES) -> Begin:
-    """Return the Begin event of an intent: its text, its context as JSON, and the images from both.
+def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES, *, sender: str | None = None) -> Begin:
+    """Return the Begin event of an intent of `sender`: its text, its context as JSON, and the images from both.
 
     `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
     """
@@ -53,7 +53,7 @@ def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES)
             ) from problem
         if isinstance(context, Pictured):
             context, of_context = context
-    return Begin(text, context, (*images, *of_intent, *of_context))
+    return Begin(text, context, (*images, *of_intent, *of_context), None, sender)
 
 
 def _check_size(text: str, context: Any) -> None:
@@ -124,12 +124,13 @@ class Cells:
         if summary is not False:
             crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
         servers = self._servers.of(cantrip.circle)
-        samplers = {
-            one.server.name: self._bound(one.server.sampling, cantrip.circle)
-            for one in servers
-            if one.server.sampling is not None
-        }
-        crystal = crystal._replace(servers=servers, samplers=samplers)
+        if servers:
+            samplers = {
+                one.server.name: self._bound(one.server.sampling, cantrip.circle)
+                for one in servers
+                if one.server.sampling is not None
+            }
+            crystal = crystal._replace(servers=servers, samplers=samplers)
         return Cell(
             plan,
             crystal,

@@ -197,11 +197,10 @@ class Core:
             outgoing = [
                 guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing
             ]
-        message = Append(records, taken, outgoing)
-        if self.loom_actor is not None and self.loom_actor.write_now(message):
+        if self.loom_actor is not None and self.loom_actor.write_now(records, taken, outgoing):
             return
         try:
-            await self.writer.call(message)
+            await self.writer.call(Append(records, taken, outgoing))
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 

@@ -105,8 +105,9 @@ class Crystals:
         A caller that is cancelled meanwhile holds the crystal too, and has to release it: the actor is shared.
         """
         self._count(used)
-        with anyio.CancelScope(shield=True):
-            await self._start(used)
+        if used.below or not used.started:
+            with anyio.CancelScope(shield=True):
+                await self._start(used)
 
     def _count(self, used: InUse) -> None:
         for one in used.below:

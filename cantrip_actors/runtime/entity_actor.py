@@ -141,7 +141,7 @@ class EntityActor(Actor):
         self._plan = cell.plan
         self._services = cell.services
         self._state = State(cell.plan.parent_turn)
-        self._transient = Transient(cell.services.moment().fresh)
+        self._transient = Transient(self._moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = retried_by(cell)
         self._acting = _Acting()
@@ -238,19 +238,18 @@ class EntityActor(Actor):
     async def _start(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
         cell, start, loom = self._cell, self._cell.start, self._services.loom()
-        is_new = start is not None
+        is_new = start is not None  # then the state is that of a new entity
         if self.ref.last_exit is not None:
             # The last incarnation may have been killed while the loom wrote. Wait for that write even if this one is
             # being stopped: without its state, the entity could not be ended.
             with anyio.CancelScope(shield=True):
                 await self._services.append((), (), ())
             is_new = is_new and not loom.has(cell.entity_id)
-        if is_new and start is not None:
-            self._state = State(self._plan.parent_turn) if start.state is None else start.state.copy()
-        else:
+        if not is_new:
             self._state, below = load_state(loom, self._plan)
             cell.ledger.load(self._state.usage, below)
-            self._transient = Transient(self._services.moment().fresh)
+        elif start is not None and start.state is not None:
+            self._state = start.state.copy()
         if cell.inbox is not None:
             self._open(cell.inbox)
         if self._state.phase is Phase.NEW:
@@ -330,20 +329,21 @@ class EntityActor(Actor):
 
     async def _run_episode(self, action: Action | Awaited) -> None:
         """Carry out actions until the episode ends, or the entity hibernates or unloads."""
+        acting = self._acting
         while not isinstance(action, Finish):
-            self._acting.action, self._acting.is_acting = action, True
-            if self._acting.is_cut:
+            acting.action, acting.is_acting = action, True
+            if acting.is_cut:
                 await self._cancel_action(action)
-            event = await self._carry_out(action)
-            self._acting.is_acting = False
-            if self._acting.scope.cancel_called:  # after the action had ended
-                self._acting.unrecorded = event
+            event = await (self._ask(action) if isinstance(action, Ask) else self._carry_out(action))
+            acting.is_acting = False
+            if acting.scope.cancel_called:  # after the action had ended
+                acting.unrecorded = event
                 await anyio.lowlevel.checkpoint()  # leave the scope
             if event is None:
                 return
             action = await self._step(event)
         await self._finish(action.outcome)
-        cut, self._acting.cut = self._acting.cut, None
+        cut, acting.cut = acting.cut, None
         if isinstance(cut, (Run, Compute, Answer)):
             await self._replace_circle()
         elif isinstance(cut, Spawn) and cut.started:
@@ -411,8 +411,8 @@ class EntityActor(Actor):
             self._cell.end_wait()
             self._unloads_at = None
         posted = self._state.turn.posted
-        records, action = advance(self._plan, self._state, self._transient, moment, event)
-        follows = await self._carry(Step([*before, *records] if before else records, action), moment)
+        step = advance(self._plan, self._state, self._transient, moment, event)
+        follows = await self._carry(Step([*before, *step.records], step.action) if before else step, moment)
         if posted is not None and isinstance(event, (Interrupt, Stopped)):
             self._cell.crystal.uses.asks.cast(Abandoned(posted))
         return follows
@@ -431,8 +431,9 @@ class EntityActor(Actor):
             if isinstance(action, Consult):
                 self._outgoing = timers_of(cell, action.request, moment)
             await self._append(records)
-        if cell.spans is not None:
-            cell.spans.step(records, action)
+        spans = cell.caller.spans
+        if spans is not None:
+            spans.step(records, action)
         if services.watchers.has_any:
             services.watchers.publish(self._cell.open_stream().step(step, self._turn_id()))
         if isinstance(action, Ask) and services.bus:
@@ -470,19 +471,25 @@ class EntityActor(Actor):
 
     # Actions
 
+    async def _ask(self, action: Ask) -> Event:
+        """Query the crystal, unless control mail comes before the query."""
+        cell, since = self._cell, self._since_checkpoint
+        if since >= CHECKPOINT_EVERY and since >= RECORDS_A_MESSAGE * len(self._state.conversation.context):
+            await self._write_checkpoint()
+        if self._services.living.is_handing_over:
+            await self._park()
+        if self._recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
+            event = await self._control()
+            if event is not None:
+                return event
+        emit = self._emit if self._services.watchers.has_any else None
+        return self._replied(await query_crystal(cell, cell.crystal, self._query(action, emit)))
+
     async def _carry_out(self, action: Action | Awaited) -> Event | None:
-        """Carry out an action and return its event; return None if the entity hibernates until then."""
+        """Carry out any other action and return its event; return None if the entity hibernates until then."""
         cell = self._cell
         event: Event | None
         match action:
-            case Ask():
-                if self._since_checkpoint >= CHECKPOINT_EVERY and self._since_checkpoint >= RECORDS_A_MESSAGE * len(
-                    self._state.conversation.context
-                ):
-                    await self._write_checkpoint()
-                if self._services.living.is_handing_over:
-                    await self._park()
-                event = await self._control() or await self._ask(action)
             case Run():
                 seen = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
                 event = seen if isinstance(seen, Inquired) else Observed(seen)
@@ -539,10 +546,6 @@ class EntityActor(Actor):
         self._cell.wait.kind = "node"
         self._services.living.note_rest()
         await anyio.sleep_forever()
-
-    async def _ask(self, action: Ask) -> Event:
-        emit = self._emit if self._services.watchers.has_any else None
-        return self._replied(await query_crystal(self._cell, self._cell.crystal, self._query(action, emit)))
 
     def _query(self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None) -> Query:
         """Return a query with an identity that it has after a crash, too."""
@@ -624,7 +627,7 @@ class EntityActor(Actor):
         cell, inbox = self._cell, self._cell.inbox
         assert inbox is not None, "a long-lived entity has an inbox"
         while True:
-            event: Event | None = await self._take_control()
+            event: Event | None = await self._take_control() if inbox.has_control else None
             if isinstance(event, Steer):  # recorded at once: the next intent may come much later
                 await self._append(note(self._plan, self._state, self._transient, self._moment(), event))
                 continue

@@ -33,7 +33,7 @@ OFFER: Final = 0
 class Waiter:
     """A caller that waits for an episode, and gets an outcome or an error."""
 
-    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "on_settled", "outcome")
+    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "on_settled", "outcome", "since")
 
     def __init__(
         self, context_variables: ContextVariables = (), on_settled: Callable[[], object] | None = None
@@ -47,6 +47,8 @@ class Waiter:
         """The context variables of the caller, for the gates and crystals that work for it."""
         self.on_settled = on_settled
         """Called when it is settled, for an actor that waits without a task."""
+        self.since: float | None = None
+        """When it was first seen that no entity loaded here works for it, in event loop time."""
 
     def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Let the caller continue."""
@@ -237,7 +239,9 @@ class Inbox:
 
     def note_taken(self, records: Iterable[Record]) -> list[Mail]:
         """Remove the mail that these records took, and return it: they are in the loom now."""
-        mail = []
+        mail: list[Mail] = []
+        if not self._in_hand:
+            return mail
         for record in records:
             key = key_of(record)
             if key is not None:
@@ -275,6 +279,17 @@ class Inbox:
             waiting.remove(waiter)
         if not waiting:
             self._waiters.pop(key, None)
+
+    def waiting_since(self, now: float, patience: float) -> list[Waiter]:
+        """Return the callers for which no entity has been loaded here for `patience` seconds; they count anew then."""
+        late = []
+        for waiter in (one for waiting in self._waiters.values() for one in waiting):
+            if waiter.since is None:
+                waiter.since = now
+            elif now >= waiter.since + patience:
+                late.append(waiter)
+                waiter.since = now
+        return late
 
     def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Give the callers that wait for an episode its outcome or error."""

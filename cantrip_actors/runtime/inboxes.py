@@ -8,7 +8,6 @@ ends of episodes that a caller here waits for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -283,7 +282,7 @@ class Inboxes:
                     self._settle_from_log(entity_id, inbox)
                 if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
-            return await self._wait(entity_id, waiter)
+            return await waiter.wait()
         finally:
             inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
@@ -295,19 +294,9 @@ class Inboxes:
         """
         waiter = self.expect(entity_id, key, self._core.capture_variables())
         try:
-            return await self._wait(entity_id, waiter)
+            return await waiter.wait()
         finally:
             self.forget(entity_id, key, waiter)
-
-    async def _wait(self, entity_id: str, waiter: Waiter) -> Outcome:
-        """Wait for an outcome; raise Stranded if no living node of a cluster can run the entity."""
-        patience = self._core.limits.stranded_after if self._core.store.shared else math.inf
-        while True:
-            with anyio.move_on_after(patience):
-                return await waiter.wait()
-            why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
-            if why is not None and not waiter.is_settled.is_set():
-                raise why
 
     def expect(
         self,
@@ -369,8 +358,17 @@ class Inboxes:
                     self._settle_from_log(entity_id, inbox)
                 if inbox.awaited:
                     self.load(entity_id)
+                    await self._fail_stranded(entity_id, inbox)
                 else:
                     self._drop(entity_id)
+
+    async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
+        """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
+        late = inbox.waiting_since(anyio.current_time(), self._core.limits.stranded_after)
+        if late:
+            why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
+            if why is not None:
+                inbox.settle_all(lambda waiter: why if waiter in late else None)
 
     async def expire(self) -> None:
         """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""

@@ -152,9 +152,9 @@ def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)
-    elif not same_but_for_crystal(known.cantrip, cantrip):
+    elif known.one_rest and not same_but_for_crystal(known.cantrip, cantrip):
         known = known._replace(one_rest=False)
-    elif not interchangeable(known.cantrip, cantrip):
+    elif known.one_crystal and not interchangeable(known.cantrip, cantrip):
         known = known._replace(one_crystal=False)
     among[cantrip.id] = known
     among.move_to_end(cantrip.id)

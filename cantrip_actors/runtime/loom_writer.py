@@ -265,21 +265,24 @@ class LoomActor(Actor):
         elif self._leases:
             self._store.renew(self._owner, self._ttl)
 
-    def write_now(self, message: Append) -> bool:
+    def write_now(
+        self, records: Sequence[Record], taken: Sequence[tuple[int, int]], outgoing: Sequence[Mail | Timer]
+    ) -> bool:
         """Write an entity's records in the entity's own task; return False if they must be sent to this actor.
 
         This saves an entity that writes alone the way to this actor and back. It is not done if the store blocks, if
         this actor has work, which comes first, or if another entity wrote last: entities that write concurrently share
         a group. Raises LoomError like the reply to a sent message.
         """
-        records = message.records
         if not records or self._store.blocking:
             return False
         entity, last = records[0].entity_id, self._last
         self._last = entity
-        if entity != last or self._has_work or not self.ref.alive:
+        if entity != last or self.ref.mailbox_depth or self._group or self._posts or self._ended or self._is_forgetting:
             return False
-        _, taken, post, timers = _joined((message,))
+        if not self.ref.alive:
+            return False
+        post, timers = _split(len(records) - 1, outgoing) if outgoing else ((), ())
         began = time.perf_counter()
         try:
             self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
@@ -291,10 +294,6 @@ class LoomActor(Actor):
             raise
         self._note_written(records, post, timers, began, 1)
         return True
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self.ref.mailbox_depth or self._group or self._posts or self._ended or self._is_forgetting)
 
     async def _settle(self) -> None:
         if self._group:
@@ -480,12 +479,16 @@ def _joined(
         if message.taken:
             taken += [(before + place, no) for place, no in message.taken]
         if message.outgoing:
-            for one in message.outgoing:
-                if isinstance(one, Timer):
-                    timers.append((len(records) - 1, one))
-                else:
-                    post.append((len(records) - 1, one))
+            own_post, own_timers = _split(len(records) - 1, message.outgoing)
+            post += own_post
+            timers += own_timers
     return records, taken, post, timers
+
+
+def _split(at: int, outgoing: Sequence[Mail | Timer]) -> tuple[list[tuple[int, Mail]], list[tuple[int, Timer]]]:
+    """Return outgoing mail and timers, each with the index of the record that it goes out with."""
+    timers = [(at, one) for one in outgoing if isinstance(one, Timer)]
+    return [(at, one) for one in outgoing if not isinstance(one, Timer)], timers
 
 
 def _is_release(message: object) -> bool:

@@ -25,26 +25,21 @@ def retried_by(cell: Cell) -> Callable[[ProviderError, float], None] | None:
 async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
     """Return the answer of a crystal to an entity, or the error that the query ended with."""
     instrument = cell.services.watchers.instrument
-    if instrument is None:
-        return await _ask(cell, bound, query)
-    began = time.monotonic()
-    if query.emit is not None:
-        query = query._replace(emit=_TimedParts(query, instrument, cell, began))
-    reply = await _ask(cell, bound, query)
-    instrument.answered(cell, reply, time.monotonic() - began)
-    return reply
-
-
-async def _ask(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
+    began = 0.0
+    if instrument is not None:
+        began = time.monotonic()
+        if query.emit is not None:
+            query = query._replace(emit=_TimedParts(query, instrument, cell, began))
     reply: Response | CrystalError = await bound.uses.asks.call(request_of(cell, bound, query))
+    if instrument is not None:
+        instrument.answered(cell, reply, time.monotonic() - began)
     return reply
 
 
 def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
     """Return the request to the actor of an entity's crystal."""
-    variables = cell.context_variables
-    headers = {} if cell.spans is None else cell.spans.query_headers
-    if headers:
+    variables, spans = cell.context_variables, cell.caller.spans
+    if spans is not None and (headers := spans.query_headers):
         variables = (*variables, (REQUEST_HEADERS, headers))
     return CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, variables)
 

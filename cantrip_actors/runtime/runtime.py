@@ -456,7 +456,7 @@ class Runtime:
         return await self._beginnings.begin(what, key, waits=True)
 
     def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
-        begin = begin_of(intent, context)._replace(sender=by or None)
+        begin = begin_of(intent, context, sender=by or None)
         self._tree.check_files(_checked(what, cantrip), begin.images)
         return Beginning(cantrip, begin, tenant=self._tenant or "")
 
@@ -576,7 +576,7 @@ class Runtime:
             cantrip = self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        begin = begin_of(intent, context)._replace(sender=by or None)
+        begin = begin_of(intent, context, sender=by or None)
         self._tree.check_files(cantrip, begin.images)
         return Beginning(cantrip, begin, turn_id=turn_id, tenant=tenant)
 

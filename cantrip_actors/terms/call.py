@@ -30,6 +30,8 @@ TYPED: Final = (
 )
 """Settings that two families share (R-26). They are also accepted among the options, where they used to be."""
 
+_SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", *TYPED)
+
 DEEPEST: Final = 100
 """Levels of nesting that an option may have."""
 
@@ -192,14 +194,10 @@ class Call(_Conditioning):
 
     def sampling(self) -> dict[str, Any]:
         """Return a copy of the hyperparameters that were set: what a crystal needs besides messages and tools."""
-        set_ = {
-            name: getattr(self, name)
-            for name in ("temperature", "top_p", "max_tokens", "stop", *TYPED)
-            if getattr(self, name) not in (None, ())
-        }
+        set_ = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None and value != ()}
         if self.server_tools:
             set_["server_tools"] = [tool.as_json() for tool in self.server_tools]
-        return {**set_, **_thaw(self.options)}
+        return set_ | _thaw(self.options) if self.options else set_
 
     def as_json(self) -> dict[str, Any]:
         """Return the call as the loom stores it (CALL-4): only the fields that were set."""

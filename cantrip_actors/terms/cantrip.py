@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
@@ -288,6 +288,21 @@ class Cantrip:
         return self._id_with(*self.circle.identity())
 
     @cached_property
+    def behind(self) -> Sequence[object]:
+        """The objects that the id does not cover, except the crystal."""
+        circle, retry = self.circle, self.retry
+        behind: list[object] = [self.child_crystal, *self.crystals.values()]
+        behind += [self.folding.summary, circle.companion]
+        behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
+        behind += [part for server in circle.servers for part in (server.timeout, server.sampling, *server.behind())]
+        for gate in circle.bare.gates:
+            behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
+            behind += [gate.idempotent, gate.read_only, gate.blocking]
+            behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
+            behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
+        return behind
+
+    @cached_property
     def former_id(self) -> str:
         """The id that older versions of this library recorded for this cantrip; with plain gates it equals `id`."""
         return self._id_with(*self.circle.former_identity())
@@ -334,23 +349,8 @@ def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
         return True
     if one.id != other.id:
         return False
-    mine, theirs = _behind(one), _behind(other)
+    mine, theirs = one.behind, other.behind
     return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
-
-
-def _behind(cantrip: Cantrip) -> list[object]:
-    """Return the objects of a cantrip that its id does not cover, except its crystal."""
-    circle, retry = cantrip.circle, cantrip.retry
-    behind: list[object] = [cantrip.child_crystal, *cantrip.crystals.values()]
-    behind += [cantrip.folding.summary, circle.companion]
-    behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
-    behind += [part for server in circle.servers for part in (server.timeout, server.sampling, *server.behind())]
-    for gate in circle.bare.gates:
-        behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
-        behind += [gate.idempotent, gate.read_only, gate.blocking]
-        behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
-        behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
-    return behind
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -279,21 +279,18 @@ class Response(Value, frozen=True, gc=False):
 
     def numbered(self, utterance: int) -> Response:
         """Return the response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
-        calls = self.tool_calls
-        if all(call.id for call in calls):
+        calls = list(self.tool_calls)
+        taken = [call.id for call in calls]
+        if all(taken):
             return self
-        taken = {call.id for call in calls}
-        named = []
-        for n, call in enumerate(calls, 1):
-            if call.id:
-                named.append(call)
-                continue
-            made = f"call_{utterance}_{n}"
-            while made in taken:
-                made += "_"
-            taken.add(made)
-            named.append(ToolCall(made, call.gate, call.args, call.raw))
-        return replace(self, tool_calls=tuple(named))
+        for n, call in enumerate(calls):
+            if not call.id:
+                made = f"call_{utterance}_{n + 1}"
+                while made in taken:
+                    made += "_"
+                taken.append(made)
+                calls[n] = ToolCall(made, call.gate, call.args, call.raw)
+        return replace(self, tool_calls=tuple(calls))
 
 
 def _are_pictures(values: Sequence[object]) -> bool:

@@ -214,13 +214,16 @@ class Wards:
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
         kept: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = sorted(self.removed) if name == "removed" else getattr(self, name)
-            if value is not None and value is not False and value != []:  # 0 restricts, and is equal to False
+        for name in _WARDS:
+            value = getattr(self, name)
+            if value is not None and value is not False:  # 0 restricts, and is equal to False
                 kept[name] = value
+        if self.removed:
+            kept["removed"] = sorted(self.removed)
         return kept
 
 
+_WARDS = tuple(f.name for f in fields(Wards) if f.name != "removed")
 NUMBERS = tuple(f.name for f in fields(Wards) if f.name not in ("require_done_tool", "removed"))
 """The wards whose meet is the minimum."""
 
