@@ -74,6 +74,8 @@ class ActorSystem:
         self.kill_grace = kill_grace
         self.registry = Registry()
         self.sinks: list[Sink] = []
+        #: Called once when all actors have ended, also if the event loop is torn down. It must not raise.
+        self.on_end: Callable[[], object] = lambda: None
         self.portal: Portal
         self._reports = Reports() if reports is _DEFAULT else reports
         self._streams: list[EventStream] = []
@@ -140,6 +142,7 @@ class ActorSystem:
                 await self.backend.hold(self._begin)
         finally:
             self._done.set()
+            self.on_end()
 
     async def _begin(self) -> None:
         top = self.top.begin()

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 import orjson
@@ -273,7 +273,9 @@ KINDS = frozenset(_KINDS)
 
 
 def _empty_value(kind: Any) -> Any:
-    """Return the empty value of a field's type."""
+    """Return the empty value of a field's type: of a Literal the last one, which says the least ("expired")."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)[-1]
     return kind() if kind in (str, int, float) else None if kind is Any else {}
 
 

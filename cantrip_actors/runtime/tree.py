@@ -234,6 +234,7 @@ class Tree(Core):
                 serves = {one.id: one.name for one in self.cantrips.given if one.needs.items() <= labels}
                 self.membership = join(self._node, self, serves)
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
+            self._system.on_end = self._end_cells
             if self.instrument is not None:
                 self._system.sinks.append(self.instrument.supervised)
             self.is_open = True  # the first search for mail, as soon as its actor starts, may load entities
@@ -311,12 +312,16 @@ class Tree(Core):
         try:
             await self._system.__aexit__(kind, error, where)
         finally:
-            for cell in self.living:
-                self.living.remove(cell)
-                cell.end()
             self.inboxes.close()
             self.bus.close()
             self.store.close()
+
+    def _end_cells(self) -> None:
+        """Notify all tasks that wait for an entity: no actor runs any more, so nothing else would."""
+        self.is_open = False
+        for cell in self.living:
+            self.living.remove(cell)
+            cell.end()
 
     def _tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, servers = self.crystals, self.inboxes, self.scheduler, self.tool_servers

@@ -3,15 +3,16 @@
 import json
 import math
 from dataclasses import fields, replace
+from typing import get_args
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import find, given
 from hypothesis import strategies as st
 
 from cantrip_actors.records import codec as form
 from cantrip_actors.records.codec import DEEPEST, KINDS, SCHEMA, decode, encode
-from cantrip_actors.records.records import GateFinished, Header, IntentGiven, Observation, Utterance
+from cantrip_actors.records.records import GateFinished, Header, IntentGiven, Observation, Record, Utterance
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE
@@ -30,6 +31,11 @@ def nested(levels: int) -> object:
     for _ in range(levels):
         value = [value]
     return value
+
+
+def test_arbitrary_records_include_every_kind():
+    made = [kind for kind in get_args(Record) if find(records, lambda one, kind=kind: type(one) is kind)]
+    assert made == list(get_args(Record))
 
 
 @pytest.mark.rule("LOOM-1")

@@ -13,7 +13,7 @@ from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.statistics import statistics
 from tests.loom.test_store import KINDS, Place
-from tests.runtime.spells import cantrip, done, forever
+from tests.runtime.spells import cantrip, done, forever, say
 
 DAY = 86_400.0
 
@@ -48,6 +48,25 @@ async def test_forget_deletes_one_shot_and_long_lived_entities(place, tmp_path):
         assert runtime.entity("MARK-name") is None
         assert (await runtime.cast(secret(), "another")).terminated
     assert files_with(tmp_path, b"MARK") in ([], ["loom.jsonl"], ["loom.db"], ["loom.db-wal"])  # of the last cast
+
+
+@pytest.mark.rule("C-50")
+async def test_a_loom_opens_again_after_an_entity_with_decisions_is_forgotten(place, tmp_path):
+    says = [say("question", text="MARK-text"), say("question", text="And now?"), done("MARK-result")]
+    decided = cantrip(says, "question")
+    async with Runtime.open(place.url) as runtime:
+        entity = await runtime.start(decided, "MARK-intent")
+        async with runtime.requests(follow=True) as requests:
+            await runtime.decide((await anext(requests)).id, answer="MARK-answer", by="MARK-anna", note="MARK-note")
+            await runtime.decide((await anext(requests)).id, "deny", note="MARK-no")
+        assert (await entity.episode()).result == "MARK-result"
+        await runtime.forget(entity)
+    assert files_with(tmp_path, b"MARK") == []
+    if place.lasts:
+        async with Runtime.open(place.url) as runtime:
+            assert verify_loom(runtime._tree.store).faults == []
+            assert len(runtime.loom.turns(entity.id)) == 3
+            assert (await runtime.cast(cantrip([done("well")]), "go on")).result == "well"
 
 
 @pytest.mark.rule("C-50")

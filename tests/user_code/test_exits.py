@@ -197,3 +197,34 @@ def test_an_interrupt_in_the_main_thread_shuts_the_program_down(backend, body):
     program = textwrap.dedent(PROGRAM).format(body=body, backend=backend)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=False)
     assert (ended.stdout.strip().splitlines()[-1:], ended.returncode) == (["interrupted"], 0), ended.stderr[-2000:]
+
+
+EXIT = """
+    import anyio, sys
+    from cantrip_actors import Cantrip, Circle, Runtime, scripted
+    from cantrip_actors.wards import max_turns
+
+    async def it() -> str:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leave)
+
+    async def leave():
+        await anyio.sleep(0)
+        sys.exit(7)
+
+    async def main():
+        async with Runtime.open("memory:") as runtime:
+            crystal = scripted([{"tool_calls": [{"gate": "it", "args": {}}]}, "on"])
+            await runtime.cast(Cantrip(crystal, circle=Circle(["done", it], [max_turns(5)])), "go")
+
+    anyio.run(main, backend="asyncio")
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("C-68")
+def test_an_exit_in_a_task_group_of_a_gate_ends_the_program_under_asyncio():
+    command = [sys.executable, "-c", textwrap.dedent(EXIT)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+    assert ended.returncode == 7, ended.stderr[-2000:]
+    assert ended.stderr.count("the event loop was closed before the actors were stopped") == 1
