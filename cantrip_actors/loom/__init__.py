@@ -8,6 +8,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
 from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
@@ -34,6 +35,7 @@ __all__ = [
     "DamagedLoom",
     "Durability",
     "Duration",
+    "EntityFacts",
     "Fault",
     "Fenced",
     "Forgotten",

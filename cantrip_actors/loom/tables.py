@@ -456,14 +456,15 @@ class TableStore(NodeTables):
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
         until = 0.0
         if owner is not None:
+            if owner not in self._owners:
+                self._forget_holders(db)
             self._owners.add(owner)
             until = self._hold(db, owner, ttl)
-        db.execute(
+        (token,) = db.execute(
             "insert into leases (entity, holder, deaths) "
-            "values (?, coalesce((select no from holders where owner = ?), 0), ?)",
+            "values (?, coalesce((select no from holders where owner = ?), 0), ?) returning token",
             (entity, owner or "", deaths),
-        )
-        (token,) = db.execute("select token from leases where entity = ?", (entity,)).fetchone()
+        ).fetchone()
         return token, until
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
@@ -545,10 +546,12 @@ class TableStore(NodeTables):
         return link_in(rows[0][0]) if rows else None
 
     def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
-        at = max(first, 0) - 1
-        while rows := self._rows(_OF_TREE, root, at, MANY):
-            at = rows[-1][0]
+        at, is_last = max(first, 0) - 1, False
+        while not is_last:
+            rows = self._rows(_OF_TREE, root, at, MANY)
+            is_last = len(rows) < MANY
             for seq, body in rows:
+                at = seq
                 yield seq, _text(body).encode()
 
     def life(self, entity_id: str) -> Life | None:
