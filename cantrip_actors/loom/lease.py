@@ -52,6 +52,7 @@ __all__ = [
     "count_deaths",
     "gone",
     "is_alive",
+    "name_lease",
     "no_more",
     "not_root",
     "now",
@@ -129,6 +130,11 @@ class Fenced(LoomError):
             )
         now = "it was released since" if valid is None else "another one has claimed it since"
         return cls(f"nothing was recorded for {whose}: lease {token} is over, {now}; stop running it here")
+
+
+def name_lease(name: str) -> str:
+    """Return the text on which a lease claims a name; it cannot be an entity's id."""
+    return f"name:{name}"
 
 
 def not_root(entity: str, root: str) -> LoomError:

@@ -46,6 +46,7 @@ from cantrip_actors.loom import (
     Wanted,
     backup_loom,
     keep_for,
+    name_lease,
     open_store,
 )
 from cantrip_actors.machine.node import DrainBegan, Suspended
@@ -606,8 +607,3 @@ class Tree(Core):
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
         await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in over])
         self.writer.cast(Release(entity_id))
-
-
-def name_lease(name: str) -> str:
-    """Return the text on which a lease claims a name; it cannot be an entity's id."""
-    return f"name:{name}"
