@@ -8,10 +8,11 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
 from cantrip_actors.loom.copy import copy_loom
 from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
-from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, no_more, this_process
+from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, name_lease, no_more, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.migration import Migrate, Migrated
 from cantrip_actors.loom.opening import open_store, repair_loom
@@ -34,6 +35,7 @@ __all__ = [
     "DamagedLoom",
     "Durability",
     "Duration",
+    "EntityFacts",
     "Fault",
     "Fenced",
     "Forgotten",
@@ -80,6 +82,7 @@ __all__ = [
     "forget_entities",
     "heads_of",
     "keep_for",
+    "name_lease",
     "no_more",
     "open_loom",
     "open_store",

@@ -112,6 +112,11 @@ class Fenced(LoomError):
         return cls(f"nothing was recorded for {whose}: lease {token} is over, {now}; stop running it here")
 
 
+def name_lease(name: str) -> str:
+    """Return the text on which a lease claims a name; it cannot be an entity's id."""
+    return f"name:{name}"
+
+
 def not_root(entity: str, root: str) -> LoomError:
     """Return the error for a claim of a child."""
     return LoomError(f"entity {entity} runs below entity {root}: claim that one, for both")

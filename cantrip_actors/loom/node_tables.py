@@ -74,6 +74,10 @@ class NodeTables(Store):
         """Let all leases of `owner` last until `ttl` seconds from now; return the end in seconds since 1970."""
 
     @abstractmethod
+    def _forget_holders(self, db: Connection) -> None:
+        """Delete the holders that are long dead and hold nothing."""
+
+    @abstractmethod
     def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
         """Return the statement, with its values, that lets all leases of `owner` last until `ttl` seconds from now."""
 
@@ -156,7 +160,10 @@ class NodeTables(Store):
             return None if found is None or found[0] is None else bool(found[0])
 
         def write(db: Connection) -> bool:
-            if self._beats % FORGET == 0 or not self._extend(db, owner, ttl):
+            if self._beats % FORGET == 0:
+                self._forget_holders(db)
+            if not self._extend(db, owner, ttl):
+                self._forget_holders(db)
                 self._hold(db, owner, ttl)
             (asked,) = db.execute(_BEAT, (*row[1:], False)).fetchone()
             return bool(asked)

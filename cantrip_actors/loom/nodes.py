@@ -9,7 +9,7 @@ The row number in `releases` orders the releases: the highest one is the newest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import orjson
@@ -38,6 +38,8 @@ class NodeInfo(NamedTuple):
     labels: Mapping[str, str] = {}  # a tuple's default, never changed
     serves: Mapping[str, str | None] = {}
     """The names of the cantrips that it offers, by their content ids."""
+    unclear: Sequence[str] = ()
+    """Which of these contents it knows with several crystals or dependencies: it takes over no entity of them."""
 
 
 class NodeRow(NamedTuple):

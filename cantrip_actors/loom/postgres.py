@@ -37,7 +37,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from cantrip_actors.loom.blobs import attach_images
+from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.erasure import Erasure
+from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.lease import REMAINS, Lease, gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
 from cantrip_actors.loom.node_tables import BUSY
@@ -46,6 +49,7 @@ from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, stateme
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, link_in
+from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.redact.urls import render_url
@@ -351,6 +355,8 @@ class PostgresStore(TableStore):
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
 
     def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+        if not many:
+            return ()
         return chain.from_iterable(db.execute("select nextval(?) from generate_series(1, ?)", (what, many)))
 
     def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
@@ -410,12 +416,14 @@ class PostgresStore(TableStore):
     def _note_time(self, heard: float) -> None:
         self._heard = heard, time.monotonic()
 
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
+    def _forget_holders(self, db: Connection) -> None:
         db.execute(
             "delete from holders where until < clock_timestamp() - make_interval(secs => ?) "
             "and not exists (select 1 from leases where holder = holders.no)",
             (REMAINS,),
         )
+
+    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         row = db.execute(
             "insert into holders (owner, until) values (?, clock_timestamp() + make_interval(secs => ?)) "
             "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
@@ -483,6 +491,31 @@ class PostgresStore(TableStore):
         if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
             return []  # no database contains such a text
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
+
+    def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
+        """Return what a process needs to know of an entity before it runs it, asked in one statement."""
+        if self._version < VERSION:
+            return super().facts(entity_id, with_records)
+        found = self._rows(_FACTS, entity_id, [*self._owners], with_records, with_records)
+        begun = [self._header(seq, body) for what, seq, body, *_ in found if what == "entity"]
+        if not begun:
+            return None
+        life = Life(next(life for what, _, _, life, *_ in found if what == "entity"))
+        held = [(owner, self._left(lasts)) for what, *_, owner, lasts in found if what == "lease"]
+        is_held = any(self._is_live(owner, left) for owner, left in held)
+        if with_records == "never" or (with_records == "unless_held" and is_held):
+            return EntityFacts(begun[0], life, is_held, None, ())
+        if with_records == "unless_held" and any(left > 0 for _, left in held):
+            return self.facts(entity_id)  # its holder is gone, which the server does not know
+        kept = None
+        for line, data in [(line, data) for what, _, line, _, data, *_ in found if what == "checkpoint"]:
+            stored = self._open_checkpoint(bytes(data))
+            if stored is None or line is None or link_in(line) != stored[0].link:
+                return EntityFacts(begun[0], life, is_held, None, self.records(entity_id))
+            kept = StoredCheckpoint(stored[0].position, stored[1])
+        rows = sorted((seq, body) for what, seq, body, *_ in found if what == "record")
+        records = attach_images((self._decode(seq, body) for seq, body in rows), self.blob)
+        return EntityFacts(begun[0], life, is_held, kept, records)
 
     def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
         """Ask on the connection for reading, which is replaced, once, if it was lost."""
@@ -596,6 +629,26 @@ _RISKS = (
 )
 _VACUUMED = ("records", "entities", "mail", "checkpoints", "blobs")
 
+_FACTS = """
+with one as materialized (select no, tree, life from entities where id = ?),
+lease as materialized (
+  select owner, extract(epoch from until - clock_timestamp())::float8 as lasts
+    from one join entities root on root.no = one.tree join leases on leases.entity = root.id
+    join holders on holders.no = holder where owner <> all(?)),
+wanted as materialized (
+  select no from one where ?::text = 'always' or
+    (?::text = 'unless_held' and not exists (select 1 from lease where lasts > 0))),
+kept as materialized (
+  select data, ('x' || encode(substring(data from 17 for 8), 'hex'))::bit(64)::bigint as seq, no
+    from wanted join checkpoints on entity = no)
+select 'entity', seq, body, life, null::bytea, null::text, null::float8 from one join records on seq = no
+union all select 'lease', 0, null, 0, null, owner, lasts from lease
+union all select 'checkpoint', kept.seq, body, 0, data, null, null
+  from kept left join records on records.seq = kept.seq and entity = no
+union all select 'record', seq, body, 0, null, null, null
+  from wanted join records on entity = no where seq > coalesce((select seq from kept), 0)
+"""
+"""All about an entity. The position of a checkpoint's record stands in its bytes (`encode_checkpoint`)."""
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(?)) order by no for update
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from cantrip_actors.loom.lease import NO_LEASES, Fenced
+from cantrip_actors.loom.lease import NO_LEASES, Fenced, name_lease
 from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.machine.project import (
     NOTED,
@@ -200,7 +200,9 @@ def plan(
         if place is None or record.__class__ in NOTED:
             header = as_header(record)
             if place is None or header is not None:
-                place = begin(_check_header(header, record.entity_id, place, made, known), number, made, known)
+                header = _check_header(header, record.entity_id, place, made, known)
+                _check_name(header, leases, known)
+                place = begin(header, number, made, known)
             else:
                 _check(record, place, made, known)
                 follow(record, number, place, made)
@@ -211,6 +213,20 @@ def plan(
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         made.places.append(place)
     return made
+
+
+def lease_of_name(header: Header) -> str | None:
+    """Return the text on which a lease claims the name of an entity that begins; None if it has no unique name."""
+    name = header.scoped_name
+    return None if name is None or not header.lasting else name_lease(name)
+
+
+def _check_name(header: Header, leases: Mapping[str, int], known: Known) -> None:
+    """Raise Fenced if the writer has claimed the name of an entity that begins, and another one has it now."""
+    name = lease_of_name(header)
+    token = None if name is None else leases.get(name)
+    if name is not None and token is not None and token != known.token(name):
+        raise Fenced.out(header.entity_id, name, token, known.token(name))
 
 
 def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:

@@ -333,17 +333,18 @@ class SqliteStore(TableStore):
     def _now(self, db: Connection) -> float:  # noqa: ARG002  # the machine's clock
         return now()
 
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        boot = boot_id()
+    def _forget_holders(self, db: Connection) -> None:
         db.execute(
             "delete from holders where (until < ? or boot <> ?) "
             "and not exists (select 1 from leases where holder = holders.no)",
-            (now() - REMAINS, boot),
+            (now() - REMAINS, boot_id()),
         )
+
+    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         db.execute(
             "insert into holders (owner, until, boot) values (?1, ?2, ?3) "
             "on conflict (owner) do update set until = ?2, boot = ?3",
-            (owner, now() + ttl, boot),
+            (owner, now() + ttl, boot_id()),
         )
         return time.time() + ttl
 

@@ -26,6 +26,7 @@ from cantrip_actors.loom.blobs import attached, blobs_of
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
+from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
 from cantrip_actors.loom.lease import (
     DEATHS,
@@ -534,11 +535,26 @@ class Store(ABC):
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the last checkpoint, if the log still has its record."""
-        kept = self._find_checkpoint(entity_id)
-        found = None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
+        found = self._open_checkpoint(self._find_checkpoint(entity_id))
         if found is None or self._link(entity_id, found[0].position) != found[0].link:
             return None
         return StoredCheckpoint(found[0].position, found[1])
+
+    def _open_checkpoint(self, kept: bytes | None) -> tuple[Tip, bytes] | None:
+        """Return the record that stored bytes name, and the state after it; None for damaged ones."""
+        return None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
+
+    def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
+        """Return what a process needs to know of an entity before it runs it; None for an unknown entity."""
+        header, life = self.header(entity_id), self.life(entity_id)
+        if header is None or life is None:
+            return None
+        is_held = self.shared and self.is_held(entity_id)
+        if with_records == "never" or (with_records == "unless_held" and is_held):
+            return EntityFacts(header, life, is_held, None, ())
+        kept = self.checkpoint(entity_id)
+        records = self.records(entity_id, after=-1 if kept is None else kept.position)
+        return EntityFacts(header, life, is_held, kept, records)
 
     @abstractmethod
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:

@@ -24,7 +24,17 @@ from cantrip_actors.loom.erasure import (
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder, Lease
 from cantrip_actors.loom.node_tables import Connection, NodeTables
-from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting, check_lease, facts_of
+from cantrip_actors.loom.rules import (
+    NONE_WAITS,
+    Known,
+    Place,
+    Plan,
+    Tree,
+    Waiting,
+    check_lease,
+    facts_of,
+    lease_of_name,
+)
 from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
@@ -141,6 +151,9 @@ class TableStore(NodeTables):
                 header = as_header(record)
                 if header is not None:
                     begun.append((header.entity_id,))
+                    name = lease_of_name(header)
+                    if name is not None:
+                        begun.append((name,))
                     if header.parent_entity is not None and header.parent_entity not in places:
                         missing.add(header.parent_entity)
         if not (missing or turns or begun or mails or taken):
@@ -153,7 +166,8 @@ class TableStore(NodeTables):
             self._lock(db, [*missing], claims=bool(roots), posts=bool(mails))
             found = self._each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
             owners = self._each(db, _OWNERS, "turn", named) if named else ()
-            tokens = self._each(db, _TOKENS, "entity", begun) if begun else ()
+            # locked, so that the next holder of an id or a name waits for the commit, and sees this entity
+            tokens = self._each(db, f"{_TOKENS} {self._locked}", "entity", begun) if begun else ()
             numbers = self._numbers(db, "seqs", len(records))
             if mails:
                 mail.append(self._each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
@@ -456,14 +470,15 @@ class TableStore(NodeTables):
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
         until = 0.0
         if owner is not None:
+            if owner not in self._owners:
+                self._forget_holders(db)
             self._owners.add(owner)
             until = self._hold(db, owner, ttl)
-        db.execute(
+        (token,) = db.execute(
             "insert into leases (entity, holder, deaths) "
-            "values (?, coalesce((select no from holders where owner = ?), 0), ?)",
+            "values (?, coalesce((select no from holders where owner = ?), 0), ?) returning token",
             (entity, owner or "", deaths),
-        )
-        (token,) = db.execute("select token from leases where entity = ?", (entity,)).fetchone()
+        ).fetchone()
         return token, until
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
@@ -545,10 +560,12 @@ class TableStore(NodeTables):
         return link_in(rows[0][0]) if rows else None
 
     def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
-        at = max(first, 0) - 1
-        while rows := self._rows(_OF_TREE, root, at, MANY):
-            at = rows[-1][0]
+        at, is_last = max(first, 0) - 1, False
+        while not is_last:
+            rows = self._rows(_OF_TREE, root, at, MANY)
+            is_last = len(rows) < MANY
             for seq, body in rows:
+                at = seq
                 yield seq, _text(body).encode()
 
     def life(self, entity_id: str) -> Life | None:

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from cantrip_actors.loom.blobs import attached
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
+from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.inbox import KeyUsed
 from cantrip_actors.loom.opening import open_store
@@ -147,6 +148,13 @@ class Loom:
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the last checkpoint of an entity; the records after its position continue it."""
         return self._store.checkpoint(entity_id) if self._is_here(entity_id) else None
+
+    def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts:
+        """Return what a process needs to know of an entity before it runs it. Raises LoomError."""
+        facts = self._store.facts(entity_id, with_records)
+        if facts is None or self.tenant not in (None, facts.header.tenant):
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return facts
 
     def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom on first use."""

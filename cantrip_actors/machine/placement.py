@@ -12,7 +12,7 @@ needs no coordinator, and leaves an entity that no node serves where it is (N-61
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
@@ -38,6 +38,8 @@ class Member(NamedTuple):
     serves: Mapping[str, str | None] = MappingProxyType({})
     """The names of the cantrips that it offers, by their content ids."""
     release_no: int = 0
+    unclear: Collection[str] = ()
+    """Which of these contents it knows with several crystals or dependencies: it continues no entity with them."""
 
     @property
     def room(self) -> int:
@@ -56,6 +58,8 @@ class Candidate(NamedTuple):
     """Whether it continues with any cantrip of that name: it is long-lived and idle, and all such entities move."""
     moves_to: str | None = None
     """The content id of the cantrip that it would move to at this node."""
+    is_clear: bool = False
+    """Whether its crystal and dependencies are known also where its content is unclear: it begins, or ran here."""
 
 
 class State(NamedTuple):
@@ -112,10 +116,11 @@ def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
     and forth while two releases are deployed (N-60).
     """
     if one.may_move and one.name is not None:
-        offering = [other.release_no for other in members if not other.is_draining and one.name in _names(other)]
+        offering = [other.release_no for other in members if not other.is_draining and one.name in _names(other, one)]
         if offering:
-            return one.name in _names(member) and member.release_no == max(offering)
-    return one.cantrip_id in member.serves or one.moves_to in member.serves
+            return one.name in _names(member, one) and member.release_no == max(offering)
+    served = _served(member, one)
+    return one.cantrip_id in served or one.moves_to in served
 
 
 def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
@@ -170,5 +175,12 @@ def _score(member: Member, entity_id: str) -> float:
     return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
 
 
-def _names(member: Member) -> set[str | None]:
-    return set(member.serves.values())
+def _served(member: Member, one: Candidate) -> Mapping[str, str | None]:
+    """Return the contents that a node can continue an entity with: nobody's dependencies are guessed (V-0001)."""
+    if one.is_clear or not member.unclear:
+        return member.serves
+    return {id: name for id, name in member.serves.items() if id not in member.unclear}
+
+
+def _names(member: Member, one: Candidate) -> set[str | None]:
+    return set(_served(member, one).values())

@@ -13,7 +13,7 @@ from unicodedata import category
 
 import anyio
 
-from cantrip_actors.loom import Held, KeyUsed
+from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import first_intent, state_of
 from cantrip_actors.machine.state import Phase, Plan
@@ -25,7 +25,6 @@ from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
-from cantrip_actors.runtime.tree import name_lease
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import InvalidIntent, NameTaken
 

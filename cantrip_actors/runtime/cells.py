@@ -12,12 +12,12 @@ import orjson
 
 from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
+from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import fork_of, outcome_of, waited_in
+from cantrip_actors.machine.project import Life, fork_of, outcome_of, waited_in
 from cantrip_actors.machine.state import Plan, State
-from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.tool_servers import ToolServers
@@ -192,39 +192,37 @@ class Cells:
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running
         if known is not None and known in loom.below(parent.entity_id):
-            return self._loaded(loom.header(known), child.cantrip, "at_once", parent, child)
+            return self._loaded(loom.facts(known), child.cantrip, "at_once", parent, child)
         begin = begin_of(request.intent, request.context, child.images)
         return self.new(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
-    def chosen(self, entity_id: str, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
+    def chosen(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
         """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
 
         Raises LoomError, EntityEnded.
         """
-        loom = self._core.loom
-        header = loom.header(entity_id)
-        if loom.is_over(entity_id):
-            raise EntityEnded(f"entity {entity_id} has ended ({loom.state(entity_id)})")
+        if facts.life >= Life.OVER:
+            raise EntityEnded(f"entity {facts.entity_id} has ended ({self._core.loom.state(facts.entity_id)})")
         if cantrip is None:
-            cantrip, move = self._core.find_cantrip(header)
+            cantrip, move = self._core.find_cantrip(facts)
             return cantrip, None if move is None else "with_intent"
-        return cantrip, "after_episode" if self._core.will_move(header, cantrip) else "at_once"
+        return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
-    def restored(self, entity_id: str, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
+    def restored(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
         """Return the cell of a root entity that is to be loaded, with what `chosen` returned. Raises LoomError."""
-        return self._loaded(self._core.loom.header(entity_id), cantrip, adoption)
+        return self._loaded(facts, cantrip, adoption)
 
     def _loaded(
         self,
-        header: Header,
+        facts: EntityFacts,
         cantrip: Cantrip,
         adoption: Adoption | None,
         parent: Cell | None = None,
         child: Child | None = None,
     ) -> Cell:
-        loom, entity_id = self._core.loom, header.entity_id
+        loom, header, entity_id = self._core.loom, facts.header, facts.entity_id
         begin = None
-        if not loom.has_begun(entity_id):
+        if not facts.has_begun:
             if child is None:
                 raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
             begin = begin_of(child.request.intent, child.request.context, child.images)
@@ -246,7 +244,7 @@ class Cells:
         if cell.wait.deadline.is_set:
             now = self._core.store.clock()
             cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
-        if parent is not None and loom.is_over(entity_id):
+        if parent is not None and facts.life >= Life.OVER:
             cell.is_over = True
             cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))
         return cell

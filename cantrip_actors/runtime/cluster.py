@@ -167,15 +167,16 @@ class Cluster:
         if not members:
             return found
         for one in self._tables.unowned(MANY):
-            candidate = candidate_of(tree, tree.loom.header(one.entity_id))
-            if not tree.is_waiting(one.entity_id) and not _has_node(candidate, members):
+            facts = tree.loom.facts(one.entity_id)
+            candidate = candidate_of(tree, facts)
+            if not tree.is_waiting(one.entity_id, facts.life) and not _has_node(candidate, members):
                 found.append(self._stranded(one.entity_id, "no living node serves its cantrip"))
         return found
 
     def _stranded(self, entity_id: str, why: str) -> StrandedEntity:
-        header = self._tree.loom.header(entity_id)
-        now = candidate_of(self._tree, header)
-        return StrandedEntity(entity_id, header.name, now.cantrip_id, now.name, why)
+        facts = self._tree.loom.facts(entity_id)
+        now = candidate_of(self._tree, facts)
+        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, why)
 
     @property
     def _store(self) -> Store:

@@ -18,14 +18,14 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import Ask, Grant, draw
-from cantrip_actors.loom import Loom, Retention, Store
+from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
 from cantrip_actors.loom.retention import tenant_of
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record
+from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
@@ -100,7 +100,7 @@ class Core:
         self.upgrades = Upgrades(cantrips, upgrade)
         self.membership: Membership | None = None
         """That of a runtime that has joined a cluster."""
-        self.admits: Callable[[Header], bool] = lambda _: True
+        self.admits: Callable[[EntityFacts], bool] = lambda _: True
         """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
         self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
         """Whether a firing, given by its id, may cast this cantrip here, as far as other nodes are concerned."""
@@ -227,23 +227,26 @@ class Core:
 
     # Entities
 
-    def is_waiting(self, entity_id: str) -> bool:
-        """Return whether an entity waits for a person according to its log, itself or by all children under way."""
+    def is_waiting(self, entity_id: str, life: Life | None = None) -> bool:
+        """Return whether an entity waits for a person according to its log, itself or by all children under way.
+
+        `life` is its phase, if that was just read.
+        """
         store = self.store
-        life = store.life(entity_id)
+        life = life if life is not None else store.life(entity_id)
         if life is not Life.BUSY:
             return life is Life.WAITING
         below = [one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER]
         return bool(below) and all(map(self.is_waiting, below))
 
-    def find_cantrip(self, header: Header) -> tuple[Cantrip, Move | None]:
+    def find_cantrip(self, facts: EntityFacts) -> tuple[Cantrip, Move | None]:
         """Return the cantrip that an entity continues with, of its present content or of the one that it moves to.
 
         Also return the move, if it is one. Raises CantripUnknown, LoomError.
         """
-        now, move = self._next_move(header)
+        now, move = self._next_move(facts)
         wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
-        return self.cantrips.of(header.entity_id, wanted), move
+        return self.cantrips.of(facts.entity_id, wanted), move
 
     def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
         """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
@@ -259,20 +262,20 @@ class Core:
             cantrip = self.cantrips.of(header.entity_id, then, any_crystal=crystal is not None)
         return cantrip if crystal is None else cantrip.with_crystal(crystal)
 
-    def is_clear(self, header: Header) -> bool:
+    def is_clear(self, facts: EntityFacts) -> bool:
         """Return whether exactly one cantrip known here can continue this entity."""
-        now, move = self._next_move(header)
-        return self.cantrips.is_clear(header.entity_id, now.id if move is None else move.cantrip.id)
+        now, move = self._next_move(facts)
+        return self.cantrips.is_clear(facts.entity_id, now.id if move is None else move.cantrip.id)
 
-    def _next_move(self, header: Header) -> tuple[CantripRef, Move | None]:
+    def _next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
         """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.
 
         An entity that was loaded here before with its present cantrip stays with that one.
         """
-        now = cantrip_in_force(self.loom, header)
-        if self._stays(header.entity_id, now.id) or self.store.life(header.entity_id) is not Life.IDLE:
+        now = cantrip_in_force(self.loom, facts)
+        if self._stays(facts.entity_id, now.id) or facts.life is not Life.IDLE:
             return now, None
-        return now, self.upgrades.move_of(header, now, is_idle=True)
+        return now, self.upgrades.move_of(facts.header, now, is_idle=True)
 
     def moves(self) -> list[Move]:
         """Return the moves that entities make with their next intents. Raises LoomError."""
@@ -288,11 +291,12 @@ class Core:
         own = self.cantrips.own(entity_id)
         return own is not None and own.has_id(cantrip_id)
 
-    def will_move(self, header: Header, cantrip: Cantrip) -> bool:
+    def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
         """Return whether an entity whose episode under way is to end with `cantrip` moves to another one after it."""
-        now = cantrip_in_force(self.loom, header)
-        is_busy = self.store.life(header.entity_id) is Life.BUSY
-        return is_busy and cantrip.has_id(now.id) and self.upgrades.move_of(header, now, is_idle=False) is not None
+        now, is_busy = cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
+        return (
+            is_busy and cantrip.has_id(now.id) and self.upgrades.move_of(facts.header, now, is_idle=False) is not None
+        )
 
     def root_of(self, entity_id: str) -> str:
         """Return the root entity of the tree that an entity belongs to. Raises LoomError."""

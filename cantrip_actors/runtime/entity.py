@@ -195,7 +195,7 @@ class Entity:
         cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
         if cantrip is None:
             with suppress(LoomError):  # this process only posts
-                cantrip, _ = tree.find_cantrip(tree.loom.header(self._id))
+                cantrip, _ = tree.find_cantrip(tree.loom.facts(self._id))
         if cantrip is not None:
             tree.check_files(cantrip, files)
 

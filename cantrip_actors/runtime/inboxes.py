@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Fenced, Held, Quarantined, Store
+from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
+from cantrip_actors.machine.project import Life, episode_in, has_taken, refusal_of
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.redact.logs import get_logger
@@ -57,10 +57,10 @@ _log = get_logger("cantrip_actors.runtime")
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
-    def __init__(self, core: Core, launch: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, core: Core, launch: Callable[[EntityFacts], Awaitable[None]]) -> None:
         self._core = core
         self._launch = launch
-        """Loads an entity by its id."""
+        """Loads an entity."""
         self._inboxes: dict[str, Inbox] = {}
         self.actor = ActorRef()
         self.hints: Hints | None = None
@@ -386,17 +386,19 @@ class Inboxes:
         """
         core = self._core
         inbox = self._inboxes.get(entity_id)
+        if core.living.get(entity_id) is not None:
+            return
         try:
-            header = core.loom.header(entity_id)
-            if core.loom.is_over(entity_id):
+            facts = core.loom.facts(entity_id, "always" if is_placed else "unless_held")
+            if facts.life >= Life.OVER:
                 if inbox is not None:
                     self._settle_from_log(entity_id, inbox)
                 return
-            if core.living.get(entity_id) is not None or core.is_held(entity_id) or not core.is_clear(header):
+            if facts.is_held or not core.is_clear(facts):
                 return
-            if not (is_placed or core.admits(header)):
+            if not (is_placed or core.admits(facts)):
                 return
-            await self._launch(entity_id)
+            await self._launch(facts)
         except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
             return
         except CantripError as error:

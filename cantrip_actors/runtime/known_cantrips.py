@@ -8,7 +8,7 @@ several have different crystals or dependencies, the caller has to name one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cantrip_actors.machine.state import CantripRef
@@ -102,6 +102,10 @@ class KnownCantrips:
         if own is not None and own.has_id(cantrip_id):
             return True
         return known is not None and known.one_rest and known.one_crystal
+
+    def unclear(self, contents: Iterable[str]) -> list[str]:
+        """Return which of these contents are known with several crystals or dependencies, in order."""
+        return sorted(one for one in contents if not self.is_clear("", one))
 
     def of(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.

@@ -5,22 +5,22 @@ Without a usable checkpoint, the whole log is folded: the result is the same (C-
 
 from __future__ import annotations
 
-from cantrip_actors.loom import Loom
+from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.machine.checkpoint import cantrip_of_checkpoint, decode_checkpoint
 from cantrip_actors.machine.evolve import fold, renew_call
 from cantrip_actors.machine.project import cantrip_in, children_in, fork_of
 from cantrip_actors.machine.state import CantripRef, Plan, State
-from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 
-def cantrip_in_force(loom: Loom, header: Header) -> CantripRef:
+def cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     """Return an entity's current cantrip: the one in its header, unless it has adopted another."""
-    kept = loom.checkpoint(header.entity_id)
-    known = None if kept is None else cantrip_of_checkpoint(kept.data)
-    if kept is None or known is None:
-        return cantrip_in(loom.records(header.entity_id), CantripRef(header.cantrip_id, header.cantrip_name))
-    return cantrip_in(loom.records(header.entity_id, after=kept.position), known)
+    header, kept = facts.header, facts.checkpoint
+    first = CantripRef(header.cantrip_id, header.cantrip_name)
+    if kept is None:
+        return cantrip_in(facts.records, first)
+    known = cantrip_of_checkpoint(kept.data)
+    return cantrip_in(loom.records(header.entity_id), first) if known is None else cantrip_in(facts.records, known)
 
 
 def last_time(loom: Loom, entity_id: str) -> str:
@@ -38,16 +38,16 @@ def usage_under(loom: Loom, child: str) -> Usage:
 def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
     """Return the state after the last record of an entity's log, and the usage of its children's subtrees."""
     shape, entity_id = plan.shape, plan.entity_id
-    kept = loom.checkpoint(entity_id)
+    facts = loom.facts(entity_id)
+    kept = facts.checkpoint
     checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
     if plan.parent_entity is None or plan.forked:
         loom.check_chain(entity_id, after=-1 if kept is None else kept.position)
     if kept is not None and checkpoint is not None and checkpoint.is_for(plan):
-        state, below = checkpoint.state, checkpoint.below
+        state, below, records = checkpoint.state, checkpoint.below, facts.records
         renew_call(shape, state)
-        records = loom.records(entity_id, after=kept.position)
     else:
-        below, records = NO_USAGE, loom.records(entity_id)
+        below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
         state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
     for child in children_in(records):

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 import anyio.abc
 
+from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.node import Action, Checked, Found, GiveUp, LoadEnded
 from cantrip_actors.machine.placement import Candidate, Member, Take, can_run, may_cast, may_load, order_among
@@ -103,11 +104,14 @@ class NodeActor(Actor):
         ours.busy = len(roots) - len(resting) + len(ours.state.loading)
         if not core.is_open:
             return
+        self._note_unclear()
         self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
         found = await self._in_store(self._find)
         ours.members = [member_of(row) for row in found.nodes if row.is_living]
         ours.members = [
-            one._replace(busy=ours.busy, is_draining=ours.is_draining) if one.owner == ours.owner else one
+            one._replace(busy=ours.busy, is_draining=ours.is_draining, unclear=ours.info.unclear)
+            if one.owner == ours.owner
+            else one
             for one in ours.members
         ]
         idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
@@ -119,6 +123,20 @@ class NodeActor(Actor):
             _log.info("entities without an owner are taken over", **told)
         if core.instrument is not None:
             self._tell(core.instrument, found, taken)
+
+    def _note_unclear(self) -> None:
+        """Tell all nodes which contents this one cannot continue entities with; logged when that changes."""
+        ours = self._membership
+        unclear = self._core.cantrips.unclear(ours.info.serves)
+        if unclear == ours.info.unclear:
+            return
+        ours.info = ours.info._replace(unclear=unclear)
+        if unclear:
+            _log.warning(
+                "cantrips are known here with several crystals or dependencies: other nodes continue their entities",
+                node=ours.node.name,
+                cantrips=unclear,
+            )
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         for one in actions:
@@ -190,10 +208,10 @@ class NodeActor(Actor):
         """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""
         core, entity_id = self._core, one.entity_id
         try:
-            header = core.loom.header(entity_id)
-            if one.is_busy and (not core.loom.has_begun(entity_id) or core.is_waiting(entity_id)):
+            facts = core.loom.facts(entity_id)
+            if one.is_busy and (not facts.has_begun or core.is_waiting(entity_id, facts.life)):
                 return None
-            return candidate_of(core, header)
+            return candidate_of(core, facts)
         except CantripError as error:
             _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
             return None
@@ -202,12 +220,12 @@ class NodeActor(Actor):
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
-def admits(core: Core, membership: Membership, header: Any) -> bool:
+def admits(core: Core, membership: Membership, facts: EntityFacts) -> bool:
     """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
     me = _ours_in(membership)
     if me is None:  # it has not looked yet
         return not membership.is_draining
-    is_admitted = may_load(me, candidate_of(core, header), membership.members)
+    is_admitted = may_load(me, candidate_of(core, facts), membership.members)
     membership.busy += is_admitted  # until the next count
     return is_admitted
 
@@ -217,7 +235,9 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     me = _ours_in(membership)
     if me is None or not membership.is_ready:
         return False
-    is_admitted = may_cast(me, Candidate(firing, cantrip.id, cantrip.name, may_move=True), membership.members)
+    is_admitted = may_cast(
+        me, Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True), membership.members
+    )
     membership.busy += is_admitted
     return is_admitted
 
@@ -239,7 +259,8 @@ def admits_timer(membership: Membership, id: str, late: float) -> bool:
 
 def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
     """Return the membership of a runtime that is about to join."""
-    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves))
+    unclear = core.cantrips.unclear(serves)
+    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves), unclear)
     membership = Membership(node, info)
     core.admits = partial(admits, core, membership)
     core.admits_cast = partial(admits_cast, membership)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.machine.project import Life
@@ -11,19 +10,27 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.terms.errors import LoomError, Stranded
 
+_UNCLEAR = (
+    ", but know that content with several crystals or dependencies and cannot tell which are its own: say with which "
+    "it continues, runtime.entity(name, cantrip=…)"
+)
 
-def candidate_of(core: Core, header: Any) -> Candidate:
-    """Return the facts about an entity that placement needs. Raises LoomError."""
-    now = cantrip_in_force(core.loom, header)
-    is_idle = header.lasting and core.store.life(header.entity_id) is Life.IDLE
-    move = core.upgrades.move_of(header, now, is_idle=True) if is_idle else None
+
+def candidate_of(core: Core, facts: EntityFacts) -> Candidate:
+    """Return an entity as placement sees it. Raises LoomError."""
+    now = cantrip_in_force(core.loom, facts)
+    is_idle = facts.header.lasting and facts.life is Life.IDLE
+    move = core.upgrades.move_of(facts.header, now, is_idle=True) if is_idle else None
     moves_to = None if move is None else move.cantrip.id
-    return Candidate(header.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to)
+    ran_here = core.cantrips.own(facts.entity_id) is not None
+    return Candidate(facts.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
 
 
 def member_of(row: NodeRow) -> Member:
     """Return a node as placement sees it."""
-    return Member(row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no)
+    return Member(
+        row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no, row.info.unclear
+    )
 
 
 def stranding(core: Core, entity_id: str) -> LoomError | None:
@@ -41,14 +48,17 @@ def stranding(core: Core, entity_id: str) -> LoomError | None:
         return LoomError(
             f"entity {entity_id} is in quarantine, because the nodes that ran it died; `cantrip cluster free` lifts it"
         )
-    one = candidate_of(core, core.loom.header(entity_id))
-    if core.is_waiting(entity_id) or any(can_run(member, one, members) for member in members):
+    facts = core.loom.facts(entity_id)
+    one = candidate_of(core, facts)
+    if core.is_waiting(entity_id, facts.life) or any(can_run(member, one, members) for member in members):
         return None
+    why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
     served = sorted({(name, id) for member in members for id, name in member.serves.items()}, key=str)
     shown = ", ".join(name or id for name, id in served) or "nothing"
     return Stranded(
         f"no living node serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), or "
-        f"has the labels that it needs; they serve {shown}. Nothing is lost: it continues when such a node joins",
+        f"has the labels that it needs; they serve {shown}{why}. Nothing is lost: it continues when such a node "
+        "joins",
         entity_id=entity_id,
         cantrip_id=one.cantrip_id,
         cantrip_name=one.name,

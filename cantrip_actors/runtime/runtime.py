@@ -842,9 +842,9 @@ class Runtime:
             elif not tree.store.shared and not tree.loom.has_begun(header.entity_id):
                 # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
                 await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume" and tree.is_clear(header):
+            elif self._recover == "resume" and tree.is_clear(facts := tree.loom.facts(header.entity_id)):
                 try:
-                    await tree.restore(header.entity_id)
+                    await tree.restore(header.entity_id, facts=facts)
                 except (Held, Quarantined) as why:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:

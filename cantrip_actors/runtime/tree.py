@@ -36,6 +36,7 @@ import anyio
 from cantrip_actors.crystal.images import refused_file
 from cantrip_actors.loom import (
     Duration,
+    EntityFacts,
     Forgotten,
     Held,
     Pruned,
@@ -45,9 +46,11 @@ from cantrip_actors.loom import (
     Wanted,
     backup_loom,
     keep_for,
+    name_lease,
     open_store,
 )
 from cantrip_actors.machine.node import DrainBegan, Suspended
+from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.redact.logs import get_logger
@@ -390,18 +393,18 @@ class Tree(Core):
 
         `cantrip` is that of the caller's handle. An intent with a `key` may be a repeated one.
         """
-        header = self.loom.header(entity_id)
-        if not header.lasting:
+        facts = self.loom.facts(entity_id, "unless_held" if waits else "never")
+        if not facts.header.lasting:
             raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
-        if self.loom.is_over(entity_id):
+        if facts.life >= Life.OVER:
             if key is None:
                 raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
             return
         if cantrip is not None and self.cantrips.own(entity_id) is None:
             self.cantrips.note_unloaded(entity_id, cantrip)
-        if waits and not self.is_held(entity_id):
+        if waits and not facts.is_held:
             try:
-                self.find_cantrip(header)
+                self.find_cantrip(facts)
             except CantripUnknown:
                 if not self.has_living_node():  # else a node takes the mail
                     raise
@@ -470,29 +473,35 @@ class Tree(Core):
             if cell.outcome is None:  # otherwise the entity ended before its cell had started
                 raise self.guard.error(cell.error or cell.crash_error()) from None
 
-    async def restore(self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False) -> Cell:
+    async def restore(
+        self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False, facts: EntityFacts | None = None
+    ) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
-        Without `cantrip`, it continues with the known one of its content. One caller at a time loads an entity, so that
-        none gets a cell whose claim still fails.
+        `facts` are the entity's, if they were just read. Without `cantrip`, it continues with the known one of its
+        content. One caller at a time loads an entity, so that none gets a cell whose claim still fails.
 
         Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
         cannot be used.
         """
-        async with self.lock(f"load {entity_id}"):
+        lock = self.lock(f"load {entity_id}")
+        if lock.locked():
+            facts = None  # the caller before this one may change them
+        async with lock:
             cell = self.living.get(entity_id)
             if cell is not None:
                 return cell
-            cantrip, adoption = self.cells.chosen(entity_id, cantrip)
+            facts = facts or self.loom.facts(entity_id)
+            cantrip, adoption = self.cells.chosen(facts, cantrip)
             complete = cantrip.circle.is_complete
             recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
-                cell = self.cells.restored(entity_id, cantrip, adoption)
+                cell = self.cells.restored(facts, cantrip, adoption)
                 await self.launch(cell, lift=lift)
         return cell
 
-    async def _restore(self, entity_id: str) -> None:
-        await self.restore(entity_id)
+    async def _restore(self, facts: EntityFacts) -> None:
+        await self.restore(facts.entity_id, facts=facts)
 
     async def _start_child(self, cell: Cell) -> None:
         self.cantrips.add_carved(cell.plan.cantrip)
@@ -608,8 +617,3 @@ class Tree(Core):
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
         await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in over])
         self.writer.cast(Release(entity_id))
-
-
-def name_lease(name: str) -> str:
-    """Return the text on which a lease claims a name; it cannot be an entity's id."""
-    return f"name:{name}"

@@ -87,8 +87,8 @@ class Upgrades:
         """Return the moves of all entities in a loom that have not ended, oldest entity first. Raises LoomError."""
         idle = set(loom.unfinished()) - set(loom.unfinished(idle=False))
         moves = (
-            self.move_of(header, cantrip_in_force(loom, header), is_idle=entity_id in idle)
+            self.move_of(facts.header, cantrip_in_force(loom, facts), is_idle=entity_id in idle)
             for entity_id in loom.unfinished()
-            if (header := loom.header(entity_id)).lasting
+            if (facts := loom.facts(entity_id)).header.lasting
         )
         return [move for move in moves if move is not None]

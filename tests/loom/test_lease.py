@@ -166,6 +166,19 @@ def test_a_lease_may_be_claimed_before_the_entity_begins_and_after_others_have(s
 # ------------------------------------------------------------------------------------------------------ other processes
 
 
+@pytest.mark.rule("N-09", "F-33")
+def test_an_entity_cannot_begin_under_a_name_that_another_holder_has_claimed_since(store):
+    held = store.claim("e", this_process(), 60)
+    name = store.claim("name:keeper", this_process(), 60)
+    store.release(name)
+    other = store.claim("name:keeper", this_process(), 60)
+    keeper = header("e", name="keeper", lasting=True)
+    with pytest.raises(Fenced, match="another one has claimed it since"):
+        store.append([keeper], {"e": held.token, "name:keeper": name.token})
+    store.append([keeper], {"e": held.token, "name:keeper": other.token})
+    assert store.named("keeper") == "e"
+
+
 @pytest.fixture(params=SHARED)
 def shared(request, tmp_path):
     """A store that several processes may write to."""

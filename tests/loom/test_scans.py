@@ -91,6 +91,8 @@ def send(store: Any) -> None:
     store.count_mail("f")
     store.find_mail("f", "a")
     store.append([taker(mail("a", "f"))], taken=[(0, no)])
+    store.keep_checkpoint("f", store.tip("f"), b"state")
+    assert store.facts("f").checkpoint is not None
 
 
 def fire(store: Any) -> None:

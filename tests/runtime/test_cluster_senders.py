@@ -1,5 +1,6 @@
 """Runtimes that send to, wait for and watch entities on other nodes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,41 @@ async def test_a_send_fails_when_no_living_node_can_run_the_entity_and_its_mail_
         async with node(url, "w2", slow):
             assert (await keeper.send("work", key="k")).result == "work"
             assert len(client.loom.turns(keeper.id)) == 2
+
+
+TWIN = answering()
+"""The content of `DESK`, with another crystal."""
+
+
+@pytest.mark.rule("N-61", "N-20")
+async def test_a_sender_gets_an_error_when_the_only_node_knows_the_cantrip_with_two_crystals(url: str) -> None:
+    assert TWIN.id == DESK.id
+    nameless = [replace(DESK, name=None), replace(TWIN, name=None)]
+    async with Runtime.open(url, cantrips=[DESK]) as program:
+        await (await program.invoke(DESK, "begin", name="keeper")).episode()
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", *nameless):
+        receipt = await client.entity("keeper").post("work", key="k")
+        with pytest.raises(Stranded, match="several crystals or dependencies"), anyio.fail_after(20):
+            await receipt.episode()
+        assert [one.name for one in await client.cluster.stranded()] == ["keeper"]
+        async with node(url, "w2", DESK):
+            assert (await receipt.episode()).result == "work"
+
+
+@pytest.mark.rule("N-61", "N-20")
+async def test_a_node_leaves_entities_to_others_once_it_has_used_their_cantrip_with_another_crystal(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as program:
+        await (await program.invoke(DESK, "begin", name="keeper")).episode()
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", beat=0.5) as one:
+        own = await one.invoke(TWIN, "hello", name="own")
+        await own.episode()
+        await anyio.sleep(2)
+        receipt = await client.entity("keeper").post("work", key="k")
+        with pytest.raises(Stranded), anyio.fail_after(20):
+            await receipt.episode()
+        cast = await client.submit("desk", "A cast has no past.", key="c")
+        assert (await cast.episode()).result == "A cast has no past."
+        assert (await client.entity("own").send("again")).result == "again"
 
 
 @pytest.mark.rule("N-61")

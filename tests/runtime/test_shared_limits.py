@@ -1,16 +1,19 @@
 """Limits that several runtimes on one loom share."""
 
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, LoomError, Runtime
+from cantrip_actors import Cantrip, Circle, LoomError, Node, Runtime
 from cantrip_actors.crystals import Limits, limited
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import max_turns
+from tests.forked import Forked
 from tests.loom.postgres import fresh
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "yes"}}]}
@@ -127,6 +130,68 @@ async def test_an_account_outlives_its_processes(tmp_path: Path) -> None:
                             runtime.cast, spell(Model(0.01, seen), requests_per_minute=5, shared="account"), "go"
                         )
     assert len(seen["asked"]) == 5
+
+
+PER_MINUTE = 120
+HAMMER = """
+import sys, anyio
+from tests.runtime.test_shared_limits import hammer
+
+anyio.run(hammer, *sys.argv[1:])
+"""
+
+
+async def hammer(url: str, name: str, ledger: str) -> None:
+    """Ask a model of the shared account as fast as it is allowed to; the ledger has the time of each request."""
+
+    class Noting(Model):
+        async def invoke(self, messages: Any) -> Any:
+            with Path(ledger).open("a") as file:
+                file.write(f"{time.time()} {name}\n")
+            return await super().invoke(messages)
+
+    cantrip = spell(Noting(0.01, {}), requests_per_minute=PER_MINUTE, shared="account")
+    async with Runtime.open(url, cantrips=[cantrip], node=Node(name)) as runtime, anyio.create_task_group() as tasks:
+        for _ in range(PER_MINUTE):
+            tasks.start_soon(runtime.cast, cantrip, "go")
+        await anyio.sleep_forever()
+
+
+@pytest.mark.rule("N-52")
+@pytest.mark.real_time
+async def test_processes_that_are_killed_stay_within_their_shared_limit_together(tmp_path: Path) -> None:
+    url, ledger = fresh(), tmp_path / "ledger"
+    async with Runtime.open(url):
+        pass
+    ledger.touch()
+
+    def hammering(name: str) -> Forked:
+        return Forked(HAMMER, url, name, ledger, stderr=subprocess.DEVNULL)
+
+    living = {f"w{n}": hammering(f"w{n}") for n in range(3)}
+    try:
+        for n in range(5):
+            oldest = next(iter(living))
+            with anyio.fail_after(60):
+                while f" {oldest}\n" not in ledger.read_text():
+                    await anyio.sleep(0.1)
+            dying = living.pop(oldest)
+            dying.kill()
+            dying.wait()
+            living[f"w{n + 3}"] = hammering(f"w{n + 3}")
+        with anyio.fail_after(60):  # what is allowed is used
+            while ledger.read_text().count("\n") < PER_MINUTE + 6:
+                await anyio.sleep(0.1)
+    finally:
+        for one in living.values():
+            one.kill()
+            one.wait()
+    lines = [line.split() for line in ledger.read_text().splitlines()]
+    times = sorted(float(at) for at, _ in lines)
+    for first, begin in enumerate(times):
+        for last in range(first, len(times)):
+            allowed = PER_MINUTE + PER_MINUTE * (times[last] - begin) / 60
+            assert last - first + 1 <= allowed + 1, (begin, times[last])
 
 
 @pytest.mark.rule("N-53")

@@ -127,6 +127,7 @@ IDS = ("entity.id", "named.id", "child", "forked")
 Look = Callable[[World, str], Any]
 
 REFUSED: dict[str, Look] = {
+    "loom.facts": lambda w, id: w.other.loom.facts(id),
     "find": lambda w, id: w.other.find(id),
     "receipt": lambda w, id: w.other.receipt(id, "once"),
     "has_mail": lambda w, id: w.other.has_mail(id, "once"),
