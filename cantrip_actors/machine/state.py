@@ -103,6 +103,7 @@ class Plan:
     name: str | None = None
     key: str | None = None
     tenant: str = ""
+    queue: str = ""
     release: str = ""
     """The release of the node that runs the entity."""
 
@@ -121,6 +122,7 @@ class Plan:
         name: str | None = None,
         key: str | None = None,
         tenant: str = "",
+        queue: str = "",
         release: str = "",
     ) -> Plan:
         """Return the plan of an entity with this cantrip.
@@ -154,6 +156,7 @@ class Plan:
             name=name,
             key=key,
             tenant=tenant,
+            queue=queue,
             release=release,
         )
 
@@ -200,6 +203,7 @@ class Plan:
             key=self.key,
             cantrip_name=self.cantrip.name,
             tenant=self.tenant,
+            queue=self.queue,
         )
 
     def is_adopted(self, state: State) -> bool:
