@@ -11,7 +11,7 @@ entity ended without being loaded, any node that finds the queue full frees the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -160,12 +160,19 @@ class Queues:
         lives = ((one, store.life(one)) for one in entities)
         return [one for one, life in lives if (life is None and not store.is_held(one)) or _is_over(life)]
 
-    async def claim(self, may_begin: Callable[[Timer], bool], *, has_news: bool) -> Claimed:
-        """Take places for waiting submissions that this runtime may begin. Raises LoomError."""
+    async def claim(
+        self, prepare: Callable[[], Awaitable[object]], may_begin: Callable[[Timer], bool], *, has_news: bool
+    ) -> Claimed:
+        """Take places for waiting submissions that this runtime may begin. Raises LoomError.
+
+        `prepare` is called before `may_begin`, if there is a queue.
+        """
         now = anyio.current_time()
         if not has_news and now < self._learns_at:
             return Claimed((), math.inf)
         accounts = await self._learn(now)
+        if accounts:
+            await prepare()
         if has_news:
             self._aside.clear()
         self._first += 1
@@ -206,10 +213,11 @@ class Queues:
             if await self._sweep(account, list(account.places), now):
                 return Claimed((), 0)
             return Claimed((), LOOK if room > 0 else self._patience)
-        found, are_all = await self._find(name, may_begin)
+        found, waits, are_all = await self._find(name, may_begin)
         if not found:
-            self._aside[name] = now + ASIDE
-            return Claimed((), ASIDE)
+            if waits:
+                self._aside[name] = now + ASIDE
+            return Claimed((), ASIDE if waits else math.inf)
         ids = [self.entity_of(one) for one in found]
         share = math.ceil(min(len(found), room) / self._sharers())
         most = min(share, capacity)
@@ -254,15 +262,18 @@ class Queues:
         one = Candidate(timer.id, cantrip.id, cantrip.name, may_move=True)
         return me is not None and can_run(me, one, ours.members)
 
-    async def _find(self, queue: str, may_begin: Callable[[Timer], bool]) -> tuple[list[Timer], bool]:
-        """Return the first submissions of a queue that may begin here, and whether these are all that wait."""
+    async def _find(self, queue: str, may_begin: Callable[[Timer], bool]) -> tuple[list[Timer], bool, bool]:
+        """Return the first submissions of a queue that may begin here.
+
+        Also return whether any waits, and whether those behind them were read.
+        """
         after = FIRST
         while True:
             read = partial(self._core.store.timers_due, math.inf, after=after, limit=PAGE, queue=queue)
             page = await self._in_store(read)
             found = [one for one in page if one.due is not None and may_begin(one) and self.may_run(one)]
             if found or len(page) < PAGE:
-                return found, len(page) < PAGE
+                return found, bool(page) or after != FIRST, len(page) < PAGE
             after = page[-1].position
 
     def entity_of(self, timer: Timer) -> str:

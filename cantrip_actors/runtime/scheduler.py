@@ -147,13 +147,13 @@ class Scheduler:
     async def look(self, start_soon: Callable[..., object]) -> None:
         """Carry out due timers, casts with `start_soon`, and find the time when the next timer is due."""
         core = self._core
+        self.next = math.inf if core.drains or not core.is_open else self.next
+        if core.is_open and await self.queues.settle():
+            self._inboxes.tell()  # others may begin what waits for these places
         if core.drains or not core.is_open:
-            self.next = math.inf
             return
         now, self.has_fired = core.time_of_day(), False
         has_news = self._has_news
-        if await self.queues.settle():
-            self._inboxes.tell()  # others may begin what waits for these places
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
         first = self.next if self.next <= now else await self._first_after(self._looked)
@@ -164,7 +164,7 @@ class Scheduler:
             self._looked = -math.inf if self._again == math.inf else now
             first = await self._first_after(self._looked)
         self.next = min(first, self._again)
-        claimed = await self.queues.claim(partial(self._may_begin, now), has_news=has_news)
+        claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
         for timer in claimed.timers:
             self._casting.add(timer.id)
             self.has_fired = True
