@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,7 +120,7 @@ def worker(
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        queues = [_queue(one) for one in queue or ()]
+        queues = _queues(queue or ())
         cantrips = offered_cantrips(loom, recipes or ())
 
         async def serve() -> None:
@@ -207,6 +207,14 @@ def _label(given: str) -> tuple[str, str]:
     return key, value
 
 
+def _queues(given: Sequence[str]) -> list[Queue]:
+    found = [_queue(one) for one in given]
+    names = [one.name for one in found]
+    if len(set(names)) < len(names):
+        raise typer.BadParameter(f"expected each name once, got {', '.join(names)}", param_hint="--queue")
+    return found
+
+
 def _queue(given: str) -> Queue:
     from cantrip_actors import Queue
 
@@ -272,11 +280,7 @@ def up(
     options = [f"--{name}={value}" for name, value in (("capacity", capacity), ("grace", grace), ("beat", beat))]
     options += [f"--ttl={ttl}", f"--release={release}", *(f"--queue={one}" for one in queue or ())]
     with report_errors(json=False, loom=loom):
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
-
-        offered_cantrips(loom, recipes or ())  # a mistake in a recipe is reported once, not once per worker
-        for one in queue or ():
-            _queue(one)
+        _check_workers(loom, recipes or [], queue or [])
         if ray is not None:
             from cantrip_actors.cli.ray_cluster import run_over_ray
 
@@ -309,6 +313,14 @@ def up(
                 process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
     raise typer.Exit(1 if any(process.returncode for process in workers.values()) else 0)
+
+
+def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:
+    """Report a mistake in a recipe, or in an option of all workers, once and not once per worker."""
+    from cantrip_actors.cli.offered_cantrips import offered_cantrips
+
+    offered_cantrips(loom, recipes)
+    _queues(queues)
 
 
 def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:
@@ -484,9 +496,8 @@ def _queue_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
     bounds = ("max_running", "per_node", "max_waiting")
     for at, row in enumerate(rows):
         if at == 0:
-            yield Text(
-                f"{'QUEUE':<20}{'WAITING':<10}{'RUNNING':<10}{'MAX RUNNING':<13}{'PER NODE':<10}MAX WAITING", "dim"
-            )
+            columns = f"{'WAITING':<10}{'RUNNING':<10}{'MAX RUNNING':<13}{'PER NODE':<10}MAX WAITING"
+            yield Text(f"{'QUEUE':<20}{columns}", "dim")
         line = Text(end="").append(f"{one_line(row['name'], 19):<20}", "bold")
         most, each, waiting = ("-" if row[one] is None else str(row[one]) for one in bounds)
         yield line.append(f"{row['waiting']:<10}{row['running']:<10}{most:<13}{each:<10}{waiting}")

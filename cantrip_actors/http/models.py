@@ -428,7 +428,10 @@ class Actor(BaseModel):
 
 
 class System(BaseModel):
-    """The service as it stands. `counters` has the series of each counter; `loom` has no password."""
+    """The service as it stands. `counters` has the series of each counter; `loom` has no password.
+
+    `queues` are those of submissions, with their bounds.
+    """
 
     at: str
     items: list[Actor]
@@ -437,6 +440,7 @@ class System(BaseModel):
     loom: dict[str, Any]
     requests: int
     streams: dict[str, int]
+    queues: list[dict[str, Any]]
 
 
 class Hit(BaseModel):

@@ -189,7 +189,7 @@ class Queues:
         store = self._core.store
         accounts = [decode_account(one) for one in (await self._in_store(partial(store.accounts, PREFIX))).values()]
         self._learns_at = -math.inf if accounts else now + LOOK * SELDOM
-        if accounts and now >= self._counts_at:
+        if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
             self._waiting = await self._in_store(lambda: {name: store.count_queued(name) for name in names})
