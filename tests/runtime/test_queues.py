@@ -1,5 +1,6 @@
 """Queues of submissions: the order in which they begin, their bounds, and places over crashes (N-50)."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cantrip_actors import (
 from cantrip_actors.machine.queues import PREFIX, RESERVED, Place, declare, decode_account, take
 from cantrip_actors.runtime.queues import QueueStatus
 from cantrip_actors.wards import max_turns
+from tests.exhaustive import part
 from tests.loom.postgres import fresh
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import answering, crashing
@@ -475,3 +477,38 @@ def test_places_are_taken_in_order_up_to_the_bounds() -> None:
     assert taken == ["c"]  # a is another's, and d is one too many
     assert take(["c", "d"], "two", 1, 9, text, 3.0)[1] == ["c"]  # its answer was lost
     assert decode_account(text).places == {"a": Place("one", 1), "b": Place("one", 1), "c": Place("two", 2)}
+
+
+# Chaos
+
+
+@pytest.mark.parametrize("seed", part(range(40), 10))
+async def test_a_queue_keeps_to_its_bounds_while_nodes_die_and_join(url: str, seed: int) -> None:
+    chance = random.Random(seed)
+    queue = Queue("reports", max_running=4, per_node=2)
+    most = 0
+
+    async def live(name: str) -> None:
+        """Run a node again and again, until it dies."""
+        while True:
+            async with crashing(node(url, name, cantrips=[answering(delay=chance.uniform(0.2, 6))])):
+                await anyio.sleep(chance.uniform(1, 20))
+            await anyio.sleep(chance.uniform(0, 5))
+
+    async with Runtime.open(url, queues=[queue]) as client:
+        casts = [await client.submit("desk", f"{n}", queue="reports", priority=chance.randrange(3)) for n in range(30)]
+        loom, left = client.loom, {cast.entity_id for cast in casts}
+        async with anyio.create_task_group() as tasks:
+            for n in range(3):
+                tasks.start_soon(live, f"w{n}")
+            with anyio.fail_after(3600):
+                while left:
+                    left = {one for one in left if not (loom.has_begun(one) and loom.is_over(one))}
+                    most = max(most, sum(map(loom.has_begun, left)))
+                    await anyio.sleep(0.1)
+            tasks.cancel_scope.cancel()
+        async with node(url, "last"):
+            await anyio.sleep(60)
+            assert (await status(client))[1:3] == (0, 0)
+        assert await results(casts) == [f"{n}" for n in range(30)]
+        assert most == 4
