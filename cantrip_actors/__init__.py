@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.gate import Gate, Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.risk import LethalTrifecta
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
@@ -151,6 +152,7 @@ __all__ = [
     "Observation",
     "ProviderError",
     "Quarantined",
+    "Queue",
     "QueueFull",
     "Receipt",
     "Refused",
@@ -253,6 +255,7 @@ _HOMES = {
         "ToolDefinition",
         "Usage",
     ),
+    "cantrip_actors.terms.queue": ("Queue",),
     "cantrip_actors.terms.risk": ("LethalTrifecta",),
     "cantrip_actors.records.records": ("Observation",),
     "cantrip_actors.records.turn": (

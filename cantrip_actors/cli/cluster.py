@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ from cantrip_actors.redact.urls import render_url
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from cantrip_actors import Node, Runtime
+    from cantrip_actors import Node, Queue, Runtime
     from cantrip_actors.observe import Telemetry
 
 app = typer.Typer(rich_markup_mode=None)
@@ -49,6 +49,14 @@ Recipes = Annotated[
 ]
 Capacity = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
 Release = Annotated[str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")]
+QueueOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        metavar="NAME[:BOUND=N,...]",
+        help="A queue, with max_running, per_node and max_waiting; repeat for more.",
+    ),
+]
 Grace = Annotated[float, typer.Option("--grace", min=0, help="Seconds to hand entities over in, at a shutdown.")]
 Beat = Annotated[float, typer.Option("--beat", min=0.01, help="Seconds between two renewals.")]
 Ttl = Annotated[float, typer.Option("--ttl", min=0.04, help="Seconds of silence after which others take over.")]
@@ -58,6 +66,7 @@ Ttl = Annotated[float, typer.Option("--ttl", min=0.04, help="Seconds of silence 
     epilog=examples(
         "cantrip worker desk.yaml --loom postgresql://loom@db/loom --name w1 --release 41",
         "cantrip worker desk.yaml scout.yaml --capacity 50 --label disk=nfs1 --health 0.0.0.0:8080",
+        "cantrip worker scout.yaml --queue reports:max_running=10,per_node=2",
     )
 )
 def worker(
@@ -70,6 +79,7 @@ def worker(
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="More about it; repeat for more.")
     ] = None,
+    queue: QueueOptions = None,
     grace: Grace = 60.0,
     beat: Beat = 2.0,
     ttl: Ttl = 10.0,
@@ -108,16 +118,24 @@ def worker(
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
+        queues = _queues(queue or ())
         cantrips = offered_cantrips(loom, recipes or ())
 
         async def serve() -> None:
-            await _work(loom, cantrips, node, health, early, quiet=quiet)
+            await _work(loom, cantrips, node, queues, health, early, quiet=quiet)
 
         anyio.run(serve, backend=backend.value)
 
 
 async def _work(
-    loom: str, cantrips: list[Any], node: Node, health: str | None, early: list[int], *, quiet: bool
+    loom: str,
+    cantrips: list[Any],
+    node: Node,
+    queues: list[Queue],
+    health: str | None,
+    early: list[int],
+    *,
+    quiet: bool,
 ) -> None:
     import anyio
 
@@ -130,7 +148,13 @@ async def _work(
     telemetry = Telemetry(otel=is_traced) if is_traced or health is not None else None
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
     opening = Runtime.open(
-        loom, cantrips=cantrips, node=node, snapshot_key=key, seal_key=seal_key(), telemetry=telemetry
+        loom,
+        cantrips=cantrips,
+        node=node,
+        queues=queues,
+        snapshot_key=key,
+        seal_key=seal_key(),
+        telemetry=telemetry,
     )
     async with AsyncExitStack() as stack:
         try:
@@ -181,6 +205,32 @@ def _label(given: str) -> tuple[str, str]:
     return key, value
 
 
+def _queues(given: Sequence[str]) -> list[Queue]:
+    found = [_queue(one) for one in given]
+    names = [one.name for one in found]
+    if len(set(names)) < len(names):
+        raise typer.BadParameter(f"expected each name once, got {', '.join(names)}", param_hint="--queue")
+    return found
+
+
+def _queue(given: str) -> Queue:
+    from cantrip_actors import Queue
+
+    name, _, bounds = given.partition(":")
+    found: dict[str, int] = {}
+    for bound in bounds.split(",") if bounds else ():
+        what, _, most = bound.partition("=")
+        if what not in ("max_running", "per_node", "max_waiting") or what in found or not most.isdecimal():
+            raise typer.BadParameter(
+                f"expected NAME[:max_running=N,per_node=N,max_waiting=N], got {given!r}", param_hint="--queue"
+            )
+        found[what] = int(most)
+    try:
+        return Queue(name, **found)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--queue") from error
+
+
 _ADDRESS = re.compile(r"auto|local|ray://.+|[\w.-]+:\d+")
 
 
@@ -208,6 +258,7 @@ def up(
     loom: Url = LOOM,
     capacity: Capacity = 200,
     release: Release = "",
+    queue: QueueOptions = None,
     grace: Grace = 60.0,
     beat: Beat = 2.0,
     ttl: Ttl = 10.0,
@@ -225,11 +276,9 @@ def up(
     cluster, where Ray starts them again.
     """
     options = [f"--{name}={value}" for name, value in (("capacity", capacity), ("grace", grace), ("beat", beat))]
-    options += [f"--ttl={ttl}", f"--release={release}"]
+    options += [f"--ttl={ttl}", f"--release={release}", *(f"--queue={one}" for one in queue or ())]
     with report_errors(json=False, loom=loom):
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
-
-        offered_cantrips(loom, recipes or ())  # a mistake in a recipe is reported once, not once per worker
+        _check_workers(loom, recipes or [], queue or [])
         if ray is not None:
             from cantrip_actors.cli.ray_cluster import run_over_ray
 
@@ -262,6 +311,14 @@ def up(
                 process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
     raise typer.Exit(1 if any(process.returncode for process in workers.values()) else 0)
+
+
+def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:
+    """Report a mistake in a recipe, or in an option of all workers, once and not once per worker."""
+    from cantrip_actors.cli.offered_cantrips import offered_cantrips
+
+    offered_cantrips(loom, recipes)
+    _queues(queues)
 
 
 def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:
@@ -315,6 +372,17 @@ def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
 
     rows = _run(loom, work, as_json=as_json)
     print_rows(rows, _stranded_table(rows), "nothing is stranded", as_json=as_json)
+
+
+@cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))
+def queues(loom: Url = LOOM, as_json: Json = False) -> None:
+    """List the queues of submissions: how much waits and runs, and their bounds."""
+
+    async def work(runtime: Runtime) -> list[dict[str, Any]]:
+        return [one._asdict() for one in await runtime.cluster.queues()]
+
+    rows = _run(loom, work, as_json=as_json)
+    print_rows(rows, _queue_table(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster free desk-17"))
@@ -416,6 +484,21 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
         line.append(f"{busy:<12}{one_line(row['release'], 15):<16}{one_line(row['zone'], 9):<10}")
         line.append(one_line(", ".join(row["serves"]), 60))
         yield line
+
+
+def _queue_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+    from rich.text import Text
+
+    from cantrip_actors.cli.output import one_line
+
+    bounds = ("max_running", "per_node", "max_waiting")
+    for at, row in enumerate(rows):
+        if at == 0:
+            columns = f"{'WAITING':<10}{'RUNNING':<10}{'MAX RUNNING':<13}{'PER NODE':<10}MAX WAITING"
+            yield Text(f"{'QUEUE':<20}{columns}", "dim")
+        line = Text(end="").append(f"{one_line(row['name'], 19):<20}", "bold")
+        most, each, waiting = ("-" if row[one] is None else str(row[one]) for one in bounds)
+        yield line.append(f"{row['waiting']:<10}{row['running']:<10}{most:<13}{each:<10}{waiting}")
 
 
 def _stranded_table(rows: list[dict[str, Any]]) -> Iterator[Text]:

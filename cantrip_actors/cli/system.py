@@ -45,6 +45,9 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for one in told["crystals"]:
         paused = f"  paused {one['paused_for']:.0f} s" if one["paused_for"] else ""
         yield "crystal", f"{one['name']}  {one['running']} running  {one['waiting']} waiting{paused}  {one['breaker']}"
+    for one in told["queues"]:
+        bounds = "".join(f"  {what} {one[what]}" for what in ("max_running", "per_node") if one[what] is not None)
+        yield "queue", f"{one['name']}  {one['running']} running  {one['waiting']} waiting{bounds}"
     yield "requests", f"{told['requests']} open"
     yield "readers", "  ".join(f"{name} {count}" for name, count in told["streams"].items())
     for name, series in told["counters"].items():

@@ -378,7 +378,10 @@ class Actor(BaseModel):
 
 
 class System(BaseModel):
-    """The state of the service. `counters` has the series of each counter; `loom` has no password."""
+    """The state of the service. `counters` has the series of each counter; `loom` has no password.
+
+    `queues` are those of submissions, with their bounds.
+    """
 
     at: str
     items: list[Actor]
@@ -387,6 +390,7 @@ class System(BaseModel):
     loom: dict[str, Any]
     requests: int
     streams: dict[str, int]
+    queues: list[dict[str, Any]]
 
 
 class Hit(BaseModel):

@@ -162,6 +162,7 @@ def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
             "loom": system.loom._asdict(),
             "requests": system.requests,
             "streams": dict(system.streams),
+            "queues": [one._asdict() for one in system.queues],
         }
     )
     return shown

@@ -133,7 +133,7 @@ def _copy_timers(source: Store, target: Store) -> None:
             if can_wait(timer, target):
                 target.replace_timer(None, timer)
     for timer in source.timers():
-        if timer.due is None:
+        if timer.due is None or timer.queue:
             target.replace_timer(None, timer)
 
 

@@ -55,6 +55,10 @@ class LineStore(Store):
         self._accounts[name], result = change(self._accounts.get(name), now)
         return result
 
+    def accounts(self, prefix: str) -> dict[str, str]:
+        """Return the accounts whose names begin with `prefix`."""
+        return {name: state for name, state in self._accounts.items() if name.startswith(prefix)}
+
     @property
     @abstractmethod
     def _end(self) -> int:
@@ -176,13 +180,17 @@ class LineStore(Store):
         line = self._known.timers.find(entity_id, id)
         return None if line is None else self._timer(line)
 
-    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
         """Return the first timers that are due, in order."""
-        return [self._timer(line) for line in self._known.timers.due(until, after, limit)]
+        return [self._timer(line) for line in self._known.timers.due(until, after, limit, queue)]
 
-    def has_due(self, until: float, count: int) -> bool:
+    def has_due(self, until: float, count: int, queue: str = "") -> bool:
         """Return whether at least `count` timers are due."""
-        return self._known.timers.has_due(until, count)
+        return self._known.timers.has_due(until, count, queue)
+
+    def count_queued(self, queue: str) -> int:
+        """Return how many timers wait in a queue."""
+        return self._known.timers.count(queue)
 
     def _lines_of_timers(self, db: None, which: Sequence[tuple[str, str]]) -> list[bytes | None]:  # noqa: ARG002  # none
         return [self._known.timers.find(entity_id, id) for entity_id, id in which]

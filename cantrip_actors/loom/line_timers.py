@@ -22,12 +22,13 @@ __all__ = ["Timers", "read_timer", "timer_line"]
 
 
 class Timers:
-    """All timers of a loom, ordered by due time."""
+    """All timers of a loom, ordered by due time; those of each queue have an order of their own."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[str, tuple[Due | None, bytes]]] = {}
-        """By entity and id: the timer's position in the order, if it is ever due, and its line."""
-        self._order: list[Due] = []
+        self._rows: dict[str, dict[str, tuple[str, Due | None, bytes]]] = {}
+        """By entity and id: the timer's queue, its position in the order, if it is ever due, and its line."""
+        self._orders: dict[str, list[Due]] = {}
+        """By queue, "" for none."""
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -35,26 +36,32 @@ class Timers:
     def find(self, entity_id: str, id: str) -> bytes | None:
         """Return the line of a timer."""
         row = self._rows.get(entity_id, {}).get(id)
-        return None if row is None else row[1]
+        return None if row is None else row[-1]
 
     def lines_of(self, entity_id: str) -> list[bytes]:
         """Return the lines of an entity's timers, by their ids."""
-        return [line for _, (_, line) in sorted(self._rows.get(entity_id, {}).items())]
+        return [line for _, (_, _, line) in sorted(self._rows.get(entity_id, {}).items())]
 
-    def due(self, until: float, after: Due, limit: int) -> list[bytes]:
-        """Return the lines of the first timers after a position that are due at `until`."""
-        first = bisect_right(self._order, after)
-        found = [one for one in self._order[first : first + limit] if one.due <= until]
-        return [self._rows[one.entity_id][one.id][1] for one in found]
+    def due(self, until: float, after: Due, limit: int, queue: str) -> list[bytes]:
+        """Return the lines of the first timers of a queue after a position that are due at `until`."""
+        order = self._orders.get(queue, ())
+        first = bisect_right(order, after)
+        found = [one for one in order[first : first + limit] if one.due <= until]
+        return [self._rows[one.entity_id][one.id][-1] for one in found]
 
-    def has_due(self, until: float, count: int) -> bool:
-        """Return whether at least so many timers are due at `until`."""
-        return len(self._order) >= count and self._order[count - 1].due <= until
+    def has_due(self, until: float, count: int, queue: str) -> bool:
+        """Return whether at least so many timers of a queue are due at `until`."""
+        order = self._orders.get(queue, ())
+        return len(order) >= count and order[count - 1].due <= until
+
+    def count(self, queue: str) -> int:
+        """Return how many timers of a queue are ever due."""
+        return len(self._orders.get(queue, ()))
 
     def all(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield entity, id and line of every timer."""
         for entity_id, rows in self._rows.items():
-            for id, (_, line) in rows.items():
+            for id, (_, _, line) in rows.items():
                 yield entity_id, id, line
 
     def set(self, timer: Timer, line: bytes) -> None:
@@ -62,23 +69,29 @@ class Timers:
         self.remove(timer.entity_id, timer.id)
         if line:
             position = None if timer.due is None else timer.position
-            self._rows.setdefault(timer.entity_id, {})[timer.id] = position, line
+            self._rows.setdefault(timer.entity_id, {})[timer.id] = timer.queue, position, line
             if position is not None:
-                insort(self._order, position)
+                insort(self._orders.setdefault(timer.queue, []), position)
 
     def load(self, timers: Iterable[tuple[Timer, bytes]]) -> None:
         """Fill an empty instance with timers and their lines."""
         for timer, line in timers:
             position = None if timer.due is None else timer.position
-            self._rows.setdefault(timer.entity_id, {})[timer.id] = position, line
-        self._order = sorted(position for rows in self._rows.values() for position, _ in rows.values() if position)
+            self._rows.setdefault(timer.entity_id, {})[timer.id] = timer.queue, position, line
+        for rows in self._rows.values():
+            for queue, position, _ in rows.values():
+                if position is not None:
+                    self._orders.setdefault(queue, []).append(position)
+        for order in self._orders.values():
+            order.sort()
 
     def remove(self, entity_id: str, id: str) -> None:
         """Remove a timer, if it exists."""
         rows = self._rows.get(entity_id, {})
-        position, _ = rows.pop(id, (None, b""))
+        queue, position, _ = rows.pop(id, ("", None, b""))
         if position is not None:
-            del self._order[bisect_right(self._order, position) - 1]
+            order = self._orders[queue]
+            del order[bisect_right(order, position) - 1]
         if not rows:
             self._rows.pop(entity_id, None)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 FORGET = 100
 """The number of beats after which a node forgets holders that are long dead and hold nothing."""
 
-BUSY = ("mail", "trees", "timers", "leases", "holders")
+BUSY = ("mail", "trees", "timers", "leases", "holders", "accounts")
 """Tables whose rows change or go all the time."""
 
 SWEPT = 1000
@@ -54,7 +54,6 @@ class NodeTables(Store):
     """The columns of a holder that say for how long its leases last (`_left`)."""
     _row_locked: ClassVar[str] = ""
     """The end of a query whose row is locked against changes."""
-    _has_accounts: bool = False
     _beats: int = 0
     _written: tuple[int, str, str, int, bool] | None = None
     """The row of its node, and how often the store had connected when it was written."""
@@ -111,11 +110,6 @@ class NodeTables(Store):
         """Change an account while all others wait."""
 
         def work(db: Connection) -> T:
-            if not self._has_accounts:
-                self._lock_tables(db)
-                if not self._has_table(db, "accounts"):
-                    db.execute("create table accounts (name text primary key, state text not null)")
-                    self._keep_small(db, ["accounts"])
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
@@ -123,9 +117,7 @@ class NodeTables(Store):
             db.execute("update accounts set state = ? where name = ?", (state, name))
             return result
 
-        result = self._transact(work)
-        self._has_accounts = True
-        return result
+        return self._transact(work)
 
     def join(self, owner: str, ttl: float, info: NodeInfo) -> None:
         """Make `owner` a node, whose leases last until `ttl` seconds from now; call `beat` from then on."""

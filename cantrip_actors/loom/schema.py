@@ -7,7 +7,9 @@
     leases      token, entity, holder, …    who may write for a tree, while anyone has claimed it
     blobs       digest, kind, data, seal    images and snapshots that lines refer to, each once
     mail        no, entity, key, taken, …   mail, and which record took it; `line` is empty from then on
-    timers      entity, id, due, line       what is due when; of entity 0 are the schedules
+    timers      entity, id, due, line, …    what is due when; of entity 0 are the schedules. What waits in a queue
+                                            has a `queue` and its `place` there instead of `due`
+    accounts    name, state                 what all processes share: limits, and the bounds and places of queues
     seal        salt, mark, records, link   one row, in sealed looms only (`seal_key.py`)
 
 An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-VERSION = 5
+VERSION = 6
 """The version of these tables; lines have a version of their own, `codec.SCHEMA`."""
 READABLE_BY = 5
 """The earliest version that reads and writes these tables as they are, beside processes of this version (N-66).
@@ -28,6 +30,7 @@ every statement names its columns, so additions do not disturb an earlier versio
 MAIL_SINCE = 4
 """The first version with mail, leases that count deaths, and checkpoints."""
 TIMERS_SINCE = 5
+QUEUES_SINCE = 6
 
 SEAL = "create table seal (salt text not null, mark text not null, records bigint not null, link text not null)"
 
@@ -51,7 +54,15 @@ create table timers (
   entity bigint not null, id text not null, due double precision, line text not null, primary key (entity, id));
 create index due_timers on timers (due, entity, id) where due is not null;
 """
+_QUEUES = """
+alter table timers add column queue text;
+alter table timers add column place double precision;
+create index queued_timers on timers (queue, place, entity, id) where queue is not null;
+create table if not exists accounts (name text primary key, state text not null);
+"""
+"""An earlier version reads by `due` only, so it leaves what waits in a queue to nodes that know the bounds."""
 _VERSION_5 = _TIMERS
+_VERSION_6 = _QUEUES
 _COUNTS = "".join(
     f"alter table trees add column {name} integer not null default 0;" for name in ("control", "intents", "loads")
 )
@@ -96,13 +107,14 @@ _UPGRADES = (
     + _CHECKPOINTS
     + _LEASES,
     _VERSION_5,
+    _VERSION_6,
 )
 """The statements that upgrade tables of version 1, 2, … to the next one. They change no line."""
 
 
 def statements(found: int, types: Mapping[str, str]) -> str:
     """Return the SQL that makes the current tables from those of version `found`, or from nothing for 0."""
-    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5)
+    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5, _VERSION_6)
     return "".join(parts).format_map(types)
 
 

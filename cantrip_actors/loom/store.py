@@ -363,15 +363,20 @@ class Store(ABC):
         """Return a timer of an entity, or for "" a schedule; None if it does not exist."""
 
     @abstractmethod
-    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
         """Return the first timers after a position that are due at `until` (seconds since 1970), in order.
 
-        The time that this takes does not depend on how many timers are not due.
+        With a `queue` those that wait in it, else those in no queue. The time that this takes does not depend on how
+        many timers are not due, or wait in other queues.
         """
 
     @abstractmethod
-    def has_due(self, until: float, count: int) -> bool:
-        """Return whether at least `count` timers are due at `until` (seconds since 1970)."""
+    def has_due(self, until: float, count: int, queue: str = "") -> bool:
+        """Return whether at least `count` timers are due at `until` (seconds since 1970): in a queue, or in none."""
+
+    @abstractmethod
+    def count_queued(self, queue: str) -> int:
+        """Return how many timers wait in a queue; it reads all of them in the index."""
 
     @abstractmethod
     def _lines_of_timers(self, db: Any, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
@@ -402,6 +407,10 @@ class Store(ABC):
         `change` gets the account, None for a new one, and the time in seconds: the server's, or `now` if only one
         process writes.
         """
+
+    @abstractmethod
+    def accounts(self, prefix: str) -> dict[str, str]:
+        """Return the accounts whose names begin with `prefix`, which has no `%` and no `_`, as they are now."""
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""

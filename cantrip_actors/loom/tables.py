@@ -35,7 +35,7 @@ from cantrip_actors.loom.rules import (
     facts_of,
     lease_of_name,
 )
-from cantrip_actors.loom.schema import MAIL_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
+from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
 from cantrip_actors.records.blob import Blob
@@ -235,10 +235,10 @@ class TableStore(NodeTables):
 
     def _write_timers(self, db: Connection, made: Plan) -> None:
         rows = [
-            (self._no(entity, made) if entity else SCHEDULES, id, timer.due, line.decode())
+            (self._no(entity, made) if entity else SCHEDULES, id, *_order(timer), line.decode())
             for (entity, id), (timer, line, _) in made.timers.items()
         ]
-        kept, removed = [row for row in rows if row[3]], [row[:2] for row in rows if not row[3]]
+        kept, removed = [row for row in rows if row[-1]], [row[:2] for row in rows if not row[-1]]
         if kept:
             db.executemany(_SET_TIMER, kept)
         if removed:
@@ -430,8 +430,15 @@ class TableStore(NodeTables):
         found = self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
         return found[0] if found else None
 
-    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
         """Return the first timers that are due, in order."""
+        if queue:
+            query = (
+                "select line from timers where queue = ? and place <= ? and (place, entity, id) > (?, ?, ?) "
+                "order by place, entity, id limit ?"
+            )
+            rows = self._queued(query, queue, until, after.due, SCHEDULES, after.id, limit)
+            return [self._timer(_text(line)) for (line,) in rows]
         query = (
             "select line from timers where due <= ? "
             "and (due, entity, id) > (?, coalesce((select no from entities where id = ?), ?), ?) "
@@ -439,10 +446,27 @@ class TableStore(NodeTables):
         )
         return self._timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
 
-    def has_due(self, until: float, count: int) -> bool:
+    def has_due(self, until: float, count: int, queue: str = "") -> bool:
         """Return whether at least `count` timers are due."""
+        if queue:
+            query = "select 1 from timers where queue = ? and place <= ? order by place, entity, id limit 1 offset ?"
+            return bool(self._queued(query, queue, until, count - 1))
         query = "select 1 from timers where due <= ? order by due, entity, id limit 1 offset ?"
         return self._version >= TIMERS_SINCE and bool(self._rows(query, until, count - 1))
+
+    def count_queued(self, queue: str) -> int:
+        """Return how many timers wait in a queue."""
+        rows = self._queued("select count(*) from timers where queue = ?", queue)
+        return int(rows[0][0]) if rows else 0
+
+    def accounts(self, prefix: str) -> dict[str, str]:
+        """Return the accounts whose names begin with `prefix`."""
+        found = self._queued("select name, state from accounts where name like ?", f"{prefix}%")
+        return {_text(name): _text(state) for name, state in found}
+
+    def _queued(self, query: str, *values: Any) -> list[Any]:
+        """Return the rows of a query about queues: none in tables of an earlier version, which have none."""
+        return self._rows(query, *values) if self._version >= QUEUES_SINCE else []
 
     def _timers(self, query: str, *values: Any) -> list[Timer]:
         rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
@@ -691,9 +715,10 @@ class TableStore(NodeTables):
     def _timer_faults(self) -> Iterator[str]:
         """Yield the timers without a living entity, and those whose row contradicts their line."""
         at: tuple[Any, Any] = (SCHEDULES - 1, "")
-        while self._version >= TIMERS_SINCE and (rows := self._rows(_ALL_TIMERS, *at, MANY)):
+        query = _ALL_TIMERS.format("queue, place" if self._version >= QUEUES_SINCE else "null, null")
+        while self._version >= TIMERS_SINCE and (rows := self._rows(query, *at, MANY)):
             at = rows[-1][:2]
-            for no, id, due, line, entity, life in rows:
+            for no, id, due, queue, place, line, entity, life in rows:
                 whose, named = (None, "") if entity is None else (_text(entity), f" of entity {_text(entity)}")
                 try:
                     timer = decode_timer(_text(line))
@@ -702,7 +727,13 @@ class TableStore(NodeTables):
                     continue
                 if no != SCHEDULES and (life is None or life >= Life.OVER):
                     yield f"timer {_text(id)}{named}: its entity has ended, or never began"
-                elif (timer.id, timer.due, timer.entity_id) != (_text(id), due, whose or ""):
+                elif (timer.id, *_order(timer), timer.entity_id) != (
+                    _text(id),
+                    due,
+                    _optional_text(queue),
+                    place,
+                    whose or "",
+                ):
                     yield f"timer {_text(id)}{named}: its row says something else than its line"
 
     def heads(self) -> Mapping[str, bytes]:
@@ -769,7 +800,7 @@ select mail.no, key, root.id, root.lasting, body from mail join entities root on
   where taken is not null and mail.no > ? order by mail.no limit ?
 """
 _ALL_TIMERS = """
-select entity, timers.id, due, line, entities.id, life from timers left join entities on no = entity
+select entity, timers.id, due, {}, line, entities.id, life from timers left join entities on no = entity
   where (entity, timers.id) > (?, ?) order by entity, timers.id limit ?
 """
 _MISCOUNTED = """
@@ -803,8 +834,9 @@ _ADD_MAIL = "insert into mail (no, entity, lane, loads, key, digest, line, taken
 SCHEDULES, NOBODY = 0, -1
 """Two numbers that no entity has: schedules belong to the first, nothing to the second."""
 _SET_TIMER = (
-    "insert into timers (entity, id, due, line) values (?, ?, ?, ?) "
-    "on conflict (entity, id) do update set due = excluded.due, line = excluded.line"
+    "insert into timers (entity, id, due, queue, place, line) values (?, ?, ?, ?, ?, ?) "
+    "on conflict (entity, id) do update set "
+    "due = excluded.due, queue = excluded.queue, place = excluded.place, line = excluded.line"
 )
 _OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"
 _TOKENS = "select leases.entity, token from {given} join leases on leases.entity = given.entity"
@@ -826,6 +858,11 @@ def mail_row(row: Sequence[Any]) -> MailRow:
 def link_in(body: str | bytes) -> bytes:
     """Return the link in a line."""
     return sealed_with(body.encode() if isinstance(body, str) else body)[1] or NOTHING
+
+
+def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
+    """Return the columns `due`, `queue` and `place` of a timer."""
+    return (None, timer.queue, timer.due) if timer.queue and timer.due is not None else (timer.due, None, None)
 
 
 def _text(value: str | bytes) -> str:

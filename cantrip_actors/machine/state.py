@@ -104,6 +104,7 @@ class Plan:
     name: str | None = None
     key: str | None = None
     tenant: str = ""
+    queue: str = ""
     release: str = ""
     """The release of the node that runs the entity."""
 
@@ -122,6 +123,7 @@ class Plan:
         name: str | None = None,
         key: str | None = None,
         tenant: str = "",
+        queue: str = "",
         release: str = "",
     ) -> Plan:
         """Return the plan of an entity with this cantrip.
@@ -155,6 +157,7 @@ class Plan:
             name=name,
             key=key,
             tenant=tenant,
+            queue=queue,
             release=release,
         )
 
@@ -201,6 +204,7 @@ class Plan:
             key=self.key,
             cantrip_name=self.cantrip.name,
             tenant=self.tenant,
+            queue=self.queue,
         )
 
     def is_adopted(self, state: State) -> bool:

@@ -485,6 +485,9 @@ class Measuring:
             yield "cantrip.crystal.waiting", labels, status.waiting
             yield "cantrip.crystal.paused", labels, status.paused_for
             yield "cantrip.crystal.breaker", labels, _BREAKER.get(status.breaker, 1)
+        for queue in core.scheduler.queues.status:
+            yield "cantrip.queue.waiting", (queue.name,), queue.waiting
+            yield "cantrip.queue.running", (queue.name,), queue.running
         if core.membership is not None:
             yield from _node(core)
 

@@ -166,6 +166,8 @@ _ALL: Final = (
     Metric("cantrip.cluster.unowned.longest", "gauge", "s", "For how long the first of them has had none."),
     Metric("cantrip.cluster.stranded", "gauge", "1", "Entities that have work and that no living node can run."),
     Metric("cantrip.cluster.quarantined", "gauge", "1", "Entities whose nodes died again and again."),
+    Metric("cantrip.queue.waiting", "gauge", "1", "Submissions that wait in a queue.", ("queue",)),
+    Metric("cantrip.queue.running", "gauge", "1", "Entities that have a place in a queue.", ("queue",)),
 )
 
 LEGACY: Final = (

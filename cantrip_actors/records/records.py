@@ -79,6 +79,7 @@ class Header(
     `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
     id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
+    `queue` is the one that it was submitted to: it keeps a place there until it is over.
     """
 
     entity_id: str
@@ -97,6 +98,7 @@ class Header(
     key: str | None = None
     cantrip_name: str | None = None
     tenant: str = ""
+    queue: str = ""
 
     @property
     def scoped_name(self) -> str | None:

@@ -75,6 +75,8 @@ class Scheduled(Value, frozen=True, kw_only=True):
     tenant: str = ""
     trace: str | None = None
     """The `traceparent` of the span that submitted it."""
+    queue: str = ""
+    """The queue that a submission waits in; the bounds of the queue decide when it begins."""
 
 
 class Timer(Value, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class Timer(Value, frozen=True, kw_only=True):
 
     `entity_id` is the entity that it ends with, a child too; a schedule has none. `id` is unique among the timers of
     that entity, or, scoped by the tenant, among the schedules. The mail goes to `mail.entity_id`, a root entity.
+
+    What waits in a queue has an order of its own there, by `due`: it is not among the timers that are due.
     """
 
     id: str
@@ -91,8 +95,13 @@ class Timer(Value, frozen=True, kw_only=True):
     schedule: Scheduled | None = None
 
     @property
+    def queue(self) -> str:
+        """The queue that it waits in; "" for none."""
+        return "" if self.schedule is None else self.schedule.queue
+
+    @property
     def position(self) -> Due:
-        """Its position in the order in which timers are due."""
+        """Its position in the order in which timers are due, or among those of its queue."""
         return Due(math.inf if self.due is None else self.due, self.entity_id, self.id)
 
 

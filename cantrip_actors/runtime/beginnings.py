@@ -19,6 +19,7 @@ from cantrip_actors.machine.project import first_intent, state_of
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.timers import Scheduled
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
@@ -51,6 +52,8 @@ class Beginning(NamedTuple):
     turn_id: str | None = None
     """The turn that it is forked from."""
     tenant: str = ""
+    queue: str = ""
+    """The queue that it was submitted to."""
 
 
 class Beginnings:
@@ -64,13 +67,12 @@ class Beginnings:
         """Return the id of a tenant's entity that begins with a key."""
         return str(uuid.uuid5(NAMESPACE, f"\0{scoped(tenant, key)}"))
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str, trace: str | None) -> None:
-        """Cast an entity for a tenant's schedule, unless the entity with this key has begun. Raises as `begin`.
-
-        `trace` is the `traceparent` of the span that its episode is below.
-        """
-        if not self._tree.loom.has_begun(self.id_of(key, tenant)):
-            await self.begin(Beginning(cantrip, Begin(intent, trace=trace), tenant=tenant), key, waits=True)
+    async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
+        """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
+        if not self._tree.loom.has_begun(self.id_of(key, schedule.tenant)):
+            begin = Begin(schedule.intent, trace=schedule.trace)
+            what = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
+            await self.begin(what, key, waits=True)
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity, and wait until it has ended."""
@@ -133,6 +135,7 @@ class Beginnings:
             name=what.name,
             key=key,
             tenant=what.tenant,
+            queue=what.queue,
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         ours = plan.header(header.at)
@@ -173,6 +176,7 @@ class Beginnings:
                 key=key,
                 entity_id=entity_id,
                 tenant=what.tenant,
+                queue=what.queue,
             )
         else:
             cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)

@@ -189,6 +189,7 @@ class BlockingCluster(_Blocking[Cluster]):
     nodes = _blocking(Cluster.nodes)
     where = _blocking(Cluster.where)
     stranded = _blocking(Cluster.stranded)
+    queues = _blocking(Cluster.queues)
     drain = _blocking(Cluster.drain)
     free = _blocking(Cluster.free)
     use_release = _blocking(Cluster.use_release)

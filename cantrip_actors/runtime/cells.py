@@ -96,6 +96,7 @@ class Cells:
         entity_id: str | None = None,
         state: State | None = None,
         tenant: str = "",
+        queue: str = "",
     ) -> Cell:
         """Return a new cell, with its crystal bound; crystals are bound in the order of the requests.
 
@@ -118,6 +119,7 @@ class Cells:
             name=name,
             key=key,
             tenant=tenant if parent is None else parent.plan.tenant,
+            queue=queue,
             release="" if core.membership is None else core.membership.info.release,
         )
         summary = cantrip.folding.summary
@@ -237,6 +239,7 @@ class Cells:
             entity_id=entity_id,
             state=None if begin is None else State(header.parent_turn, has_header=True),
             tenant=header.tenant,
+            queue=header.queue,
         )
         cell.adoption = adoption
         if parent is None:

@@ -16,6 +16,7 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.events import EntityEvent, events_of
 from cantrip_actors.runtime.log_feed import LogFeed
 from cantrip_actors.runtime.placing import candidate_of, member_of
+from cantrip_actors.runtime.queues import QueueStatus
 from cantrip_actors.terms.errors import LoomError
 
 if TYPE_CHECKING:
@@ -109,13 +110,20 @@ class Cluster:
     async def backlog(self) -> int:
         """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
 
-        Divided by a worker's capacity, it is how many workers there is work for.
+        Divided by a worker's capacity, it is how many workers there is work for. Of a queue only as many casts count
+        as its bound allows now.
         """
-        return await self._in_store(self._backlog)
+        queued = sum(_beginnable(one) for one in await self.queues())
+        return queued + await self._in_store(self._backlog)
 
     def _backlog(self) -> int:
         due = self._store.timers_due(self._tree.moment().wall, limit=MANY)
         return int(self._tables.work()) + len(due)
+
+    async def queues(self) -> list[QueueStatus]:
+        """Return the queues of submissions by name: their bounds, and how much waits and runs. Raises LoomError."""
+        self._tree.check_open()
+        return await self._tree.scheduler.queues.read_status()
 
     async def drain(self, node: str) -> int:
         """Ask the living nodes with that name or id to drain and leave; return how many.
@@ -192,6 +200,10 @@ class Cluster:
     async def _in_store(self, work: Callable[[], T]) -> T:
         self._tree.check_open()
         return await anyio.to_thread.run_sync(work) if self._store.blocking else work()
+
+
+def _beginnable(queue: QueueStatus) -> int:
+    return min(queue.waiting, MANY if queue.max_running is None else max(0, queue.max_running - queue.running))
 
 
 def _has_node(one: Candidate, members: list[Member]) -> bool:

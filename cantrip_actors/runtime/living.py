@@ -24,6 +24,8 @@ class Living:
         """Whether this node hands its entities over to other nodes, so that no query begins."""
         self.tokens: dict[str, int] = {}
         """For each root entity, the token of the lease under which this process runs its tree."""
+        self.on_add: Callable[[Cell], object] = lambda _: None
+        """Called with each cell that is about to be started."""
         self._rest: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:
@@ -34,6 +36,7 @@ class Living:
             self._names[name] = cell.entity_id
         if cell.parent is not None:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
+        self.on_add(cell)
 
     def remove(self, cell: Cell) -> None:
         """Remove a cell that has ended, could not be started, or is unloading."""

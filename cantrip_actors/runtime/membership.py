@@ -104,6 +104,12 @@ class Membership:
         return self.state.owner
 
     @property
+    def own(self) -> Member | None:
+        """This node's current facts, if its last look found it among the living ones."""
+        me = next((one for one in self.members if one.owner == self.owner), None)
+        return None if me is None else me._replace(busy=self.busy, is_draining=self.is_draining)
+
+    @property
     def is_draining(self) -> bool:
         """Whether this node drains."""
         return self.state.is_draining

@@ -20,7 +20,7 @@ import anyio.abc
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.node import Action, Checked, Found, GiveUp, LoadEnded
-from cantrip_actors.machine.placement import Candidate, Member, Take, can_run, may_cast, may_load, order_among
+from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
@@ -222,7 +222,7 @@ class NodeActor(Actor):
 
 def admits(core: Core, membership: Membership, facts: EntityFacts) -> bool:
     """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
-    me = _ours_in(membership)
+    me = membership.own
     if me is None:  # it has not looked yet
         return not membership.is_draining
     is_admitted = may_load(me, candidate_of(core, facts), membership.members)
@@ -232,7 +232,7 @@ def admits(core: Core, membership: Membership, facts: EntityFacts) -> bool:
 
 def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     """Return whether a firing is assigned to this node."""
-    me = _ours_in(membership)
+    me = membership.own
     if me is None or not membership.is_ready:
         return False
     is_admitted = may_cast(
@@ -240,12 +240,6 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     )
     membership.busy += is_admitted
     return is_admitted
-
-
-def _ours_in(membership: Membership) -> Member | None:
-    """Return this node's current facts, if its last look found it among the living ones."""
-    me = next((one for one in membership.members if one.owner == membership.owner), None)
-    return None if me is None else me._replace(busy=membership.busy, is_draining=membership.is_draining)
 
 
 def admits_timer(membership: Membership, id: str, late: float) -> bool:

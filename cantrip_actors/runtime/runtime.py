@@ -62,6 +62,7 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import inspect
@@ -121,6 +122,7 @@ class Runtime:
         telemetry: Instrument | None = None,
         node: Node | None = None,
         stranded_after: float = 60.0,
+        queues: Iterable[Queue] = (),
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -174,6 +176,10 @@ class Runtime:
         room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
         A caller that waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
 
+        `queues` are those that `submit` may name. Their bounds are kept in the loom and hold for all of its processes,
+        until a runtime is opened that gives other ones (docs/cluster.md). A loom in memory or in a JSONL file keeps no
+        bounds: name its queues each time.
+
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
         is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
         WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not sealed.
@@ -210,6 +216,7 @@ class Runtime:
             seal_key=seal_key,
             instrument=telemetry,
             node=node,
+            queues=_checked_queues(queues),
         )
         return cls(tree, recover)
 
@@ -423,7 +430,9 @@ class Runtime:
         what = self._beginning("start", cantrip, intent, context, by)
         return await self._beginnings.begin(what, key, waits=True)
 
-    async def submit(self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0) -> Submission:
+    async def submit(
+        self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
+    ) -> Submission:
         """Have some node cast the cantrip with that name, and return once that is durable; it begins soon.
 
         Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
@@ -431,10 +440,23 @@ class Runtime:
         higher `priority` (-100 to 100) begin first, and of equal ones the one that was submitted first (N-50). With a
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
-        Raises InvalidIntent (also for another priority), KeyUsed for other content with that key, QueueFull if too many
-        wait that would begin before it, RuntimeClosed, LoomError.
+        With a `queue` it waits there, and begins when the bounds of that queue allow. Queues are the whole loom's, also
+        those that a tenant names.
+
+        Raises InvalidIntent (also for another priority, and for a queue that no runtime was opened with), KeyUsed for
+        other content or another queue with that key, QueueFull if too many wait that would begin before it,
+        RuntimeClosed, LoomError.
         """
-        return await submit(self._tree, self._beginnings, cantrip, intent, key, self._tenant or "", priority)
+        return await submit(
+            self._tree,
+            self._beginnings,
+            cantrip,
+            intent,
+            key=key,
+            tenant=self._tenant or "",
+            priority=priority,
+            queue=queue,
+        )
 
     async def invoke(
         self,
@@ -857,6 +879,18 @@ def _checked(what: str, cantrip: Cantrip) -> Cantrip:
     if not isinstance(cantrip, Cantrip):
         raise InvalidCantrip(f"{what}: expected a Cantrip, got {type(cantrip).__name__}")
     return cantrip
+
+
+def _checked_queues(queues: Iterable[Queue]) -> list[Queue]:
+    found = list(queues)
+    for one in found:
+        if not isinstance(one, Queue):
+            raise ValueError(f"queues: expected a Queue, got {one!r}")  # noqa: TRY004  # as for every other invalid option
+    names = [one.name for one in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
+    return found
 
 
 def _one_of(option: str, value: object, known: object) -> None:

@@ -34,8 +34,10 @@ from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Fired
 from cantrip_actors.runtime.loom_writer import ReplaceTimers, TimerChange, is_outage
+from cantrip_actors.runtime.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed
+from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
 
@@ -74,8 +76,8 @@ class Casts(Protocol):
     def id_of(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
-    async def fire(self, cantrip: Cantrip, intent: str, key: str, tenant: str, trace: str | None) -> None:
-        """Cast an entity, unless the one with this key has begun; `trace` is the span that its episode is below."""
+    async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
+        """Cast an entity for a schedule, unless the one with this key has begun."""
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
@@ -87,9 +89,13 @@ class Scheduler:
     casts: Casts
     """Set by the runtime."""
 
-    def __init__(self, core: Core, inboxes: Inboxes) -> None:
+    def __init__(self, core: Core, inboxes: Inboxes, queues: Sequence[Queue] = ()) -> None:
         self._core = core
         self._inboxes = inboxes
+        self.queues = Queues(core, queues, self._id_of)
+        self.queues.on_end = self.wake
+        self._failed: dict[str, float] = {}
+        """The submissions to queues that could not be begun, and when they are tried again."""
         self.actor = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
@@ -107,6 +113,9 @@ class Scheduler:
         """The living nodes, if this runtime is not a node."""
         self._learns_at = -math.inf
         """The time of the event loop when they are read again."""
+
+    def _id_of(self, key: str, tenant: str) -> str:
+        return self.casts.id_of(key, tenant)
 
     def time_of_day(self) -> float:
         """Return the time of day by which timers are due."""
@@ -136,10 +145,13 @@ class Scheduler:
     async def look(self, start_soon: Callable[..., object]) -> None:
         """Carry out due timers, casts with `start_soon`, and find the time when the next timer is due."""
         core = self._core
+        self.next = math.inf if core.drains or not core.is_open else self.next
+        if core.is_open and await self.queues.settle():
+            self._inboxes.tell()  # others may begin what waits for these places
         if core.drains or not core.is_open:
-            self.next = math.inf
             return
         now, self.has_fired = core.time_of_day(), False
+        has_news = self._has_news
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
         first = self.next if self.next <= now else await self._first_after(self._looked)
@@ -150,6 +162,19 @@ class Scheduler:
             self._looked = -math.inf if self._again == math.inf else now
             first = await self._first_after(self._looked)
         self.next = min(first, self._again)
+        claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
+        for timer in claimed.timers:
+            self._casting.add(timer.id)
+            self.has_fired = True
+            start_soon(self._cast_queued, timer, now)
+        self.next = min(self.next, now + claimed.look_in)
+
+    def _may_begin(self, now: float, timer: Timer) -> bool:
+        """Return whether a submission to a queue is not being begun, is not set aside, and is not left to nodes."""
+        if self._failed.get(timer.id, -math.inf) > now or timer.id in self._casting:
+            return False
+        self._failed.pop(timer.id, None)
+        return not self._leaves(timer)
 
     async def _first_after(self, time: float) -> float:
         """Return when the first timer after a time is due."""
@@ -191,7 +216,7 @@ class Scheduler:
     async def _learn_nodes(self) -> None:
         """Read which nodes live, from time to time, if this runtime is not one itself."""
         now = anyio.current_time()
-        if self._core.membership is None and now >= self._learns_at:
+        if self._core.membership is None and self._core.store.shared and now >= self._learns_at:
             self._nodes = [one for one in await self._in_store(self._core.store.nodes) if one.is_living]
             self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
 
@@ -218,6 +243,16 @@ class Scheduler:
         finally:
             self._casting.discard(timer.id)
         self.actor.send(_LOOK)
+
+    async def _cast_queued(self, timer: Timer, now: float) -> None:
+        """Cast the entity of a submission that has its place; give the place back if that is not possible."""
+        entity_id = self.queues.entity_of(timer)
+        try:
+            await self._cast(timer, now)
+        finally:
+            if not self._core.is_open or not self._core.loom.has_begun(entity_id):
+                self._failed[timer.id] = now + RETRY
+            self.queues.leave(timer.queue, entity_id)
 
     async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
@@ -361,7 +396,7 @@ class Scheduler:
             self._note_fired(timer, now, what.fires)
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
                 key = firing_key(timer.id, what.fires)
-                await self.casts.fire(cantrip, schedule.intent, key, schedule.tenant, schedule.trace)
+                await self.casts.fire(cantrip, schedule, key)
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
             return becomes
@@ -413,12 +448,12 @@ class Scheduler:
             raise found
         return found
 
-    async def check_room(self, place: float) -> None:
+    async def check_room(self, place: float, queue: str, most: int) -> None:
         """Raise QueueFull if too many submissions wait before a place."""
-        most = self._core.limits.max_submitted
-        if await self._in_store(partial(self._core.store.has_due, place, most)):
+        if await self._in_store(partial(self._core.store.has_due, place, most, queue)):
+            where = f'in the queue "{queue}"' if queue else "for a node"
             raise QueueFull(
-                f"{most} submissions of this priority or a higher one wait for a node: no more are accepted, submit it "
+                f"{most} submissions of this priority or a higher one wait {where}: no more are accepted, submit it "
                 "again later"
             )
 

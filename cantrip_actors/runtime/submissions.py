@@ -2,7 +2,8 @@
 
 A submission is a schedule that is due at once and fires once, with a key derived from its own key. So one node begins
 it once, and a repeated submission finds the same entity, before or after that. Timers are read in the order in which
-they are due, so a submission's priority decides when it is due.
+they are due, so a submission's priority decides when it is due. One with a queue waits there, in the same order, until
+the bounds of the queue let it begin (`queues.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,15 @@ class Submission:
 
 
 async def submit(
-    tree: Tree, beginnings: Beginnings, name: str, intent: object, key: str | None, tenant: str, priority: int
+    tree: Tree,
+    beginnings: Beginnings,
+    name: str,
+    intent: object,
+    *,
+    key: str | None,
+    tenant: str,
+    priority: int,
+    queue: str,
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
     tree.check_taking()
@@ -77,6 +86,8 @@ async def submit(
     if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:
         raise InvalidIntent(f"priority: expected a whole number from {-HIGHEST} to {HIGHEST}, got {priority!r}")
     text = begin_of(intent, None).intent
+    bounds = None if queue == "" else await tree.scheduler.queues.bounds(queue)
+    most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
     key = key or tree.moment().fresh
     id = scoped(tenant, f"submit:{key}")
     fired = firing_key(id, DUE)
@@ -84,24 +95,28 @@ async def submit(
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(
-        to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace
+        to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace, queue=queue
     )
     row = tree.guard.redact_timer(Timer(id=id, due=_place(tree.time_of_day(), priority), schedule=schedule))
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
     if old is None and not made.has_begun:
-        await tree.scheduler.check_room(row.position.due)
+        await tree.scheduler.check_room(row.position.due, queue, most)
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
         old = await tree.scheduler.find(id)  # submitted at the same moment by another process
     if made.has_begun:
         begun = first_intent(tree.loom.records(made.entity_id))
         is_same = begun is not None and begun.intent == row.schedule.intent
+        is_same = is_same and tree.loom.header(made.entity_id).queue == queue
     else:
-        is_same = old is None or (old.schedule is not None and old.schedule.intent == row.schedule.intent)
-        is_same = is_same and (old is None or old.schedule is None or old.schedule.name == name)
+        is_same = old is None or (old.schedule is not None and _content(old.schedule) == _content(row.schedule))
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
     return made
+
+
+def _content(schedule: Scheduled) -> tuple[str, str, str]:
+    return schedule.name, schedule.intent, schedule.queue
 
 
 def _place(now: float, priority: int) -> float:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.runtime.queues import QueueStatus
 from supervisors import inspect
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class System:
     `counters` are those of its `Telemetry`, and empty without one. `requests` is the number of requests that wait
     for a person: of all entities of a loom on this disk or in memory, and of the loaded ones of a loom on a server;
     those of dispatches are not among them. `streams` counts the readers: "events" of entities, "upserts" (the canonical
-    stream), "requests", and with an HTTP service "http".
+    stream), "requests", and with an HTTP service "http". `queues` are those of submissions, at the last look for them.
     """
 
     at: float
@@ -61,6 +62,7 @@ class System:
     loom: LoomStatus = NO_LOOM
     requests: int = 0
     streams: Mapping[str, int] = field(default_factory=dict)
+    queues: tuple[QueueStatus, ...] = ()
 
 
 def read_system(tree: Tree) -> System:
@@ -74,6 +76,7 @@ def read_system(tree: Tree) -> System:
         LoomStatus(render_url(tree.url), store.durability, tree.writer.mailbox_depth, store.size()),
         _count_requests(tree),
         {"events": tree.bus.subscribers, "upserts": tree.watchers.count, "requests": tree.requests.followers},
+        tuple(tree.scheduler.queues.status),
     )
 
 

@@ -93,6 +93,7 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import files_among
+from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
@@ -129,6 +130,7 @@ class Tree(Core):
         seal_key: SealKey | None = None,
         instrument: Instrument | None = None,
         node: Node | None = None,
+        queues: Sequence[Queue] = (),
     ) -> None:
         super().__init__(cantrips, limits, guard, upgrade, instrument)
         self._node = node
@@ -148,7 +150,8 @@ class Tree(Core):
         self.tool_servers = ToolServers(
             self._report_progress, self.requests.elicitations.elicit, self._report_change, self._note
         )
-        self.scheduler = Scheduler(self, self.inboxes)
+        self.scheduler = Scheduler(self, self.inboxes, queues)
+        self.living.on_add = self.scheduler.queues.note
         self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
@@ -236,6 +239,7 @@ class Tree(Core):
                 labels = self._node.labels.items()
                 serves = {one.id: one.name for one in self.cantrips.given if one.needs.items() <= labels}
                 self.membership = join(self._node, self, serves)
+            await self.scheduler.queues.declare()
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             self._system.on_end = self._end_cells
             if self.instrument is not None:
@@ -315,6 +319,7 @@ class Tree(Core):
         try:
             await self._system.__aexit__(kind, error, where)
         finally:
+            self.scheduler.queues.close()
             self.inboxes.close()
             self.bus.close()
             self.store.close()

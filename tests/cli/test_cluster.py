@@ -225,12 +225,56 @@ def test_a_worker_answers_health_checks_and_has_a_page_of_metrics(start: Any, pl
 @pytest.mark.rule("N-78")
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [(("--label", "x"), "KEY=VALUE"), (("--ttl", "1"), "four beats"), (("--capacity", "0"), "greater")],
+    [
+        (("--label", "x"), "KEY=VALUE"),
+        (("--ttl", "1"), "four beats"),
+        (("--capacity", "0"), "greater"),
+        (("--queue", "reports:most=3"), "NAME[:max_running=N,per_node=N,max_waiting=N]"),
+        (("--queue", "reports:per_node=0"), "at least 1, got 0"),
+        (("--queue", "a:per_node=1", "--queue", "a"), "each name once"),
+    ],
 )
 def test_a_worker_reports_mistakes_in_its_options(cantrip: Any, wrong: tuple[str, ...], says: str) -> None:
     said = cantrip("worker", "recipe.yaml", *wrong)
     assert said.code == 2
     assert says in said.err
+
+
+@pytest.mark.rule("N-50")
+def test_a_queue_keeps_to_its_bound_while_a_worker_is_killed(start: Any, cantrip: Any, place: Path) -> None:
+    answer = "    - {delay: 1, tool_calls: [{gate: done, args: {answer: one}}]}\n"
+    head, _, _ = RECIPE.partition("    -")
+    (place / "queued.yaml").write_text(head + 20 * answer + "circle:\n  gates: [done]\n  wards: [{max_turns: 10}]\n")
+    given = ("worker", "queued.yaml", "--queue", "reports:max_running=3,per_node=2", *QUICK)
+    workers = [start(*given, "--name", f"w{n}") for n in range(3)]
+    for number, worker in enumerate(workers):
+        wait_for(worker, f"w{number} works on")
+    most = 0
+
+    async def work() -> list[object]:
+        nonlocal most
+        async with Runtime.open(LOOM) as runtime:
+            casts = [await runtime.submit("keeper", f"job {n}", queue="reports") for n in range(8)]
+            ids, loom, is_killed = [cast.entity_id for cast in casts], runtime.loom, False
+            while not all(loom.has_begun(one) and loom.is_over(one) for one in ids):
+                running = [one for one in ids if loom.has_begun(one) and not loom.is_over(one)]
+                most = max(most, len(running))
+                if len(running) == 3 and not is_killed:
+                    found = await runtime.cluster.where(running[0])
+                    if found is not None:
+                        workers[int(found.name[1])].kill()
+                        is_killed = True
+                await anyio.sleep(0.02)
+            assert is_killed
+            return [(await cast.episode()).result for cast in casts]
+
+    assert anyio.run(work) == ["one"] * 8
+    assert most == 3
+    wait_until(lambda: not cantrip("cluster", "queues", "--json").json[0]["running"])
+    (queue,) = cantrip("cluster", "queues", "--json").json
+    bounds = {"max_running": 3, "per_node": 2, "max_waiting": None}
+    assert queue == {"name": "reports", "waiting": 0, "running": 0, **bounds}
+    assert "reports" in cantrip("cluster", "queues").out
 
 
 @pytest.mark.rule("N-79")
@@ -262,6 +306,19 @@ def test_up_keeps_the_other_workers_when_one_is_drained_and_ends_with_the_last(s
     assert [node["name"] for node in cantrip("cluster", "ls", "--json").json] == ["w2"]
     assert cantrip("cluster", "drain", "w2").code == 0
     assert both.wait(30) == 0
+
+
+@pytest.mark.rule("N-50", "N-79")
+def test_up_gives_its_queues_to_its_workers(start: Any, cantrip: Any) -> None:
+    assert cantrip("up", "keeper.yaml", "--queue", "reports:x=1").code == 2
+    invoke()
+    said = cantrip("cluster", "queues")
+    assert "has no queues: cantrip worker --queue" in said.out + said.err
+    one = start("up", "keeper.yaml", "--nodes", "1", "--queue", "reports:max_running=4", *QUICK)
+    wait_until(lambda: bool(cantrip("cluster", "queues", "--json").json))
+    assert cantrip("cluster", "queues", "--json").json[0]["max_running"] == 4
+    one.send_signal(signal.SIGTERM)
+    assert one.wait(30) == 0
 
 
 @pytest.mark.rule("N-14", "N-60")

@@ -1,5 +1,6 @@
 """No frequent query reads a whole table, so its cost does not grow with the number of unloaded entities."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,13 +10,15 @@ import pytest
 
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.machine.project import Life
+from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres as servers
 from tests.loom.histories import header
 from tests.loom.test_inbox import mail, post, taker
 from tests.loom.test_store import anywhere
 
-MANY = 50_000
-"""Sleeping entities, each held by a living node, with a settled mail and a schedule that is not due."""
+SIZES = [(50_000, 50_000), *([(1_000_000, 100_000)] if EXHAUSTIVE else [])]
+"""Sleeping entities, each held by a living node, with a schedule that is not due and a submission in one of ten queues;
+and settled mails."""
 
 LARGE = ("entities", "trees", "leases", "mail", "timers", "records")
 
@@ -25,19 +28,21 @@ insert into entities select n, 's' || n, n, null, null, false, 'n' || n, true, 1
 insert into trees select n, '', 0, 0, 0 from generate_series(1, {many}) n;
 insert into leases (entity, holder) select 's' || n, 1 from generate_series(1, {many}) n;
 insert into records select n, n, null, '' from generate_series(1, {many}) n;
-insert into mail select n, n, 1, true, 'k', '', '', n from generate_series(1, {many}) n;
+insert into mail select n, n, 1, true, 'k', '', '', n from generate_series(1, {mails}) n;
 insert into timers select 0, 't' || n, 4e9 + n, '' from generate_series(1, {many}) n;
-select setval('seqs', {many}), setval('mails', {many});
+insert into timers select 0, 'q' || n, null, '', 'queue' || n % 10, n from generate_series(1, {many}) n;
+select setval('seqs', {many}), setval('mails', {mails});
 """
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Any]:
+@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size[0]} entities")
+def place(request: pytest.FixtureRequest) -> Iterator[Any]:
+    many, mails = request.param
     with anywhere("postgres") as fresh:
         with fresh.open():
             pass
         with by_hand(fresh) as other:
-            other.execute(FILL.format(many=MANY))
+            other.execute(FILL.format(many=many, mails=mails))
             for table in LARGE:
                 other.execute(f"analyze {table}")
         yield fresh
@@ -84,7 +89,8 @@ def begin(store: Any) -> None:
 def send(store: Any) -> None:
     store.append([header("f", lasting=True)])
     (no,) = post(store, mail("a", "f"))
-    after, _ = store.new_mail(MANY)
+    after, new = store.new_mail(no - 1)
+    assert [row.no for row in new] == [no]
     store.new_mail(after)
     store.waiting()
     store.pending("f")
@@ -101,6 +107,14 @@ def fire(store: Any) -> None:
     store.timers("s7")
 
 
+def queue(store: Any) -> None:
+    assert store.timers_due(0.5, queue="queue3") == []
+    assert store.has_due(math.inf, 1, "queue3")
+    assert not store.has_due(100.0, 100, "queue3")
+    store.count_queued("queue none")
+    store.accounts("x")
+
+
 def find(store: Any) -> None:
     store.named("n7")
     store.life("s7")
@@ -112,8 +126,8 @@ def find(store: Any) -> None:
     store.entities_at(Life.BUSY, Life.BUSY)
 
 
-@pytest.mark.rule("N-15", "N-77")
-@pytest.mark.parametrize("work", [look, join, begin, send, fire, find])
+@pytest.mark.rule("N-15", "N-50", "N-77")
+@pytest.mark.parametrize("work", [look, join, begin, send, fire, queue, find])
 def test_frequent_queries_do_not_scan_a_whole_table(place: Any, work: Callable[[Any], None]) -> None:
     before = scans(place)
     with place.open() as store:

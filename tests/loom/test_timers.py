@@ -268,6 +268,104 @@ def test_a_copy_has_the_timers_and_schedules(kind, other):
         assert copy.timers("e")[1].mail.images[0].data == png()
 
 
+# --------------------------------------------------------------------------------------------------------------- queues
+
+
+def queued(id, place, queue="reports"):
+    return schedule(id, place, queue=queue)
+
+
+@pytest.mark.rule("N-50")
+def test_what_waits_in_a_queue_has_an_order_of_its_own(store):
+    for one in (
+        queued("c", -2.0),
+        queued("a", -3.0),
+        queued("b", -2.0),
+        queued("x", -9.0, "mails"),
+        schedule("s", 1.0),
+    ):
+        store.replace_timer(None, one)
+    assert ids(store) == ["s"]
+    assert ids(store, queue="reports") == ["a", "b", "c"]
+    assert ids(store, queue="reports", limit=2) == ["a", "b"]
+    assert ids(store, queue="reports", after=Due(-3.0, "", "a")) == ["b", "c"]
+    assert ids(store, -2.5, queue="reports") == ["a"]
+    assert ids(store, queue="mails") == ["x"]
+    assert ids(store, queue="none") == []
+    assert [store.has_due(-2.0, many, "reports") for many in (1, 3, 4)] == [True, True, False]
+    assert [store.has_due(9.0, many) for many in (1, 2)] == [True, False]
+    assert [store.count_queued(one) for one in ("reports", "mails", "none")] == [3, 1, 0]
+    store.replace_timer(queued("a", -3.0), None)
+    store.replace_timer(queued("b", -2.0), queued("b", None))
+    assert ids(store, queue="reports") == ["c"]
+    assert [one.id for one in store.timers()] == ["b", "c", "s", "x"]
+
+
+@pytest.mark.rule("N-50")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_what_waits_in_a_queue_is_there_again_and_is_copied(kind):
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.replace_timer(None, queued("b", -2.0))
+            store.replace_timer(None, queued("a", -1.0))
+        with place.open() as store, anywhere("memory") as there, there.open() as copy:
+            assert ids(store, queue="reports") == ["b", "a"]
+            assert verify_loom(store).ok
+            copy_loom(store, copy)
+            assert ids(copy, queue="reports") == ["b", "a"]
+
+
+def drop_queues(place):
+    """Make tables of the version before queues."""
+    drop = "drop index queued_timers; alter table timers drop column queue; alter table timers drop column place;"
+    if place.kind == "sqlite":
+        with closing(sqlite3.connect(place.url.removeprefix("sqlite:"))) as db:
+            db.executescript(f"{drop} drop table accounts; pragma user_version = 5")
+    else:
+        url, _, schema = place.url.partition("&schema=")
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(f"set search_path to {schema}; {drop} drop table accounts; update version set version = 5")
+
+
+@pytest.mark.rule("N-50", "N-66")
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_loom_without_queues_is_read_as_it_is_and_upgraded_for_writing(kind):
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.replace_timer(None, schedule())
+        drop_queues(place)
+        with open_store(place.url, read_only=True) as reader:
+            assert reader.timers() == reader.timers_due(math.inf) == [schedule()]
+            assert reader.timers_due(math.inf, queue="reports") == []
+            assert not reader.has_due(math.inf, 1, "reports")
+            assert reader.accounts("") == {}
+            assert verify_loom(reader).ok
+        with place.open() as store:
+            assert (store.migrated.found, store.migrated.version) == (5, 6)
+            store.replace_timer(None, queued("a", -1.0))
+            store.change_account("reports", lambda *_: ("used", None), 0.0)
+            assert ids(store) == ["s"]
+            assert ids(store, queue="reports") == ["a"]
+            assert store.accounts("rep") == {"reports": "used"}
+            assert verify_loom(store).ok
+
+
+@pytest.mark.rule("N-50", "N-77")
+def test_a_look_at_a_queue_reads_the_index_of_that_queue_only(tmp_path):
+    with SqliteStore(tmp_path / "loom.db") as store:
+        plans = []
+        store._reader.set_trace_callback(plans.append)
+        store.timers_due(math.inf, queue="reports")
+        store.has_due(math.inf, 7, "reports")
+        store.count_queued("reports")
+        store._reader.set_trace_callback(None)
+        for query in plans:
+            explained = store._reader.execute(f"explain query plan {query.replace('Inf', '9e999')}")
+            (found,) = [row[3] for row in explained if b"timers" in row[3]]
+            assert found.startswith((b"SEARCH timers USING INDEX queued", b"SEARCH timers USING COVERING INDEX queued"))
+    assert len(plans) == 3
+
+
 def drop_timers(place):
     """Make tables of the version before timers."""
     if place.kind == "sqlite":

@@ -1,12 +1,13 @@
 """What a node counts of its cluster, of mail and timers, and of the store (N-83)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, LoomError, Node, Runtime, scripted
+from cantrip_actors import Cantrip, LoomError, Node, Queue, Runtime, scripted
 from cantrip_actors.crystals import Limits, limited
 from cantrip_actors.loom import Fenced
 from cantrip_actors.loom.nodes import NodeInfo
@@ -31,8 +32,10 @@ def telemetry() -> Telemetry:
     return Telemetry(otel=False)
 
 
-def observed(url: str, telemetry: Telemetry, cantrip: Cantrip = DESK, **more: Any) -> Runtime:
-    return Runtime.open(url, cantrips=[cantrip], telemetry=telemetry, node=Node("w1", **more))
+def observed(
+    url: str, telemetry: Telemetry, cantrip: Cantrip = DESK, queues: Sequence[Queue] = (), **more: Any
+) -> Runtime:
+    return Runtime.open(url, cantrips=[cantrip], telemetry=telemetry, queues=queues, node=Node("w1", **more))
 
 
 def value(telemetry: Telemetry, name: str, *labels: str) -> float:
@@ -83,6 +86,18 @@ async def test_a_takeover_is_counted_and_the_time_without_an_owner_is_shown(url:
         await anyio.sleep(5)
         assert value(telemetry, "cantrip.cluster.unowned") == 0
         assert value(telemetry, "cantrip.cluster.unowned.longest") == 0
+
+
+@pytest.mark.rule("N-50")
+async def test_a_queue_shows_how_much_waits_and_runs(url: str, telemetry: Telemetry) -> None:
+    queues = [Queue("reports", max_running=2)]
+    async with observed(url, telemetry, answering(delay=100.0), queues=queues) as runtime:
+        for n in range(5):
+            await runtime.submit("desk", f"{n}", queue="reports")
+        await anyio.sleep(30)
+        assert value(telemetry, "cantrip.queue.waiting", "reports") == 3
+        assert value(telemetry, "cantrip.queue.running", "reports") == 2
+        assert runtime.inspect().queues == (("reports", 3, 2, 2, None, None),)
 
 
 async def test_an_entity_that_no_node_serves_is_stranded_and_its_time_grows(url: str, telemetry: Telemetry) -> None:

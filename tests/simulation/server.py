@@ -52,7 +52,6 @@ _TYPES = {
 }
 _NUMBERED = {"leases": "token", "holders": "no"}
 """Tables whose numbers the server gives, and the columns with them."""
-_OURS = "create table accounts (name text primary key, state text not null)"
 
 
 class Change(NamedTuple):
@@ -142,7 +141,7 @@ class Server:
         self._rowid = 1 << 40
         self._db = db = sqlite3.connect(":memory:", isolation_level=None)
         db.create_function("clock_timestamp", 0, lambda: world.now)
-        for statement in (*statements(0, _TYPES).split(";"), *TABLES, _OURS):
+        for statement in (*statements(0, _TYPES).split(";"), *TABLES):
             db.execute(statement)
         if not has_unique_keys:
             db.execute("drop index mail_keys")

@@ -1,0 +1,43 @@
+"""`Queue`: the bounds of a named queue of submissions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from unicodedata import category
+
+__all__ = ["Queue"]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of submissions: `Runtime.open(…, queues=[Queue("reports", max_running=10, per_node=2)])`.
+
+    At most `max_running` of its entities are unfinished at once, on all nodes together, and each node begins one only
+    while fewer than `per_node` run there. `submit` raises QueueFull where `max_waiting` submissions of the same or a
+    higher priority wait. None is no bound; for `max_waiting`, that of `Runtime.open(max_submitted=…)`.
+
+    Raises ValueError for an invalid value.
+    """
+
+    name: str
+    max_running: int | None = None
+    per_node: int | None = None
+    max_waiting: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_queue_name(self.name):
+            raise ValueError(f"Queue: expected a name of 1 to 200 characters, none of control, got {self.name!r}")
+        for what in ("max_running", "per_node", "max_waiting"):
+            given = getattr(self, what)
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+                raise ValueError(f'Queue "{self.name}": {what}: expected a whole number, at least 1, got {given!r}')
+
+
+def is_queue_name(name: object) -> bool:
+    """Return whether a value can be the name of a queue."""
+    return (
+        isinstance(name, str)
+        and bool(name.strip())
+        and len(name) <= 200
+        and not any(category(sign) in ("Cc", "Cs") for sign in name)
+    )
