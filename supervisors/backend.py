@@ -4,10 +4,9 @@ anyio provides scopes and groups on both backends, but its tasks, events and str
 the loop's own (specs: supervision 4), so tasks, wake-ups and timers are native here. Cancel scopes are anyio's or
 trio's: a user's shield or timeout inside an actor works as everywhere.
 
-Where the tasks live: all tasks of a system, supervisors and actors alike, run in ONE flat group under ONE shield, which
-the system's keeper task hosts. A cancellation from outside reaches only the system's user; the supervisors end
-children, one after the other, in their order (S-34). Neither the child records nor the stop order depend on how a group
-wakes its tasks.
+Runs the tasks of a system: supervisors and actors alike run in ONE flat group under ONE shield, which the system's
+keeper task hosts. A cancellation from outside reaches only the system's user; the supervisors end children, one after
+the other, in their order (S-34). Neither the child records nor the stop order depend on how a group wakes its tasks.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ crash, lead to the same step.
     CRITIC    Ask critic     never: a rejection is an outcome, not an error
     END       returns End
 
-The second and third steps are left out if the worker has a result at once. There is no way back: a rejection does not
+The second and third steps are left out if the worker has a result at once. No step is repeated: a rejection does not
 loop, so there are at most four calls of agents and one of a tool. Another round is another run.
 
 An error is a value here (`Fail` holds it); `execution.py` raises it. Attempts that did not fit a schema do not appear

@@ -391,7 +391,7 @@ class Client:
             with anyio.CancelScope(shield=True):
                 await client.aclose()
 
-    # What went wrong
+    # Errors
 
     async def _refused(self, response: httpx.Response) -> ProviderError:
         body = b""

@@ -549,7 +549,7 @@ class ProviderCrystal:
         return counted
 
     async def fetch(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
-        """Return the body of the response to a request that is no query. Raises ProviderError."""
+        """Return the body of the response to a request other than a query. Raises ProviderError."""
         self._check_key()
         return await self._client.fetch(method, path, body, headers or {})
 

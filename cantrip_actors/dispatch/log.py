@@ -1,4 +1,4 @@
-"""Where the logs of dispatches are: `<folder>/<id>.jsonl`, one line an entry, written once and never changed.
+"""The logs of dispatches: `<folder>/<id>.jsonl`, one line for each entry, written once and never changed.
 
 A log is a `SealedLog` (`loom/sealed_log.py`): created whole or not at all (F-03), appended under the file's lock
 (F-08), on the disk when `append` returns (F-09), repaired after a torn write (F-10), verified line by line (F-04). This
@@ -75,7 +75,7 @@ class Dispatches:
     `clock` gives an entry's time. Safe among tasks, threads and processes that share the folder on one machine.
 
     With `seal_key` (at least 16 secret bytes, or the `Path` of a file of mode 0600) all logs of the folder are sealed:
-    a log that somebody without the key wrote to, cut or swapped is not trusted, and neither is one that was never
+    a log that was written, truncated or swapped without the key is not trusted, and neither is one that was never
     sealed. Raises LoomError for a key that cannot be used.
     """
 

@@ -43,12 +43,7 @@ ROUTES: tuple[Row, ...] = (
     Row("POST", f"{BASE}/casts", "cast", entities.cast, _NEW, models.Cast),
     Row("POST", f"{BASE}/entities", "cast", entities.begin_entity, _NEW, models.Begin),
     Row(
-        "GET",
-        f"{BASE}/entities",
-        "read",
-        entities.list_entities,
-        {200: models.EntityPage},
-        query=models.EntitiesQuery,
+        "GET", f"{BASE}/entities", "read", entities.list_entities, {200: models.EntityPage}, query=models.EntitiesQuery
     ),
     Row("GET", f"{BASE}/entities/{{id}}", "read", entities.get_entity, {200: models.Entity}),
     Row(
@@ -65,14 +60,7 @@ ROUTES: tuple[Row, ...] = (
     Row("DELETE", f"{BASE}/entities/{{id}}", "stop", entities.stop, {204: None}, query=models.StopQuery),
     Row("POST", f"{BASE}/entities/{{id}}/resume", "stop", entities.resume, {202: models.Started}, models.NoBody),
     Row("POST", f"{BASE}/entities/{{id}}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),
-    Row(
-        "GET",
-        f"{BASE}/requests",
-        "read",
-        people.list_requests,
-        {200: models.Items},
-        query=models.RequestsQuery,
-    ),
+    Row("GET", f"{BASE}/requests", "read", people.list_requests, {200: models.Items}, query=models.RequestsQuery),
     Row("POST", f"{BASE}/requests/{{id:path}}", "approve", people.decide, {200: models.Decided}, models.Decide),
     Row(
         "GET",
@@ -120,12 +108,7 @@ ROUTES: tuple[Row, ...] = (
     Row("GET", f"{BASE}/turns/{{id}}/thread", "read", history.get_thread, {200: models.Items}),
     Row("POST", f"{BASE}/turns/{{id}}/rewards", "reward", history.reward, {201: models.Rewarded}, models.Reward),
     Row(
-        "GET",
-        f"{BASE}/entities/{{id}}/turns",
-        "read",
-        history.get_turns,
-        {200: models.Items},
-        query=models.TurnsQuery,
+        "GET", f"{BASE}/entities/{{id}}/turns", "read", history.get_turns, {200: models.Items}, query=models.TurnsQuery
     ),
     Row(
         "GET",
@@ -138,14 +121,7 @@ ROUTES: tuple[Row, ...] = (
     Row("GET", f"{BASE}/entities/{{id}}/tree", "read", history.get_tree, {200: models.Tree}),
     Row("GET", f"{BASE}/loom/search", "read", history.search_loom, {200: models.Items}, query=models.SearchQuery),
     Row("GET", f"{BASE}/loom/stats", "read", history.stats, {200: models.Stats}, query=models.StatsQuery),
-    Row(
-        "GET",
-        f"{BASE}/loom/export",
-        "read",
-        history.export,
-        {200: "application/x-ndjson"},
-        query=models.ExportQuery,
-    ),
+    Row("GET", f"{BASE}/loom/export", "read", history.export, {200: "application/x-ndjson"}, query=models.ExportQuery),
     Row(
         "GET",
         f"{BASE}/entities/{{id}}/events",

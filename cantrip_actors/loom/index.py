@@ -1,6 +1,6 @@
 """The index of a loom in memory: entities, the owners of turns, and the entities below each turn.
 
-Where the size depends on the number of turns, it maps text to text, which the garbage collector need not traverse.
+If the size depends on the number of turns, it maps text to text, which the garbage collector need not traverse.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ is not allowed, becomes an error observation at once, without an action (CIRCLE-
 Steps that wrap `done`, a delegation or a message run like a gate, before the call that they wrap: first the action Run,
 then the end, the Spawn or the Contact, as if that call came next. A refusal is the observation of the call.
 
-Where a call needs children, the turn is cut in two. The part before is committed, so that the children's turns have a
+If a call needs children, the turn is split in two. The part before is committed, so that the children's turns have a
 turn to follow. The rest, beginning with the delegation's own observation, is a continuation: the next turn of the loom,
 with the same utterance. The context shows one utterance.
 

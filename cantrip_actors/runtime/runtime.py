@@ -85,7 +85,8 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class Runtime:
-    """Where cantrips are cast. `async with Runtime.open("jsonl:loom.jsonl") as runtime: await runtime.cast(…)`.
+    """Casts cantrips, and runs their entities on one loom. `async with Runtime.open("jsonl:loom.jsonl") as runtime:
+    await runtime.cast(…)`.
 
     It runs inside any anyio, asyncio or trio program, any number of them in one process, each with its own tree.
     Everything that it started has ended when the `async with` is left.
@@ -126,7 +127,7 @@ class Runtime:
     ) -> Runtime:
         """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
-        Where one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
+        If one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
         `await runtime.aclose()` do the same; it lives in a task of its own then.
 
         A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
@@ -160,7 +161,7 @@ class Runtime:
         they are denied at once while no program in this process follows `requests(follow=True)`.
 
         `retention` says how long the content of ended entities is kept, by kind: `{"one-shot": "90d", "long-lived":
-        None}`. None, the default for both, keeps it for good. What is older is forgotten in the background.
+        None}`. None, the default for both, keeps it for good. Older content is forgotten in the background.
 
         A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
 
@@ -252,7 +253,7 @@ class Runtime:
     def tenant(self, name: str) -> Runtime:
         """Return this runtime as a tenant sees it: the same methods, and the entities of that tenant only (X-42).
 
-        What it casts, invokes and schedules belongs to the tenant, and so do children and forks. Names, keys and ids of
+        Its casts, invocations and schedules belong to the tenant, and so do children and forks. Names, keys and ids of
         schedules are the tenant's own. By no id, name, key, search, event or request does it reach anything of another
         tenant: it is not in this loom. The runtime itself sees all entities; its own names and keys are those of the
         tenant "".

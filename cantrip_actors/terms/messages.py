@@ -150,7 +150,7 @@ class Message(_Readable, Value, frozen=True, gc=False):
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Those of `images` that are no pictures."""
+        """The members of `images` that are not images."""
         return files_among(self.images)
 
 

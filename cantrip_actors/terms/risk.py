@@ -13,8 +13,8 @@ from typing import Final, Literal, get_args
 from cantrip_actors.terms.errors import InvalidCantrip, nearest
 
 Risk = Literal["private_data", "untrusted_content", "way_out"]
-"""What a gate brings into a circle: data that strangers must not have, text that strangers wrote, or a way to send
-something to them."""
+"""A risk that a gate brings into a circle: data that strangers must not get, text that strangers wrote, or a way to
+send them something."""
 
 RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
 

@@ -101,7 +101,7 @@ Elicit = Callable[[Elicited], Awaitable[Mapping[str, Any] | None]]
 
 
 class SampleRequest(NamedTuple):
-    """What a server asks a crystal during a call. Every word of it is the server's.
+    """A server's question to a crystal during a call. Every word of it is the server's.
 
     `call` is the call that it belongs to; None if the protocol does not say. `crystal` is the name of the crystal.
     """
@@ -135,11 +135,11 @@ async def no_sampling(_: SampleRequest) -> SampleAnswer:
 
 
 Changed = Literal["tools", "prompts", "resources"]
-"""What a server says to have changed: which of its lists."""
+"""The list that a server reports as changed."""
 
 
 class Host(NamedTuple):
-    """What a connection needs from the runtime.
+    """The functions that a connection needs from the runtime.
 
     `elicit` passes the server's questions to people. `changed` is called when the server says that one of its lists has
     changed, a few times a second at most. `sample` has a crystal answer the server.
@@ -151,7 +151,7 @@ class Host(NamedTuple):
 
 
 class Session(NamedTuple):
-    """What a connection and its server agreed on: the version of the protocol, and the server's id of the session.
+    """The agreement of a connection and its server: the version of the protocol, and the server's id of the session.
 
     Either is None if the server or its protocol has none.
     """
@@ -400,7 +400,7 @@ def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
 
 
 def _read_tool(recorded: Mapping[str, Any]) -> Tool:
-    """Return a recorded tool. What a later version recorded besides is left out."""
+    """Return a recorded tool. Fields of later versions are left out."""
     return Tool(**{name: value for name, value in recorded.items() if name in Tool._fields})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 Unattended = Literal["wait", "deny"]
-"""What happens to a request while no program follows requests: it waits, or it is denied at once."""
+"""The treatment of a request while no program follows requests: it waits, or it is denied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ NO_FENCE: Final = Fence("", 0)
 
 
 class Inquiry(NamedTuple):
-    """What the gate of a call has asked a person: its `state` then, and the person's decision and answer."""
+    """The question of a gate to a person: the gate's `state` then, and the person's decision and answer."""
 
     round: int
     state: Any
@@ -62,7 +62,7 @@ class GateCall(NamedTuple):
     fence: Fence = NO_FENCE
     """The owner of the entity that calls, for the system that the gate writes to."""
     inquiry: Inquiry | None = None
-    """What its server has asked a person, with the answer, if the call continues after that."""
+    """The question of its server to a person, with the answer, if the call continues after one."""
 
     @property
     def id(self) -> str:

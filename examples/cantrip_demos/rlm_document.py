@@ -21,7 +21,7 @@ PLACES = 100
 """Places of the sentence that are reported, the first ones."""
 
 _FROM, _TRIED = 0.618, 2_000
-"""Where in a document a sentence is looked for, and how many lines are tried."""
+"""The positions in a document to look for a sentence, and the number of lines to try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
 def _waiting_for_the_loop() -> int:
     """Return how many threads wait for an event loop to do something for them.
 
-    The stacks come from faulthandler, which reads them in one step: the frame objects of a thread that goes on
-    meanwhile have crashed Python 3.11.
+    The stacks come from faulthandler, which reads them in one step: the frame objects of a running thread have crashed
+    Python 3.11.
     """
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)

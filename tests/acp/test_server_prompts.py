@@ -101,7 +101,9 @@ async def test_a_command_sends_what_the_servers_prompt_says(era: Any, typed: str
         ("/p__long", "server p: prompt long: it has more than 100 messages or 1,000,000 characters"),
     ],
 )
-async def test_a_command_that_cannot_be_sent_is_one_sentence_and_the_session_goes_on(typed: str, told: str) -> None:
+async def test_a_command_that_cannot_be_sent_is_reported_in_one_sentence_and_the_session_continues(
+    typed: str, told: str
+) -> None:
     seen: list[Any] = []
     async with edited(hearer(inproc("p", prompting()), seen=seen)) as editor:
         session = await opened(editor)
@@ -231,7 +233,7 @@ def given(**more: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.real_time
 @pytest.mark.rule("ACP-18")
-async def test_a_program_that_dies_in_the_middle_of_a_prompt_is_one_sentence_and_starts_again() -> None:
+async def test_a_program_that_dies_in_the_middle_of_a_prompt_is_reported_in_one_sentence_and_restarted() -> None:
     async with edited(hearer()) as editor:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
         await editor.until(lambda: "p__die" in commands(editor, session))
@@ -263,7 +265,7 @@ async def test_a_server_that_lists_its_prompts_wrongly_has_none() -> None:
 
 
 @pytest.mark.real_time
-async def test_a_server_whose_prompt_is_none_is_one_sentence() -> None:
+async def test_an_invalid_prompt_of_a_server_is_reported_in_one_sentence() -> None:
     async with edited(hearer(stdio("p", sys.executable, f"{ROOT}/tests/mcp/lying.py", "prompt"))) as editor:
         session = await opened(editor, "p__p")
         with pytest.raises(Refused, match=r"^server p: prompt p: the server's answer is not a prompt: "):

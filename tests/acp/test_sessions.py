@@ -152,7 +152,7 @@ async def test_a_prompt_is_cancelled_before_its_first_word_and_by_its_id() -> No
 
 
 @pytest.mark.rule("ACP-11")
-async def test_a_prompt_whose_model_has_not_said_a_word_is_cancelled_at_once() -> None:
+async def test_a_prompt_without_output_so_far_is_cancelled_at_once() -> None:
     asked = anyio.Event()
 
     async def think(_: Any) -> Any:

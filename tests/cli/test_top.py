@@ -260,7 +260,7 @@ def test_without_a_terminal_it_prints_one_frame(loom: Path) -> None:
     assert "waiting for a person: 1" in done_.stdout
 
 
-async def test_an_overview_reads_only_what_is_new() -> None:
+async def test_an_overview_reads_only_new_records() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(cantrip(lambda _: done(1)), "one", name="mine")
         await entity.episode()
@@ -332,7 +332,7 @@ class Down:
 
 
 @pytest.mark.real_time
-async def test_a_low_screen_shows_an_open_breaker_and_restarts_before_what_is_well(
+async def test_a_low_screen_shows_an_open_breaker_and_restarts_before_healthy_parts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`PICTURES=1` writes the picture of docs/alarms.md."""

@@ -65,7 +65,7 @@ async def test_every_family_leads_to_the_same_loom(family):
 
 @pytest.mark.rule("U-59", "U-60")
 @pytest.mark.parametrize("family", WIRE)
-async def test_watchers_see_what_the_loom_records(family):
+async def test_watchers_see_the_records_of_the_loom(family):
     whole = [Reply(framed(WIRE[family], said)) for said in TURNS]
     text = whole[0].body
     script = [whole[0].changed(cut=int(len(text) * 0.6)), *whole]

@@ -36,7 +36,7 @@ def test_server_tools_on_a_page_fit_the_providers_schema(name, tool):
     assert fault(family.crystal.family.provider, made.path, made.body) is None
 
 
-def test_only_what_a_setting_adds_is_shown():
+def test_only_the_additions_of_a_setting_are_shown():
     before = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1]}
     assert additions(before, {"a": 1, "b": {"c": 1, "d": 3}, "e": [1, 2], "f": 0}) == {"b": {"d": 3}, "e": [2], "f": 0}
 

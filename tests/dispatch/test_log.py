@@ -53,7 +53,7 @@ def milestone(text="a step on"):
 
 class TestCreating:
     @pytest.mark.rule("F-02")
-    def test_a_log_reads_back_what_was_written(self, logs):
+    def test_a_written_log_is_read_unchanged(self, logs):
         made = logs.create(contract(), author="ann", turn_id="t1")
         assert made.status == "queued"
         assert Dispatches(logs.folder).read(made.id) == made

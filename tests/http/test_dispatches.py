@@ -67,7 +67,7 @@ async def test_a_contract_is_dispatched_listed_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("HTTP-18")
-async def test_what_is_done_to_a_dispatch_is_in_its_log_with_the_token_and_the_time(tmp_path: Path) -> None:
+async def test_an_action_on_a_dispatch_is_in_its_log_with_the_token_and_the_time(tmp_path: Path) -> None:
     async with served_dispatches(tmp_path) as (on, log):
         ann, bob = on.as_token("ann"), on.as_token("bob")
         said = {"contract": terms(dispatch_id="mend", **ASKS)}
@@ -89,14 +89,14 @@ async def test_what_is_done_to_a_dispatch_is_in_its_log_with_the_token_and_the_t
 
 
 @pytest.mark.rule("HTTP-01")
-async def test_approving_what_is_blocked_queues_it_again(tmp_path: Path) -> None:
+async def test_approving_a_blocked_dispatch_queues_it_again(tmp_path: Path) -> None:
     async with served_dispatches(tmp_path) as (on, log):
         make(log, *BLOCKED)
         assert (await on.post("dispatches/mend/approve", None, 200))["status"] == "queued"
 
 
 @pytest.mark.rule("HTTP-14", "HTTP-15")
-async def test_what_the_rules_of_dispatches_refuse_is_a_client_error_that_says_why(tmp_path: Path) -> None:
+async def test_a_change_that_the_rules_of_dispatches_refuse_is_a_client_error_that_says_why(tmp_path: Path) -> None:
     async with served_dispatches(tmp_path) as (on, log):
         make(log)
         before = log.path("mend").read_bytes()

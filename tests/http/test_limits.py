@@ -88,7 +88,7 @@ async def test_the_cost_of_today_survives_a_restart_and_counts_another_server(tm
         await cast(again, "poor", 429)
 
 
-async def test_a_day_of_utc_is_paid_by_who_gave_the_intent_children_included() -> None:
+async def test_the_sender_of_an_intent_pays_for_a_day_of_utc_children_included() -> None:
     parents = scripted(
         lambda context: (
             {

@@ -47,7 +47,7 @@ async def test_a_service_without_telemetry_has_no_metrics_and_says_so() -> None:
 
 
 @pytest.mark.rule("METRIC-05")
-async def test_the_service_tells_its_system_to_those_who_may_observe() -> None:
+async def test_the_service_shows_its_system_to_tokens_that_may_observe() -> None:
     telemetry = Telemetry(otel=False)
     tokens = [token("reader", "read"), token("acme", "observe", tenant="acme")]
     async with served(options={"telemetry": telemetry}, telemetry=telemetry, tokens=tokens) as on:

@@ -432,7 +432,7 @@ class Keys:
 
 @pytest.mark.rule("PAGE-02")
 @pytest.mark.parametrize("hands", [Mouse, Keys])
-def test_every_action_is_done_by_mouse_and_by_keys_and_the_loom_has_who_and_when(
+def test_every_action_works_by_mouse_and_by_keys_and_the_loom_has_its_author_and_time(
     chrome: Any, service: Live, hands: type[Mouse] | type[Keys]
 ) -> None:
     began = datetime.now(UTC) - timedelta(milliseconds=1)
@@ -481,7 +481,7 @@ def test_every_action_is_done_by_mouse_and_by_keys_and_the_loom_has_who_and_when
 
 @pytest.mark.rule("PAGE-02")
 @pytest.mark.parametrize("hands", [Mouse, Keys])
-def test_what_the_filter_shows_is_decided_at_once_and_a_turn_is_rewarded(
+def test_requests_shown_by_the_filter_are_decided_at_once_and_a_turn_is_rewarded(
     chrome: Any, service: Live, hands: type[Mouse] | type[Keys]
 ) -> None:
     mark = f"all-{hands.__name__}"

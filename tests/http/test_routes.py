@@ -412,7 +412,7 @@ async def test_each_route_needs_a_token() -> None:
 
 
 @pytest.mark.rule("HTTP-11")
-async def test_openais_api_needs_the_scope_of_what_it_does() -> None:
+async def test_openais_api_needs_the_scope_of_each_action() -> None:
     known = [token("reader", "read"), token("caster", "read", "cast"), token("sender", "read", "send")]
     async with served(tokens=known) as on:
         await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 201)

@@ -194,7 +194,7 @@ class TestTurn:
     def test_a_result_at_the_limit_is_shown_whole(self) -> None:
         assert result_text({"output": "x" * PREVIEW}) == "x" * PREVIEW
 
-    def test_the_error_of_a_limit_says_what_was_undone(self) -> None:
+    def test_the_error_of_a_limit_names_the_undone_changes(self) -> None:
         assert result_text({"output": "a", "limit": "5 s of computing"}) == (
             "a\nlimit exceeded: 5 s of computing; what this program changed in its sandbox is undone, what it did "
             "through gates is not"

@@ -29,7 +29,7 @@ async def told(cantrip: Cantrip) -> tuple[Any, bool]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_server_that_asks_is_told_of_the_folders_of_the_file_gates(era: Any, tmp_path: Path) -> None:
+async def test_a_server_that_asks_for_roots_gets_the_folders_of_the_file_gates(era: Any, tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     gates = read.with_(root=tmp_path), write.with_(root=tmp_path / "a b")
     wanted = f"{tmp_path.as_uri()} {(tmp_path / 'a b').as_uri()}"
@@ -37,7 +37,7 @@ async def test_a_server_that_asks_is_told_of_the_folders_of_the_file_gates(era: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_server_of_a_circle_without_folders_is_told_of_none(era: Any, tmp_path: Path) -> None:
+async def test_a_server_of_a_circle_without_folders_gets_no_roots(era: Any, tmp_path: Path) -> None:
     _, is_error = await told(asking(inproc("t", tools(), era=era)))
     assert is_error
     circle = asking(inproc("t", tools(), era=era), read.with_(root=tmp_path), wards=[remove_gate("read")])
@@ -64,7 +64,7 @@ async def test_entities_with_other_folders_have_a_connection_of_their_own(tmp_pa
         assert not servers_of(runtime)
 
 
-def test_a_server_behind_a_url_is_told_of_named_folders_only(tmp_path: Path) -> None:
+def test_a_server_behind_a_url_gets_named_folders_only(tmp_path: Path) -> None:
     def roots(**options: Any) -> Any:
         circle = Circle(["done", http("t", "https://example.org/mcp", risks=[], **options), read.with_(root=tmp_path)])
         return circle.servers[0].told_roots
@@ -82,12 +82,12 @@ def test_folders_of_gates_do_not_change_the_content_id(tmp_path: Path) -> None:
     assert made(tmp_path) != made(tmp_path, roots=[])
 
 
-def test_roots_that_are_no_list_are_refused() -> None:
+def test_roots_that_are_not_a_list_are_refused() -> None:
     with pytest.raises(InvalidCantrip, match="roots: expected a list of folders, got 'x'"):
         stdio("t", "x", roots="x")
 
 
-def test_servers_of_a_session_are_told_of_its_folders(tmp_path: Path) -> None:
+def test_servers_of_a_session_get_its_folders(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "recipe", (tmp_path / "one", tmp_path / "two")
     given: Any = None
     editor = Editor(given, Capabilities(), "s", theirs[0], theirs[1:], [stdio("e", "x")])

@@ -74,7 +74,7 @@ async def test_a_runtime_without_a_node_fires_for_entities_that_it_runs(url: str
 
 
 @pytest.mark.rule("N-08", "N-43")
-async def test_a_runtime_without_a_node_casts_what_no_node_serves(url: str) -> None:
+async def test_a_runtime_without_a_node_casts_cantrips_that_no_node_serves(url: str) -> None:
     other = answering(name="other")
     async with node(url, "w1"), Runtime.open(url, cantrips=[other]) as client:
         await client.schedule(other, "go", at=in_seconds(5), id="s")

@@ -49,7 +49,7 @@ async def until(is_true: Callable[[], Any]) -> None:
 
 
 @pytest.mark.rule("N-30", "N-37")
-async def test_mail_reaches_another_node_and_its_answer_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mail_reaches_another_node_and_its_answer_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(inboxes, "LOOK", RARELY)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:

@@ -603,7 +603,7 @@ async def test_two_runtimes_fire_each_time_once(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.rule("C-30", "N-49")
-async def test_a_runtime_sees_what_another_process_schedules(tmp_path: Path) -> None:
+async def test_a_runtime_sees_the_schedules_of_another_process(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom'}"
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         async with Runtime.open(url) as other:

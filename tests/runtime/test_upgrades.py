@@ -294,7 +294,7 @@ async def test_a_process_killed_around_a_move_neither_repeats_nor_loses_it(url: 
 
 @pytest.mark.rule("C-40")
 @pytest.mark.parametrize("kind", SHARED)
-async def test_two_processes_with_two_versions_each_answer_with_what_they_offer(kind: str) -> None:
+async def test_two_processes_with_two_versions_each_answer_with_their_own_cantrip(kind: str) -> None:
     with anywhere(kind) as place:
         entity_id = await begin(place.url)
         async with (

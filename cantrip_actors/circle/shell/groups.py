@@ -5,8 +5,8 @@ as delegated if this process may write there and either systemd says so (the att
 or `Delegate=yes`), or this process is at the root of the tree that it sees, as in a container, and no systemd manages
 that tree.
 
-The kernel gives limits to the children of a group only if the group itself has no processes. Where this process is the
-only one in it, it moves into a child of its own; otherwise groups end jails and bound nothing.
+The kernel gives limits to the children of a group only if the group itself has no processes. If this process is the
+only one in it, it moves into a child group; otherwise groups end jails and bound nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A crystal that answers in the background: OpenAI's Responses, which work on a query without a connection (R-24).
 
 For models that think longer than connections last. The provider stores the answer (`store`), and a query's handle is
-the id of its response. There is no list of responses: a query that was handed in just before its process was killed,
-before its handle was recorded, is handed in again, and paid twice. That is one query an entity at most.
+the id of its response. The provider has no list of responses: a query that was submitted just before its process was
+killed, before its handle was recorded, is submitted again, and paid twice. That is one query an entity at most.
 """
 
 from __future__ import annotations

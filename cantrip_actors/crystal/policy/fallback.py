@@ -70,7 +70,7 @@ class Fallback:
         self._bound: dict[int, Crystal] = {}
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
-        """Raise InvalidCantrip if one of the crystals does not take one of the tools."""
+        """Raise InvalidCantrip if one of the crystals does not accept one of the tools."""
         for one in self.crystals:
             check = getattr(one, "check_server_tools", None)
             if callable(check):

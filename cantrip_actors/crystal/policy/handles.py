@@ -1,4 +1,4 @@
-"""What the handle of a posted query says of earlier attempts at it: their number, and what they cost."""
+"""The earlier attempts at a posted query, as its handle records them: their number and their cost."""
 
 from __future__ import annotations
 

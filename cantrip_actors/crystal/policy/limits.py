@@ -84,7 +84,7 @@ UNLIMITED: Final = Limits()
 
 
 Outcome = Literal["answered", "failed", "unknown"]
-"""What an attempt shows about the provider's health: `unknown` if it was cancelled or refused."""
+"""The provider's health by the outcome of an attempt: `unknown` if it was cancelled or refused."""
 
 
 class Ended(NamedTuple):

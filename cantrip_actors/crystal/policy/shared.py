@@ -52,7 +52,7 @@ class Ask(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a process may use within `FRESH` seconds: `places` is for all of its requests in flight.
+    """The grant to a process for `FRESH` seconds: `places` is for all of its requests in flight.
 
     If it got nothing, it asks again in `wait` seconds; `paused` is how many seconds no request may begin.
     """

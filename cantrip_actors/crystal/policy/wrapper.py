@@ -1,4 +1,4 @@
-"""What a crystal that wraps another one passes on: its name, its size, the files that it accepts, and its secrets."""
+"""The base of crystals that wrap another one: it passes on the name, the size, the accepted files and the secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CrystalWrapper:
         self.has_prices = getattr(crystal, "has_prices", None)
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
-        """Raise InvalidCantrip if the crystal does not take one of the tools."""
+        """Raise InvalidCantrip if the crystal does not accept one of the tools."""
         check = getattr(self.crystal, "check_server_tools", None)
         if callable(check):
             check(tools)

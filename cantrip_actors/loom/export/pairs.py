@@ -2,7 +2,7 @@
 
 The siblings at a turn are its forks and, if it got the same intent, the original's own continuation. Only continuations
 of *exactly* the same context make a pair: the same system prompt, tools and messages up to the first new utterance. A
-fork with another intent is no sibling in this sense.
+fork with another intent is not a sibling in this sense.
 
 A continuation's worth is the latest reward of the last of its turns that has one, up to the entity's next intent. A
 continuation without any reward makes no pair, and neither do two of equal worth. Every other two of one context make

@@ -69,7 +69,7 @@ async def test_a_line_has_the_reward_of_its_turn():
     assert [said["reward"] for said in exported(loom, "d1")] == [None, None, None, 0.5]
 
 
-def test_an_empty_thread_is_no_bytes():
+def test_an_empty_thread_is_exported_as_zero_bytes():
     assert thread_jsonl([]) == b""
 
 
