@@ -41,8 +41,8 @@ from cantrip_actors.terms.errors import LoomError
 
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
-REMAINS: Final = 3600.0
-"""Seconds after which a holder without leases is forgotten."""
+REMAINS: Final = 86_400.0
+"""Seconds after which a dead holder without leases is forgotten, and a dead node no longer listed (N-02)."""
 
 DEATHS: Final = 3
 """Holders in a row that may die before an entity is quarantined."""

@@ -200,7 +200,7 @@ class NodeTables(Store):
         self._transact(work)
 
     def nodes(self) -> list[NodeRow]:
-        """Return the nodes that have joined, ordered by name; dead ones stay listed for an hour."""
+        """Return the nodes that have joined, ordered by name; dead ones stay listed for a day."""
         if not self._knows_nodes():
             return []
         return self._as_nodes(self._rows(f"{self._nodes_query} union all {self._releases_query}"))

@@ -138,12 +138,18 @@ class Cluster:
     async def free(self, entity: str) -> bool:
         """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
 
-        Returns False, and changes nothing, if it is not in quarantine. Raises LoomError for an unknown entity.
+        Without nodes, this runtime loads it at once if mail waits for it. Returns False, and changes nothing, if it is
+        not in quarantine. Raises LoomError for an unknown entity.
         """
         tree = self._tree
         tree.check_open()
         root = tree.root_of(tree.store.named(entity) or entity)
-        return await self._in_store(partial(self._lift, root))
+        is_lifted = await self._in_store(partial(self._lift, root))
+        if is_lifted and tree.store.count_mail(root).loads:
+            tree.inboxes.tell()
+            if tree.membership is not None or not tree.has_living_node():
+                tree.inboxes.load(root)
+        return is_lifted
 
     @property
     def is_ready(self) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from cantrip_actors import LoomError, Node, Runtime
 from cantrip_actors.loom import open_store, verify_loom
 from tests.loom import postgres as servers
 from tests.loom.histories import run, turn
@@ -107,3 +108,11 @@ def test_leases_snapshots_and_vacuum_work_behind_a_pooler(pooler):
 def test_a_direct_server_is_told_from_a_pooler(pooler):
     with open_store(servers.fresh()) as store:
         assert not store.is_pooled
+
+
+@pytest.mark.rule("N-07")
+@pytest.mark.real_time
+async def test_a_node_behind_a_pooler_is_refused_and_asked_for_a_direct_address(pooler):
+    with pytest.raises(LoomError, match=r"a pooler stands before the server.*give its direct address"):
+        async with Runtime.open(loom_at(pooler), node=Node("w1")):
+            pass

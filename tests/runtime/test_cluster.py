@@ -12,11 +12,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from cantrip_actors import Cantrip, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate
+from cantrip_actors import Cantrip, Circle, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate, scripted
 from cantrip_actors.loom import Unsure
 from cantrip_actors.runtime.clock import time_of_day
 from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.wards import max_turns
+from tests.loom import postgres
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -82,6 +83,18 @@ async def test_a_loom_with_one_writer_takes_no_nodes(kind: str, tmp_path: Path) 
     with pytest.raises(LoomError, match="nodes share a loom in Postgres"):
         async with node(kind.format(tmp_path), "w"):
             pass
+
+
+@pytest.mark.rule("N-07")
+@pytest.mark.real_time
+async def test_a_node_with_a_code_circle_needs_a_snapshot_key() -> None:
+    coded = Cantrip(scripted([]), circle=Circle(["done"], [max_turns(1)], medium="python"), name="coded")
+    place = postgres.fresh()
+    with pytest.raises(LoomError, match=r"cantrip coded has a code circle.*give the same snapshot_key"):
+        async with node(place, "w1", coded):
+            pass
+    async with Runtime.open(place, cantrips=[coded], node=Node("w1"), snapshot_key=b"k" * 32) as runtime:
+        assert [one.serves for one in await runtime.cluster.nodes()] == [["coded"]]
 
 
 @pytest.mark.rule("N-08")

@@ -5,8 +5,9 @@ import time
 import psycopg
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
-from cantrip_actors.loom import Held
+from cantrip_actors import Cantrip, Circle, Node, Runtime, gate, scripted
+from cantrip_actors.loom import Held, open_store
+from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.runtime import lease_renewal, loom_writer
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres as servers
@@ -79,4 +80,19 @@ def test_holders_that_hold_nothing_are_forgotten() -> None:
             with Runtime.blocking(url) as runtime:
                 runtime.cast(spell, "0")
             assert server.execute(f"select count(*) from {schema}.holders").fetchone() == (1,)
-            server.execute(f"update {schema}.holders set until = until - make_interval(days => 1)")
+            server.execute(f"update {schema}.holders set until = until - make_interval(days => 1, mins => 1)")
+
+
+@pytest.mark.rule("N-02")
+async def test_a_dead_node_is_listed_for_a_day() -> None:
+    url = servers.fresh()
+    schema = url.rpartition("=")[2]
+    with psycopg.connect(servers.server(), autocommit=True) as server:
+        with open_store(url) as store:
+            store.join("dead", 10, NodeInfo("dead", 1))
+        server.execute(f"update {schema}.holders set until = clock_timestamp() - interval '23 hours'")
+        async with Runtime.open(url, node=Node("one")) as runtime:
+            assert [one.name for one in await runtime.cluster.nodes()] == ["dead", "one"]
+        server.execute(f"update {schema}.holders set until = clock_timestamp() - interval '25 hours'")
+        async with Runtime.open(url, node=Node("two")) as runtime:
+            assert [one.name for one in await runtime.cluster.nodes()] == ["two"]

@@ -207,3 +207,21 @@ async def test_an_entity_that_kills_each_process_that_resumes_it_is_quarantined(
         with contextlib.suppress(LoomError):
             await runtime.abandon(quarantined)
         assert runtime.loom.state(quarantined) == "abandoned"
+
+
+@pytest.mark.rule("N-14")
+async def test_mail_that_waits_for_an_entity_is_taken_once_its_quarantine_is_lifted(url: str) -> None:
+    quick = cantrip(lambda context: done(context[-1].content), name="quick")
+    async with Runtime.open(url, cantrips=[quick]) as runtime:
+        await (await runtime.invoke(quick, "hello", name="keeper")).episode()
+    async with Runtime.open(url) as client:
+        keeper = client.entity("keeper")
+        receipt = await keeper.post("work", key="k")
+        lose(client, keeper.id, 3)
+        async with Runtime.open(url, cantrips=[quick]) as runtime:
+            await anyio.sleep(5)
+            assert runtime.loom.state(keeper.id) == "terminated"
+            assert [turn.sequence for turn in runtime.loom.turns(keeper.id)] == [1]
+            assert await runtime.cluster.free("keeper")
+            with anyio.fail_after(2):
+                assert (await receipt.episode()).result == "work"
