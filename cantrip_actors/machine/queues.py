@@ -68,13 +68,11 @@ def declare(queue: Queue, running: Iterable[str], owner: str, text: str | None, 
     return _encode(account._replace(queue=queue)), account.queue
 
 
-def take(
-    entities: Sequence[str], owner: str, here: int, most: int, text: str | None, now: float
-) -> tuple[str, list[str]]:
+def take(entities: Sequence[str], owner: str, most: int, text: str | None, now: float) -> tuple[str, list[str]]:
     """Give places to the first of these entities; return the account, and which got one.
 
-    It gives as many as the bounds allow to a process that runs `here` of them, at most `most`. An entity whose place
-    another process took gets none.
+    It gives as many as the bound of all processes allows, at most `most`. An entity whose place another process took
+    gets none.
     """
     assert text is not None, "the queue was declared"
     account = decode_account(text)
@@ -83,7 +81,7 @@ def take(
         if entity in places:
             if places[entity].owner == owner:  # an earlier answer was lost
                 taken.append(entity)
-        elif len(taken) < most and account._replace(places=places).room(here + len(taken)) > 0:
+        elif len(taken) < most and account._replace(places=places).room(0) > 0:
             places[entity] = Place(owner, now)
             taken.append(entity)
     return _encode(account._replace(places=places)), taken

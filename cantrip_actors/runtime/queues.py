@@ -91,8 +91,8 @@ class Queues:
         self._waiting: dict[str, int] = {}
         self._sweeps_at: dict[str, float] = {}
         self._aside: dict[str, float] = {}
-        self._first = 0
-        """Which queue is served first at the next look."""
+        self._last = ""
+        """The queue that was served last: the one after it is the first at the next look."""
 
     # Opening and closing
 
@@ -175,28 +175,30 @@ class Queues:
             await prepare()
         if has_news:
             self._aside.clear()
-        self._first += 1
+        accounts = [one for one in accounts if one.queue.name > self._last] + [
+            one for one in accounts if one.queue.name <= self._last
+        ]
         taken: list[Timer] = []
         look_in = math.inf
-        for at in range(len(accounts)):
-            claimed = await self._claim_of(accounts[(at + self._first) % len(accounts)], may_begin, now)
-            taken += claimed.timers
+        for account in accounts:
+            claimed = await self._claim_of(account, may_begin, now)
+            if claimed.timers:
+                taken += claimed.timers
+                self._last = account.queue.name
             look_in = min(look_in, claimed.look_in)
         return Claimed(taken, look_in)
 
     async def _learn(self, now: float) -> list[Account]:
         """Read the accounts of all queues, and count from time to time what waits."""
         store = self._core.store
-        accounts = [decode_account(one) for one in (await self._in_store(partial(store.accounts, PREFIX))).values()]
+        found = await self._in_store(partial(store.accounts, PREFIX))
+        accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
         self._learns_at = -math.inf if accounts else now + LOOK * SELDOM
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
             self._waiting = await self._in_store(lambda: {name: store.count_queued(name) for name in names})
-        self.status = [
-            _status(one, self._waiting.get(one.queue.name, 0), len(one.places))
-            for one in sorted(accounts, key=lambda one: one.queue.name)
-        ]
+        self.status = [_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
         return accounts
 
     async def _claim_of(self, account: Account, may_begin: Callable[[Timer], bool], now: float) -> Claimed:
@@ -221,7 +223,7 @@ class Queues:
         ids = [self.entity_of(one) for one in found]
         share = math.ceil(min(len(found), room) / self._sharers())
         most = min(share, capacity)
-        taken = set(await self._change(name, partial(take, ids, self._owner, here, most)))
+        taken = set(await self._change(name, partial(take, ids, self._owner, most)))
         self._here.setdefault(name, set()).update(taken)
         if self._core.membership is not None:
             self._core.membership.busy += len(taken)  # until the next count

@@ -107,6 +107,8 @@ class Scheduler:
         """Whether a timer was set that may be due before `_looked`."""
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
+        self._begins_queued_first = False
+        """Whether the next look begins what waits in queues before other submissions: they share the room by turns."""
         self.has_fired = False
         """Whether something was due at the last look."""
         self._nodes: Sequence[NodeRow] = ()
@@ -152,22 +154,30 @@ class Scheduler:
             return
         now, self.has_fired = core.time_of_day(), False
         has_news = self._has_news
+        is_first = self._begins_queued_first
+        look_in = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
         first = self.next if self.next <= now else await self._first_after(self._looked)
         if first <= now:
-            self.has_fired = await self._carry_out(now, start_soon)
+            self.has_fired |= await self._carry_out(now, start_soon)
             if self._casting:  # meanwhile others may submit casts that are due before `_looked`
                 self._again = min(self._again, now + LOOK)
             self._looked = -math.inf if self._again == math.inf else now
             first = await self._first_after(self._looked)
-        self.next = min(first, self._again)
+        if not is_first:
+            look_in = await self._begin_queued(now, start_soon, has_news)
+        self.next = min(first, self._again, now + look_in)
+
+    async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
+        """Begin what queues let begin; return in how many seconds to look again."""
         claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
         for timer in claimed.timers:
             self._casting.add(timer.id)
             self.has_fired = True
             start_soon(self._cast_queued, timer, now)
-        self.next = min(self.next, now + claimed.look_in)
+            self._begins_queued_first = False
+        return claimed.look_in
 
     def _may_begin(self, now: float, timer: Timer) -> bool:
         """Return whether a submission to a queue is not being begun, is not set aside, and is not left to nodes."""
@@ -205,6 +215,7 @@ class Scheduler:
                     self._again = min(self._again, now + LOOK)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
+                    self._begins_queued_first = True
                     start_soon(self._cast, timer, now)
             await self._fire_together(mailing, now)
             after = page[-1].position

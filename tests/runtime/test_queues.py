@@ -72,6 +72,18 @@ async def status(runtime: Runtime, name: str = "reports") -> QueueStatus:
     return next(one for one in await runtime.cluster.queues() if one.name == name)
 
 
+def count_rows(runtime: Runtime, read: list[int]) -> None:
+    """Add to `read` how many timers each later look reads."""
+    due = runtime._tree.store.timers_due
+
+    def counted(*args: Any, **more: Any) -> Any:
+        found = due(*args, **more)
+        read.append(len(found))
+        return found
+
+    runtime._tree.store.timers_due = counted  # type: ignore[method-assign]
+
+
 class Watch:
     """The most entities that ran at once, on each runtime and on all together."""
 
@@ -118,9 +130,10 @@ async def test_a_runtime_alone_keeps_to_both_bounds(any_url: str) -> None:
     async with alone(any_url, *queues) as runtime:
         watch = Watch(runtime)
         for name, most in (("reports", 3), ("mails", 2)):
-            watch.most = [0]
+            watch.most, begun = [0], anyio.current_time()
             casts = await submit(runtime, 8, name)
             assert await watched(watch, results(casts)) == [f"{name} {n}" for n in range(8)]
+            assert anyio.current_time() - begun < 8 / most + 1.5  # a place that is free is taken at once
             assert watch.most == [most]
 
 
@@ -161,6 +174,27 @@ async def test_a_node_takes_no_more_of_a_queue_than_it_has_room_for(url: str) ->
         assert watch.most == [3]
 
 
+async def test_queues_and_submissions_without_one_begin_by_turns_on_a_full_node(url: str) -> None:
+    async with node(url, "w1", Queue("reports"), Queue("mails"), capacity=1) as one:
+        casts = {name: await submit(one, 20, name) for name in ("", "reports", "mails")}
+        await anyio.sleep(30)
+        begun = [sum(cast.has_begun for cast in found) for found in casts.values()]
+        assert min(begun) >= 2
+
+
+async def test_other_nodes_get_a_hint_when_a_place_is_free(url: str) -> None:
+    async with node(url, "w1", REPORTS) as one:
+        (cast,) = await submit(one, 1)
+        while not cast.has_begun:
+            await anyio.sleep(0.1)
+        told: list[bool] = []
+        one._tree.inboxes.tell = lambda: told.append(True)  # type: ignore[method-assign]
+        await cast.episode()
+        await anyio.sleep(1)
+        assert told
+        assert (await status(one)).running == 0
+
+
 async def test_nodes_share_out_what_waits_in_a_queue(url: str) -> None:
     slow = answering(delay=5)
     nodes = [node(url, f"w{n}", Queue("reports"), cantrips=[slow]) for n in range(3)]
@@ -190,6 +224,11 @@ async def test_a_submission_that_is_not_offered_here_does_not_hold_up_those_behi
             await runtime.submit("elsewhere", f"{n}", queue="reports", priority=5)
         assert await results(await submit(runtime, 3)) == ["reports 0", "reports 1", "reports 2"]
         assert (await status(runtime)).waiting == 150
+        await anyio.sleep(5)
+        read: list[int] = []
+        count_rows(runtime, read)
+        await anyio.sleep(20)
+        assert sum(read) == 0
 
 
 async def test_a_full_queue_reads_no_waiting_submissions(url: str) -> None:
@@ -198,14 +237,7 @@ async def test_a_full_queue_reads_no_waiting_submissions(url: str) -> None:
         await submit(runtime, 300)
         await anyio.sleep(5)
         read: list[int] = []
-        due = runtime._tree.store.timers_due
-
-        def counted(*args: Any, **more: Any) -> Any:
-            found = due(*args, **more)
-            read.append(len(found))
-            return found
-
-        runtime._tree.store.timers_due = counted  # type: ignore[method-assign]
+        count_rows(runtime, read)
         await anyio.sleep(30)
         assert sum(read) == 0
         assert (await status(runtime))[1:3] == (298, 2)
@@ -263,7 +295,7 @@ async def test_a_place_of_an_unknown_process_is_free_after_a_time_if_nobody_hold
 
         def took(seconds_ago: float) -> None:
             def change(_: str | None, now: float) -> tuple[str, None]:
-                return take([cast.entity_id], "another machine", 0, 1, _fresh(1), now - seconds_ago)[0], None
+                return take([cast.entity_id], "another machine", 1, _fresh(1), now - seconds_ago)[0], None
 
             client._tree.store.change_account(PREFIX + "reports", change, 0.0)
 
@@ -471,11 +503,11 @@ async def test_the_backlog_counts_of_a_queue_what_may_begin_now(url: str) -> Non
 
 def test_places_are_taken_in_order_up_to_the_bounds() -> None:
     text = _fresh(3)
-    text, taken = take(["a", "b"], "one", 0, 9, text, 1.0)
+    text, taken = take(["a", "b"], "one", 9, text, 1.0)
     assert taken == ["a", "b"]
-    text, taken = take(["a", "c", "d"], "two", 0, 9, text, 2.0)
+    text, taken = take(["a", "c", "d"], "two", 9, text, 2.0)
     assert taken == ["c"]  # a is another's, and d is one too many
-    assert take(["c", "d"], "two", 1, 9, text, 3.0)[1] == ["c"]  # its answer was lost
+    assert take(["c", "d"], "two", 9, text, 3.0)[1] == ["c"]  # its answer was lost
     assert decode_account(text).places == {"a": Place("one", 1), "b": Place("one", 1), "c": Place("two", 2)}
 
 
