@@ -241,13 +241,16 @@ class Loom:
         """
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
+        for what, given in (("by", by), ("key", key)):
+            if not isinstance(given, str):
+                raise LoomError(f"{what}: expected a text, got {given!r:.100}")
         if self.is_forgotten(self.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
-        owner, given = self.owner(turn_id), (turn_id, float(value), by)
+        owner, wanted = self.owner(turn_id), (turn_id, float(value), by)
         rewards = rewards_of(self.records(owner)) if key else {}
         for earlier in chain.from_iterable(rewards.values()):
             if earlier.key == key:
-                if (earlier.turn_id, earlier.reward, earlier.by) != given:
+                if (earlier.turn_id, earlier.reward, earlier.by) != wanted:
                     raise KeyUsed(f"the key {key!r} was used for another reward: give this one another key")
                 return False
         await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
-from unicodedata import category
 
 import anyio
 
@@ -20,6 +19,7 @@ from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.timers import Scheduled
+from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
@@ -27,7 +27,7 @@ from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import InvalidIntent, NameTaken
+from cantrip_actors.terms.errors import NameTaken
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -37,9 +37,6 @@ NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 
 _OF_CANTRIP: Final = ("cantrip_id", "cantrip_name", "call", "circle", "crystal")
 """The fields of a header that describe the cantrip."""
-
-_NO_NAME = ("Cc", "Cs")
-"""Unicode categories that a name may not contain: control characters, and surrogates, which no database stores."""
 
 
 class Beginning(NamedTuple):
@@ -72,7 +69,7 @@ class Beginnings:
         if not self._tree.loom.has_begun(self.id_of(key, schedule.tenant)):
             begin = Begin(schedule.intent, trace=schedule.trace)
             what = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
-            await self.begin(what, key, waits=True)
+            await self._begin(what, key, waits=True)
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity, and wait until it has ended."""
@@ -86,8 +83,9 @@ class Beginnings:
         """
         if key is None:
             return await self._launch(what, waits=waits)
-        if not (isinstance(key, str) and key.strip()):
-            raise InvalidIntent(f"key: expected a text, got {key!r}")
+        return await self._begin(what, check_name("key", key), waits=waits)
+
+    async def _begin(self, what: Beginning, key: str, *, waits: bool) -> Entity:
         tree = self._tree
         tree.check_taking()
         entity_id = self.id_of(key, what.tenant)
@@ -213,8 +211,7 @@ class Beginnings:
 
         Raises InvalidIntent, NameTaken.
         """
-        if not isinstance(name, str) or not name.strip() or any(category(sign) in _NO_NAME for sign in name):
-            raise InvalidIntent(f"name: expected a text without control characters, got {name!r}")
+        check_name("name", name)
         taken = NameTaken(f'an entity called "{name}" is there already: runtime.entity("{name}")')
         if self.named(name, tenant) is not None:
             raise taken

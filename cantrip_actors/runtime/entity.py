@@ -17,6 +17,7 @@ from cantrip_actors.machine.project import outcome_of, state_of
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
+from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.episode import Episode, episode_of
@@ -174,7 +175,7 @@ class Entity:
         tree, cell = self._tree, self._loaded()
         begin = begin_of(intent, context)
         tree.check_taking()
-        _check_key(key)
+        _check_sent(key, by)
         if self._cantrip is not None:
             await tree.adopt(self._id, self._cantrip)
         elif cell is None:
@@ -221,6 +222,7 @@ class Entity:
         `key` it interrupts no later episode; other content with that key raises KeyUsed. `by` says who interrupts.
         """
         self._tree.check_open()
+        check_texts(why=why, by=by)
         cell = self._loaded()
         if cell is not None:
             await cell.wait_until_begun()
@@ -237,7 +239,7 @@ class Entity:
     ) -> None:
         tree, cell = self._tree, self._loaded()
         tree.check_open()
-        _check_key(key)
+        _check_sent(key, by)
         if cell is not None:
             await cell.wait_until_begun()
         mail = tree.inboxes.mail(self._id, kind, body, images, key=key, sender=by)
@@ -251,6 +253,7 @@ class Entity:
         """
         tree, is_requested = self._tree, False
         tree.check_open()
+        check_texts(reason=reason, by=by)
         while True:
             cell = self._loaded()
             if cell is not None:
@@ -337,7 +340,8 @@ class Entity:
         return f"<Entity {self._name or self._id} {'loaded' if self.loaded else 'not loaded here'}>"
 
 
-def _check_key(key: object) -> None:
-    """Raise InvalidIntent for a key that is not a text."""
-    if key is not None and not (isinstance(key, str) and key.strip()):
-        raise InvalidIntent(f"key: expected a text, got {key!r}")
+def _check_sent(key: object, by: object) -> None:
+    """Raise InvalidIntent for a key that no store can index, and for a sender that is not a text."""
+    check_texts(by=by)
+    if key is not None:
+        check_name("key", key)

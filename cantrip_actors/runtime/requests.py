@@ -22,6 +22,7 @@ from cantrip_actors.machine.project import Life, Verdict, decision_in, request_i
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, decision_key
 from cantrip_actors.records.records import Requested
+from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
@@ -259,6 +260,9 @@ class Requests:
         tenant: str | None = None,
     ) -> None:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
+        check_texts(InvalidDecision, by=by, note=note)
+        if key is not None:
+            check_name("key", key, InvalidDecision)
         try:
             check_door(door)
         except ValueError as error:

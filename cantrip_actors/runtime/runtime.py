@@ -35,6 +35,7 @@ from cantrip_actors.records.tenant import check_tenant, scoped
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
+from cantrip_actors.runtime.arguments import check_texts
 from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
@@ -479,6 +480,7 @@ class Runtime:
         return await self._beginnings.begin(what, key, waits=True)
 
     def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
+        check_texts(by=by)
         begin = begin_of(intent, context, sender=by or None)
         self._tree.check_files(_checked(what, cantrip), begin.images)
         return Beginning(cantrip, begin, tenant=self._tenant or "")
@@ -594,6 +596,7 @@ class Runtime:
         context: Any,
         by: str,
     ) -> Beginning:
+        check_texts(by=by)
         tenant = self.loom.header(self.loom.owner(turn_id)).tenant
         if cantrip is None:
             cantrip = self._tree.find_cantrip_at(turn_id, crystal)
@@ -817,6 +820,7 @@ class Runtime:
 
         `by` says who ends them, for the record.
         """
+        check_texts(by=by)
         self._check_here(entity_id)
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
@@ -838,6 +842,7 @@ class Runtime:
         Raises LoomError for an unknown entity, and for one that has not ended, or whose fork is loaded: stop it first;
         Held if another process runs it.
         """
+        check_texts(by=by, why=why)
         entity_id = self._id_of(entity)
         return await self._tree.forget(Wanted([entity_id], by, why, forks, parents=parents))
 

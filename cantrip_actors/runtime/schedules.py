@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
-from unicodedata import category
 from zoneinfo import ZoneInfo
 
 from cantrip_actors.machine.schedule import make_rule, next_after
 from cantrip_actors.records.tenant import scoped, unscoped
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
+from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
@@ -188,7 +188,7 @@ class Schedules:
         name, kind = self._resolve(target, to, tenant)
         now = tree.time_of_day()
         made = make_rule(now, **rule)
-        key = scoped(tenant, tree.moment().fresh if id is None else _checked_id(id))
+        key = scoped(tenant, tree.moment().fresh if id is None else check_name("id", id, InvalidSchedule))
         schedule = Scheduled(
             to=kind,
             name=name,
@@ -247,12 +247,6 @@ class Schedules:
                 f"{nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
             )
         return target, "cantrip"
-
-
-def _checked_id(id: object) -> str:
-    if isinstance(id, str) and id.strip() and not any(category(sign) in ("Cc", "Cs") for sign in id):
-        return id
-    raise InvalidSchedule(f"id: expected a text without control characters, got {id!r}")
 
 
 def _content(schedule: Scheduled) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from cantrip_actors.machine.project import first_intent
 from cantrip_actors.machine.schedule import firing_key
 from cantrip_actors.records.tenant import scoped
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
+from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
@@ -78,9 +79,9 @@ async def submit(
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
     tree.check_taking()
-    for what, given in (("cantrip", name), ("key", key)):
-        if given is not None and not (isinstance(given, str) and given.strip()):
-            raise InvalidIntent(f"{what}: expected a text, got {given!r}")
+    check_name("cantrip", name)
+    if key is not None:
+        check_name("key", key)
     if not isinstance(intent, str):
         raise InvalidIntent(f"submit: expected an intent that is a text, got {type(intent).__name__}")
     if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:

@@ -241,6 +241,8 @@ class Response(Value, frozen=True, gc=False):
             raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
         if images and not _are_pictures(images):
             raise CrystalError(f"crystal returned images that are not an Image: {images!r:.200}")
+        if blocks and not all(map(_is_mapping, blocks)):
+            raise CrystalError(f"crystal returned blocks that are not objects: {blocks!r:.200}")
         handle = get("handle")
         if blocks or metadata or handle:
             for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", handle)):
@@ -269,7 +271,7 @@ class Response(Value, frozen=True, gc=False):
             and isinstance(self.usage, Usage)
             and self.usage.is_sound()
             and isinstance(self.blocks, tuple)
-            and (not self.blocks or _is_json(self.blocks))
+            and (not self.blocks or (all(map(_is_mapping, self.blocks)) and _is_json(self.blocks)))
             and isinstance(self.metadata, dict)
             and (not self.metadata or _is_json(self.metadata))
             and (self.handle is None or _is_json(self.handle))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from math import inf
 from typing import Any, Final
 
 from cantrip_actors.terms.value import Value
@@ -17,6 +17,9 @@ class CantripError(Exception):
 
     entity_id: str | None = None
 
+
+_MOST: Final = sys.float_info.max
+"""The largest count or cost that a record keeps: JSON readers take a larger whole number for infinity."""
 
 _FREE: Final = 0.0
 """The zero usage that records leave out: msgspec compares a field with its default by identity."""
@@ -80,8 +83,11 @@ class Usage(Value, frozen=True, gc=False):
         for name, amount in value.items():
             if not amount or name not in _COUNTS:
                 continue
-            if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
+            if amount.__class__ is bool or not isinstance(amount, (int, float)):
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
+            if not 0 <= amount <= _MOST:
+                shown = f"{amount!r}" if -_MOST <= amount <= 0 else "a number that is too large"
+                raise CrystalError(f"crystal reported usage {name}={shown}: expected a number >= 0")
             if name != "cost" and amount.__class__ is not int:
                 if amount != int(amount):
                     raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a whole number of tokens")
@@ -93,7 +99,7 @@ class Usage(Value, frozen=True, gc=False):
         """True if the counts are whole numbers: a user's crystal may have made this without `of`."""
         counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated_tokens)
         whole = all(type(count) is int and count >= 0 for count in counts)
-        return whole and isinstance(self.cost, (int, float)) and 0 <= self.cost < inf
+        return whole and isinstance(self.cost, (int, float)) and 0 <= self.cost <= _MOST
 
 
 NO_USAGE = Usage()

@@ -45,10 +45,12 @@ class TestUsage:
         assert Usage.of(None) is NO_USAGE
         assert Usage.of(Usage(1)) == Usage(1)
 
-    @pytest.mark.parametrize("amount", [-1, "3", True, math.nan, math.inf, [3]])
+    @pytest.mark.parametrize("amount", [-1, "3", True, math.nan, math.inf, [3], pytest.param(10**5000, id="huge")])
     def test_a_usage_count_that_is_not_a_number_is_refused(self, amount):
         with pytest.raises(CrystalError, match="crystal reported usage prompt_tokens"):
             Usage.of({"prompt_tokens": amount})
+        with pytest.raises(CrystalError, match="crystal reported usage cost"):
+            Usage.of({"cost": amount})
 
     @pytest.mark.parametrize("junk", [7, "x", [1]])
     def test_a_report_that_is_not_a_mapping_is_refused(self, junk):
@@ -180,6 +182,8 @@ class TestResponse:
             {"content": "x", "metadata": {"raw": object()}},
             {"content": "x", "blocks": [object()]},
             {"content": "x", "blocks": 7},
+            {"content": "x", "blocks": [7]},
+            Response("x", blocks=(7,)),  # type: ignore[arg-type]
             {"contents": "x"},
             {7: "x"},
             None,

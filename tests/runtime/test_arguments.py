@@ -1,0 +1,103 @@
+"""Texts that a caller gives are checked before anything is recorded, and every store gives the same answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_actors import CantripError, InvalidDecision, InvalidIntent, InvalidSchedule, LoomError, Runtime
+from cantrip_actors.loom import verify_loom
+from tests.loom.test_store import KINDS, Place
+from tests.runtime.spells import cantrip, done, say
+
+ECHO = cantrip(lambda context: done(context[-1].content), name="echo")
+INCOMPRESSIBLE = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(10_000))
+NOT_NAMES = ["", " ", "a\x00b", "acme\x1fjob", "\ud800", 5, b"key", True, INCOMPRESSIBLE, "k" * 1_001]
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    here = Place(request.param, tmp_path)
+    yield here
+    here.clear()
+
+
+@pytest.mark.rule("C-11", "C-18")
+async def test_a_key_that_not_every_store_keeps_is_refused_by_all(place: Place) -> None:
+    async with Runtime.open(place.url, cantrips=[ECHO]) as runtime:
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        (turn,) = (await entity.episode()).thread
+        for key in NOT_NAMES:
+            given: Any = key
+            for refused in (
+                runtime.cast(ECHO, "go", key=given),
+                runtime.start(ECHO, "go", key=given),
+                runtime.invoke(ECHO, "go", key=given),
+                runtime.fork(turn.id, intent="go", key=given),
+                runtime.submit("echo", "go", key=given),
+                entity.send("go", key=given),
+                entity.post("go", key=given),
+                entity.steer("go", key=given),
+                entity.interrupt(key=given),
+            ):
+                with pytest.raises(InvalidIntent, match="key: expected a text"):
+                    await refused
+            with pytest.raises(InvalidDecision, match="key: expected a text"):
+                await runtime.decide("a:b:c", "allow", key=given)
+            with pytest.raises(InvalidIntent, match="name: expected a text"):
+                await runtime.invoke(ECHO, "go", name=given)
+            with pytest.raises(InvalidSchedule, match="id: expected a text"):
+                await runtime.schedule("echo", "go", every=60, id=given)
+        assert (await entity.send("and on", key="k" * 1_000)).result == "and on"
+        assert len(runtime.loom.entities()) == 1
+
+
+@pytest.mark.rule("C-53")
+async def test_who_acts_and_why_are_texts_so_that_the_loom_can_be_read_again(place: Place) -> None:
+    asks = cantrip([say("question", text="Which?"), done(1)], "question")
+    async with Runtime.open(place.url, cantrips=[ECHO]) as runtime:
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        (turn,) = (await entity.episode()).thread
+        await runtime.start(asks, "go")
+        async with runtime.requests(follow=True) as requests:
+            request = await anext(requests)
+        for given in (5, None, b"anna", ["anna"]):
+            no_text: Any = given
+            for acts in (
+                runtime.cast(ECHO, "go", by=no_text),
+                runtime.start(ECHO, "go", by=no_text),
+                runtime.invoke(ECHO, "go", by=no_text),
+                runtime.fork(turn.id, intent="go", by=no_text),
+                entity.send("go", by=no_text),
+                entity.post("go", by=no_text),
+                entity.steer("go", by=no_text),
+                entity.interrupt(by=no_text),
+                entity.interrupt(no_text),
+                entity.stop(by=no_text),
+                entity.stop(no_text),
+                runtime.abandon(entity.id, by=no_text),
+                runtime.forget(entity, by=no_text),
+                runtime.forget(entity, why=no_text),
+            ):
+                with pytest.raises(InvalidIntent, match=r"(by|why|reason): expected a text, got"):
+                    await acts
+            for decides in (
+                runtime.decide(request.id, answer="x", by=no_text),
+                runtime.decide(request.id, answer="x", note=no_text),
+            ):
+                with pytest.raises(InvalidDecision, match=r"(by|note): expected a text, got"):
+                    await decides
+            with pytest.raises(LoomError, match="by: expected a text, got"):
+                await runtime.loom.reward(turn.id, 1.0, by=no_text)
+        assert (await entity.send("and on", by="5")).result == "and on"
+    if place.lasts:
+        async with Runtime.open(place.url, cantrips=[ECHO]) as runtime:
+            assert verify_loom(runtime._tree.store).faults == []
+
+
+async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant() -> None:
+    async with Runtime.open() as runtime:
+        await runtime.tenant("acme").cast(ECHO, "private", key="job")
+        with pytest.raises(CantripError, match="key: expected a text without control characters"):
+            await runtime.cast(ECHO, "private", key="acme\x1fjob")
