@@ -24,8 +24,8 @@ from cantrip_actors.stream.wire import as_wire
 __all__ = ["all_events", "entity_events"]
 
 KINDS = frozenset(
-    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
-    | {"resume", "upsert", "usage", "server"},
+    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end"}
+    | {"upsert", "usage", "server"},
 )
 
 

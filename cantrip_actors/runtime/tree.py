@@ -467,11 +467,14 @@ class Tree(Core):
             if cell.outcome is None:  # otherwise the entity ended before its cell had started
                 raise self.guard.error(cell.error or cell.crash_error()) from None
 
-    async def restore(self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False) -> Cell:
+    async def restore(
+        self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False, by: str = ""
+    ) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
-        Without `cantrip`, it continues with the known one of its content. Raises as `launch`; LoomError, EntityEnded;
-        ToolServerError if it moves to a cantrip with a server of tools that cannot be used.
+        Without `cantrip`, it continues with the known one of its content. `by` says who resumes it, for the record.
+        Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
+        cannot be used.
         """
         cantrip, adoption = self.cells.chosen(entity_id, cantrip)
         complete = cantrip.circle.is_complete
@@ -480,6 +483,7 @@ class Tree(Core):
             cell = self.living.get(entity_id)  # another caller may have loaded it while a server listed its tools
             if cell is None:
                 cell = self.cells.restored(entity_id, cantrip, adoption)
+                cell.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
 
