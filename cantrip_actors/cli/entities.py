@@ -264,6 +264,7 @@ def resume(
     """Resume entities that a crash interrupted, each from where it stood, and print their answers."""
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
+        from cantrip_actors.cli.decision_author import login
         from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
         from cantrip_actors.recipes import load_recipe
@@ -278,7 +279,7 @@ def resume(
             ended: list[Episode | CantripError] = []
             for one in wanted:
                 try:
-                    resumed.append(await runtime.resume(one, cantrip=cantrips[one]))
+                    resumed.append(await runtime.resume(one, cantrip=cantrips[one], by=login()))
                 except Held as held:  # it was not interrupted: another process runs it
                     if names:
                         held.entity_id = one

@@ -256,8 +256,7 @@ async def stop(call: Call) -> Answer:
 
 async def resume(call: Call) -> Answer:
     """Resume an entity that a crash interrupted."""
-    entity = await call.runtime.resume(call.entity_id(call.path["id"]))
-    call.service.note_resumed(entity.id, call.token.sender)
+    entity = await call.runtime.resume(call.entity_id(call.path["id"]), by=call.token.sender)
     told = {"entity_id": entity.id, "name": entity.name, "state": call.runtime.loom.state(entity.id)}
     return Answer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
 

@@ -256,11 +256,6 @@ class Feed:
         """Add the changes of the supervision tree."""
         self._add(Frame("", "actor", self._encode("actor", data)))
 
-    def add_resumed(self, entity_id: str, by: str) -> None:
-        """Add that an interrupted entity was resumed."""
-        data = {"id": entity_id, "by": by, "at": instant(time.time())}
-        self._add(Frame(entity_id, "resume", self._encode("resume", data)))
-
     def _encode(self, kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
         self.encoded += 1
         return encode_event(kind, data, id)
@@ -406,6 +401,7 @@ _TOLD: Final = {
     "steer": ("text", "at"),
     "fold": ("first", "last", "marker", "at"),
     "reward": ("turn_id", "reward", "at"),
+    "resume": ("at",),
 }
 """The fields of records that are events as they are."""
 
@@ -430,7 +426,7 @@ def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
                 "began": header.at,
                 **by,
             }
-        case "intent" | "steer" | "fold" | "reward":
+        case "intent" | "steer" | "fold" | "reward" | "resume":
             return {"id": entity_id, **{name: getattr(value, name) for name in _TOLD[told.kind]}, **by}
         case "turn":
             parts = {"thinking": value.thinking, "code": value.code}

@@ -330,6 +330,7 @@ class Turn(BaseModel):
     observation: str
     gate_calls: list[dict[str, Any]]
     decisions: list[dict[str, Any]] | None = None
+    resumes: list[dict[str, Any]] | None = None
     metadata: dict[str, Any]
     reward: float | None
     terminated: bool

@@ -127,11 +127,6 @@ class Service:
         for feed in self._feeds_of(entity_id):
             feed.read_late(entity_id)
 
-    def note_resumed(self, entity_id: str, by: str) -> None:
-        """Tell the readers of an entity's events that it was resumed; the loom has no record of that."""
-        for feed in self._feeds_of(entity_id):
-            feed.add_resumed(entity_id, by)
-
     def _feeds_of(self, entity_id: str) -> list[Feed]:
         return [self._feeds[key] for key in (None, entity_id) if key in self._feeds]
 

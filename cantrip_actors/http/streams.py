@@ -22,8 +22,8 @@ from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.stream.wire import as_wire
 
 KINDS = frozenset(
-    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"}
-    | {"resume", "upsert", "usage", "server"},
+    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end"}
+    | {"upsert", "usage", "server"},
 )
 
 

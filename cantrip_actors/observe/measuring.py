@@ -154,6 +154,8 @@ class Measuring:
         counters.before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
         """For each entity that waits for a person: the gate, and the time of the request."""
+        self._asking: set[str] = set()
+        """The gates for which a person was asked: their gauge falls to 0 and does not vanish."""
         self._readers = {"openai": 0, "acp": 0, "mcp": 0}
         """The readers of event streams by dialect; `cantrip serve` adds those of its own dialect."""
         self._turns: dict[str, float] = {}
@@ -174,6 +176,7 @@ class Measuring:
         self._pending.clear()
         for request in core.requests.of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
+            self._asking.add(request.gate)
 
     # Records
 
@@ -231,6 +234,7 @@ class Measuring:
 
     def _note_request(self, entity_id: str, waiting: Waiting) -> None:
         self._pending[entity_id] = (waiting.gate, waiting.at)
+        self._asking.add(waiting.gate)
 
     def _count_fold(self, entity_id: str, compacted: Compacted | Lent) -> None:
         self._use(entity_id, compacted.usage, "", {})
@@ -475,8 +479,9 @@ class Measuring:
         for state, count in states.items():
             yield "cantrip.entities", (state,), count
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
-        for gate, count in Counter(gate for gate, _ in list(self._pending.values())).items():
-            yield "cantrip.approvals.pending", (gate,), count
+        pending = Counter(gate for gate, _ in list(self._pending.values()))
+        for gate in list(self._asking) or [""]:  # a gauge that vanishes cannot be alarmed on
+            yield "cantrip.approvals.pending", (gate,), pending[gate]
         for dialect, count in self._readers.items():
             yield "cantrip.streams", (dialect,), count
         for status in core.crystals.present(core.system.backend.now()):

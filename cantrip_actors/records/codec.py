@@ -312,6 +312,7 @@ _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
             records.Folded,
             records.Sampled,
             records.MailRefused,
+            records.Resumed,
             records.Asked,
             records.ForgottenRecord,
         ),

@@ -424,6 +424,22 @@ class Rewarded(_Record, frozen=True, tag="reward"):
     key: str = ""
 
 
+class Resumed(_Record, frozen=True, tag="resumed"):
+    """The person or program `by` resumed an episode that a crash had interrupted; its next records continue it.
+
+    An episode that a runtime resumes by itself has no such record.
+    """
+
+    entity_id: str
+    at: str
+    by: str
+
+    @property
+    def in_words(self) -> str:
+        """By whom and when."""
+        return f"by {self.by.removeprefix('token:')}, {self.at}"
+
+
 class Ended(_Record, frozen=True, tag="ended"):
     """An entity, or one episode of it, is over. `reason` says how; `detail` explains it to a person.
 
@@ -470,6 +486,7 @@ Record = (
     | Folded
     | Sampled
     | Rewarded
+    | Resumed
     | Ended
     | MailRefused
     | Adopted

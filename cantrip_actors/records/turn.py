@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_actors.records.records import Decided, Observation
+from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, files_among, pictures_among
 from cantrip_actors.terms.messages import ToolCall, Usage
@@ -38,6 +38,8 @@ class Turn:
 
     `decisions` are people's decisions about its calls and their answers, each with the person, the door, the time and
     the note.
+
+    `resumes` are the resumptions of the entity since the turn before, each after a crash, with the person and the time.
 
     `server_calls` are the calls of tools of the provider, and `citations` the sources that the text cites.
 
@@ -74,6 +76,7 @@ class Turn:
     made: tuple[Image, ...] = ()
     left_out: tuple[str, ...] = ()
     adjusted: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    resumes: tuple[Resumed, ...] = ()
 
     @property
     def observations(self) -> tuple[Observation, ...]:

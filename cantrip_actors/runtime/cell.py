@@ -195,6 +195,8 @@ class Cell:
     """The caller whose episode is under way."""
     adoption: Adoption | None = None
     """None if the log says that the entity works with the cantrip of this cell."""
+    resumed_by: str = ""
+    """Who resumes its interrupted episode, until that is recorded."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None

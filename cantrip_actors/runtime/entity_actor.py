@@ -63,7 +63,7 @@ from cantrip_actors.machine.mail import Void, meaning
 from cantrip_actors.machine.project import outcome_at, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import MailRefused, Record
+from cantrip_actors.records.records import MailRefused, Record, Resumed
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Bound, Caller, Cell, Dismissed, UnderWay
@@ -260,7 +260,10 @@ class EntityActor(Actor):
         await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
+        by, cell.resumed_by = cell.resumed_by, ""
         if step is not None:
+            if by:
+                await self._record([Resumed(cell.entity_id, moment.at, by)])
             self._resume_spans()
             await self._notify_companion(restored=True)
             return await self._carry(step, moment)

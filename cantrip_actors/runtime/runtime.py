@@ -793,20 +793,20 @@ class Runtime:
         """
         return [header for header in self._tree.interrupted() if self._tenant in (None, header.tenant)]
 
-    async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
+    async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None, by: str = "") -> Entity:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
 
         No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given
         one, or the known one with the same content. A given cantrip is recorded (`Adopted`): this is how a long-lived
-        entity gets another system prompt, other gates or another crystal. Resuming lifts the quarantine of an entity
-        whose processes died.
+        entity gets another system prompt, other gates or another crystal. `by` says who resumes an interrupted episode,
+        for the record (`Resumed`). Resuming lifts the quarantine of an entity whose processes died.
 
         Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
         Held if another process runs it; EntityEnded if it has ended.
         """
         self._check_here(entity_id)
         before = self._tree.living.get(entity_id)
-        cell = await self._tree.restore(entity_id, cantrip, lift=True)
+        cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
             raise LoomError(
                 f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "

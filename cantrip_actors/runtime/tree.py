@@ -479,12 +479,19 @@ class Tree(Core):
                 raise self.guard.error(cell.error or cell.crash_error()) from None
 
     async def restore(
-        self, entity_id: str, cantrip: Cantrip | None = None, *, lift: bool = False, facts: EntityFacts | None = None
+        self,
+        entity_id: str,
+        cantrip: Cantrip | None = None,
+        *,
+        lift: bool = False,
+        facts: EntityFacts | None = None,
+        by: str = "",
     ) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
         `facts` are the entity's, if they were just read. Without `cantrip`, it continues with the known one of its
-        content. One caller at a time loads an entity, so that none gets a cell whose claim still fails.
+        content. `by` is the person who resumes it, for the record. One caller at a time loads an entity, so that none
+        gets a cell whose claim still fails.
 
         Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
         cannot be used.
@@ -502,6 +509,7 @@ class Tree(Core):
             recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
                 cell = self.cells.restored(facts, cantrip, adoption)
+                cell.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
 

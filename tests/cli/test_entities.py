@@ -1,6 +1,7 @@
 """Entities that outlive a command: named ones with further intents, and entities that a SIGKILL interrupted."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import BlockingRuntime, Runtime, open_loom
+from cantrip_actors.cli.decision_author import login
 from cantrip_actors.cli.recipe_sidecar import remember
 from cantrip_actors.recipes import load_recipe
 from tests.forked import COMMAND, Forked
@@ -312,6 +314,10 @@ class TestKilled:
         said = cantrip("resume", "-q")
         assert (said.code, said.out) == (0, "wait\n")
         assert effects(place) == ["wait"], "what was done before the kill is not done again"
+        with open_loom(url) as loom:
+            last = loom.turns(row["id"])[-1]
+        shown = cantrip("loom", "show", last.id).out
+        assert re.search(rf"resumed +by {login()}, 20\d\d-", shown), shown
         assert cantrip("loom", "interrupted", "--json").json == []
         assert "nothing" in cantrip("resume").err
 

@@ -560,6 +560,9 @@ def test_interrupted_entities_are_resumed_and_abandoned_one_by_one_and_all_that_
         page.click('#main header button:has-text("Resume")')
         page.wait_for_selector(f'#main .step:has-text("resumed by {OPERATOR}")')
         page.wait_for_selector('#main .step:has-text("Episode: done")')
+        page.reload()  # the loom has it
+        page.wait_for_selector(f'#main .step:has-text("resumed by {OPERATOR}")')
+        assert page.locator('#main .step:has-text("resumed by")').count() == 1
     for name in ("two", "end-1", "end-2"):
         end = story(service, known[name])[-1]
         assert (end["event"], end["data"]["state"], end["data"]["by"]) == ("end", "abandoned", f"token:{OPERATOR}")

@@ -285,7 +285,15 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         (waited,) = telemetry.counters.histograms()["cantrip.approval.wait"].items()
         assert waited[0] == ("look", "deny")
         assert waited[1].count == 1
-        assert telemetry.counters.value_of("cantrip.approvals.pending") == {}
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 0}
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_pending_approvals_are_zero_while_nobody_was_asked() -> None:
+    telemetry = counting()
+    async with Runtime.open(telemetry=telemetry):
+        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("",): 0}
+        assert "\ncantrip_approvals_pending 0\n" in telemetry.prometheus()
 
 
 @pytest.mark.rule("METRIC-02", "N-57")

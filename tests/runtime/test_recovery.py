@@ -10,6 +10,10 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
 from cantrip_actors.loom import sqlite, store
+from cantrip_actors.loom.export.atif import trajectory
+from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.machine.project import Story
+from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -231,6 +235,40 @@ async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
         with pytest.raises(LoomError) as raised:
             await runtime.cast(spell, "go")
         return raised.value.entity_id
+
+
+@pytest.mark.rule("PAGE-02", "C-01")
+@pytest.mark.parametrize("after", [2, 3, 5])
+async def test_the_loom_has_who_resumed_an_episode_and_when(tmp_path: Path, after: int) -> None:
+    world, process = World(), Process(tmp_path)
+    spell = world.spell(*SCRIPT)
+    entity_id = await cut_short(process, spell, after)
+    async with process.open(cantrips=[spell]) as runtime:
+        before = len(runtime.loom.turns(entity_id))
+        await (await runtime.resume(entity_id, by="ann")).episode()
+        (resumed,) = [one for one in runtime.loom.records(entity_id) if isinstance(one, Resumed)]
+        turns = runtime.loom.turns(entity_id)
+        assert [[one.by for one in turn.resumes] for turn in turns] == [
+            ["ann"] if number == before else [] for number in range(len(turns))
+        ]
+        story = list(Story().add_all(runtime.loom.records(entity_id)))
+        assert [(one.by, one.at) for one in story if one.kind == "resume"] == [("ann", resumed.at)]
+        exported = trajectory(runtime.loom, entity_id)["steps"]
+        assert [one["extra"]["resumes"] for one in exported if "resumes" in one.get("extra", {})] == [
+            [{"by": "ann", "at": resumed.at}]
+        ]
+        assert thread_jsonl(turns).count(b'"resumes":[{"by":"ann"') == 1
+
+
+@pytest.mark.rule("C-01")
+async def test_a_resume_without_an_interrupted_episode_is_not_recorded() -> None:
+    async with Runtime.open() as runtime:
+        spell = Cantrip(scripted([done(1), done(2)]), circle=Circle(["done"], [max_turns(3)]))
+        entity = await runtime.invoke(spell, "go", name="idle")
+        await entity.episode()
+        await runtime.resume(entity.id, by="ann")
+        await entity.send("again")
+        assert not any(isinstance(one, Resumed) for one in runtime.loom.records(entity.id))
 
 
 async def test_open_resumes_entities_of_known_cantrips_and_lists_the_others(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ export class Connection {
     on("snapshot", (data) => this.onSnapshot(this.model.snapshot(data)));
     on("actor", (data) => this.model.setActors(data));
     on("upsert", ({ payload }) => this.model.upsert(payload));
-    for (const kind of KINDS) if (kind !== "upsert") on(kind, (data, id) => this.model.take(kind, data, kind === "resume" ? "" : id.slice(id.lastIndexOf(":") + 1)));
+    for (const kind of KINDS) if (kind !== "upsert") on(kind, (data, id) => this.model.take(kind, data, id.slice(id.lastIndexOf(":") + 1)));
     source.onerror = () => {
       this.onLost();
       if (source.readyState === EventSource.CLOSED && source === this.#source) this.#timer = setTimeout(() => this.open(), 2000);

@@ -23,7 +23,7 @@ from typing import Any
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.chat import parts_of, tools_of
 from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation_of
-from cantrip_actors.loom.export.thread import as_decision
+from cantrip_actors.loom.export.thread import as_decision, as_resume
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dumps
@@ -184,6 +184,8 @@ def _utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
     }
     if item.decisions:
         extra["decisions"] = [as_decision(one) for one in item.decisions]
+    if item.resumes:
+        extra["resumes"] = list(map(as_resume, item.resumes))
     rewards = [reward for reward in item.rewards if reward is not None]
     if rewards:
         extra["reward"] = rewards[-1]

@@ -179,6 +179,7 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
             ),
         ],
         **({"who": [one.in_words for one in turn.decisions]} if turn.decisions else {}),
+        **({"resumed": [one.in_words for one in turn.resumes]} if turn.resumes else {}),
         "tokens": [meta.tokens_prompt, meta.tokens_completion, meta.tokens_cached],
         "cost": _number(meta.cost),
         "reward": _number(turn.reward),

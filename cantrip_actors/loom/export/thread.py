@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.records.codec import dumps
-from cantrip_actors.records.records import Decided, Observation
+from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
 
@@ -41,6 +41,7 @@ def turn_fields(turn: Turn) -> dict[str, Any]:
         "gate_calls": [_gate_call(o) for o in turn.gate_calls],
         **({"images": [_image(image) for image in turn.made]} if turn.made else {}),
         **decided,
+        **({"resumes": list(map(as_resume, turn.resumes))} if turn.resumes else {}),
         **_served(turn),
         **({"left_out": list(turn.left_out)} if turn.left_out else {}),
         **({"adjusted": dict(turn.adjusted)} if turn.adjusted else {}),
@@ -79,6 +80,11 @@ def as_decision(one: Decided) -> dict[str, Any]:
         "at": one.at,
         "note": one.note,
     }
+
+
+def as_resume(one: Resumed) -> dict[str, Any]:
+    """Return who resumed the entity, and when."""
+    return {"by": one.by, "at": one.at}
 
 
 _NAMED: Final = ("filename", "provider", "file_id")

@@ -34,6 +34,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Observation,
     Record,
+    Resumed,
     Rewarded,
     Steered,
     Utterance,
@@ -82,6 +83,8 @@ class Said:
     """The latest reward of each turn."""
     decisions: tuple[Decided, ...] = ()
     """The decisions and answers of people about its calls."""
+    resumes: tuple[Resumed, ...] = ()
+    """The resumptions of the entity before it had said this, or before all results were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ class _Open:
     turns: list[Committed] = field(default_factory=list)
     children: list[ChildStarted] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
+    resumes: list[Resumed] = field(default_factory=list)
     committed: tuple[int, int] = (0, 0)
     """The lengths of `results` and `others` when the last turn was committed."""
 
@@ -185,7 +189,15 @@ class _Open:
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
         results += [Result(call.id, call.gate, why) for call in rest]
         given = tuple(rewards.get(turn.turn_id) for turn in self.turns)
-        return Said(self.utterance, tuple(results), tuple(others), tuple(self.turns), given, tuple(self.decisions))
+        return Said(
+            self.utterance,
+            tuple(results),
+            tuple(others),
+            tuple(self.turns),
+            given,
+            tuple(self.decisions),
+            tuple(self.resumes),
+        )
 
 
 class _Reader:
@@ -197,6 +209,8 @@ class _Reader:
         self._inherited = 0
         self._ended: Ended | None = None
         self._rewards: dict[str, float] = {}
+        self._resumes: list[Resumed] = []
+        """Those since the last turn."""
 
     @property
     def _is_coded(self) -> bool:
@@ -225,6 +239,8 @@ class _Reader:
                 self._items.append(Moved(self._in_force, record.at))
             case Rewarded():
                 self._rewards[record.turn_id] = record.reward
+            case Resumed():
+                self._resumes.append(record)
             case Ended():
                 self._ended = record
             case ForgottenRecord():
@@ -254,6 +270,8 @@ class _Reader:
         if not said.turns:
             self._items.append(said)
         said.turns.append(turn)
+        said.resumes += self._resumes
+        self._resumes = []
         said.committed = (len(said.results), len(said.others))
         coded = said.utterance.code is not None and self._is_coded
         if not said.utterance.tool_calls and not turn.terminated and not coded:

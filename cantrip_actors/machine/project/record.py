@@ -18,6 +18,7 @@ from cantrip_actors.records.records import (
     MailRefused,
     Record,
     Requested,
+    Resumed,
     Rewarded,
     Steered,
 )
@@ -92,8 +93,8 @@ def needs_lease(record: Record) -> bool:
 
 
 def sender_of(record: Record) -> str:
-    """Return the sender of the mail that a record takes, or the giver of a reward; "" if it is unknown."""
-    if isinstance(record, Rewarded):
+    """Return the sender of the mail that a record takes, or who gave a reward or resumed; "" if it is unknown."""
+    if isinstance(record, (Rewarded, Resumed)):
         return record.by
     if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended)):
         return record.sender or ""

@@ -24,13 +24,16 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Record,
     Requested,
+    Resumed,
     Rewarded,
     Steered,
 )
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.outcome import Outcome
 
-StoryKind = Literal["entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "episode", "end"]
+StoryKind = Literal[
+    "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end"
+]
 
 
 _KINDS: Final[Mapping[type[Record], StoryKind]] = {
@@ -39,6 +42,7 @@ _KINDS: Final[Mapping[type[Record], StoryKind]] = {
     Decided: "decision",
     Folded: "fold",
     Rewarded: "reward",
+    Resumed: "resume",
 }
 """The records of which each is one event."""
 
@@ -54,19 +58,19 @@ class StoryEvent(NamedTuple):
     """One durable event. `number` and `part` are its place in the log.
 
     "entity" has a `Began`, "intent" an `IntentGiven`, "steer" a `Steered`, "turn" a `Turn`, "request" a `Requested`,
-    "decision" a `Decided`, "fold" a `Folded`, "reward" a `Rewarded`, which may come after the end. "episode" and "end"
-    have an `Outcome`: "episode" comes when an intent of a long-lived entity is done, "end" when an entity has ended for
-    good. The outcome counts what the entity has used itself.
+    "decision" a `Decided`, "fold" a `Folded`, "reward" a `Rewarded`, which may come after the end, "resume" a
+    `Resumed`. "episode" and "end" have an `Outcome`: "episode" comes when an intent of a long-lived entity is done,
+    "end" when an entity has ended for good. The outcome counts what the entity has used itself.
     """
 
     kind: StoryKind
     number: int
     part: int
-    value: Began | IntentGiven | Steered | Turn | Requested | Decided | Folded | Rewarded | Outcome
+    value: Began | IntentGiven | Steered | Turn | Requested | Decided | Folded | Rewarded | Resumed | Outcome
     at: str
     """When, ISO 8601 in UTC."""
     by: str = ""
-    """The sender of the mail that the record takes, or who gave the reward; or ""."""
+    """The sender of the mail that the record takes, or who gave the reward or resumed the entity; or ""."""
 
 
 class Story:
@@ -98,7 +102,7 @@ class Story:
         assert self._header is not None, "a log begins with its header"
         assert self._shape is not None, "likewise"
         part, was_over, at = 0, self.is_over, time_of(record)
-        by = record.by if isinstance(record, Rewarded) else sender_of(record)
+        by = sender_of(record)
         turn = self._turns.add(record)
         if turn is not None:
             yield StoryEvent("turn", self.number, part, turn, at)
@@ -109,7 +113,7 @@ class Story:
                 first, self._has_begun, self._is_in_episode = not self._has_begun, True, True
                 value = Began(self._header, record) if first else record
                 yield StoryEvent("entity" if first else "intent", self.number, part, value, at, by)
-            case Steered() | Requested() | Decided() | Folded() | Rewarded():
+            case Steered() | Requested() | Decided() | Folded() | Rewarded() | Resumed():
                 yield StoryEvent(_KINDS[type(record)], self.number, part, record, at, by)
             case Ended():
                 self.is_over = was_over or is_entity_end(record, lasting=self._header.lasting)

@@ -19,6 +19,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Observation,
     Record,
+    Resumed,
     Rewarded,
     Steered,
     Utterance,
@@ -108,7 +109,8 @@ def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
             case Rewarded():
                 rewards[record.turn_id] = record.reward
             case ForgottenRecord():
-                turns = [replace(turn, observation="", gate_calls=(), decisions=(), forgotten=True) for turn in turns]
+                gone: dict[str, Any] = {"observation": "", "gate_calls": (), "decisions": (), "resumes": ()}
+                turns = [replace(turn, **gone, forgotten=True) for turn in turns]
             case _:
                 pass
     for turn in turns:
@@ -123,6 +125,7 @@ class TurnReader:
         self._said: Utterance | None = None
         self._gates: list[Observation] = []
         self._decisions: list[Decided] = []
+        self._resumes: list[Resumed] = []
 
     def add(self, record: Record) -> Turn | None:
         """Add the next record of the log; return the turn if this record commits it."""
@@ -133,11 +136,14 @@ class TurnReader:
                 self._said, self._gates, self._decisions = record, [], []
             case Decided():
                 self._decisions.append(record)
+            case Resumed():
+                self._resumes.append(record)
             case Committed():
                 turn = _turn(record, self._said, self._gates, self._cantrip_id)
-                made = replace(turn, decisions=tuple(self._decisions)) if self._decisions else turn
-                self._gates, self._decisions = [], []
-                return made
+                if self._decisions or self._resumes:
+                    turn = replace(turn, decisions=tuple(self._decisions), resumes=tuple(self._resumes))
+                self._gates, self._decisions, self._resumes = [], [], []
+                return turn
             case Header() | Adopted():
                 self._cantrip_id = record.cantrip_id
             case _:

@@ -146,6 +146,7 @@ const turnBody = (item) => {
     result(part, seen);
   }
   for (const line of item.who ?? []) part("call", ["decided"], line, "prose");
+  for (const line of item.resumed ?? []) part("call", ["resumed"], line, "prose");
   const costs = item.tokens[0] + item.tokens[1]
     ? `${plural(item.tokens[0], "token")} in (${number(item.tokens[2])} cached), ${number(item.tokens[1])} out${item.cost ? `, ${money(item.cost)}` : ""} · ` : "";
   const before = item.rewards.length > 1 ? ` · rewards ${item.rewards.join(", ")}` : "";
