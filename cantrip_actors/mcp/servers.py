@@ -152,11 +152,11 @@ def stdio(
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. Its standard
-    error goes to the log, at debug. The other options are those of `ToolServer`. `roots` are the folders listed to a
-    server that asks for its roots; by default those of the circle's file gates. The crystal `sampling` answers the
-    server's questions to a model during a call, and the calling entity pays. `elicit` answers the server's questions to
-    a person; without it, each is a request of kind "question", or declined if no feed follows requests. The question of
-    a server before 2026-07-28 ends with its call.
+    error goes to the log, at debug. The options `only`, `ask`, `pin`, `timeout`, `trust_hints` and `risks` are those of
+    `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
+    file gates. The crystal `sampling` answers the server's questions to a model during a call, and the calling entity
+    pays. `elicit` answers the server's questions to a person; without it, each is a request of kind "question", or
+    declined if no feed follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """
@@ -183,8 +183,8 @@ def http(
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
     `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. Only the folders of `roots` are
-    listed to the server. `risks` are "untrusted_content" and "way_out" by default. The other options are as for `stdio`.
-    Raises InvalidCantrip for an invalid option.
+    listed to the server. `risks` are "untrusted_content" and "way_out" by default. The other options are as for
+    `stdio`. Raises InvalidCantrip for an invalid one.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
