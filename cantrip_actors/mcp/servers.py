@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
@@ -34,6 +34,20 @@ class McpServer(ToolServer):
     def _host(self, host: Host) -> Host:
         """Return the host, with this server's own `elicit` if it has one."""
         return host if self.elicit is None else host._replace(elicit=self.elicit)
+
+
+class ServerOptions(TypedDict, total=False):
+    """The options of every server; `stdio` and `ToolServer` explain them."""
+
+    only: Iterable[str] | None
+    ask: Iterable[str] | Literal["all"]
+    pin: str | None
+    timeout: float | None
+    trust_hints: bool
+    risks: Iterable[Risk]
+    roots: Iterable[str | Path] | None
+    sampling: Crystal | str | None
+    elicit: Elicit | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +87,7 @@ class HttpServer(McpServer):
     url: str
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     auth: Any = field(default=None, repr=False)
+    risks: frozenset[Risk] = frozenset({"untrusted_content", "way_out"})
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
 
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
@@ -132,24 +147,16 @@ def stdio(
     *args: str,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    only: Iterable[str] | None = None,
-    ask: Iterable[str] | Literal["all"] = (),
-    pin: str | None = None,
-    timeout: float | None = 60.0,
-    trust_hints: bool = False,
-    risks: Iterable[Risk] = ("untrusted_content",),
-    roots: Iterable[str | Path] | None = None,
-    sampling: Crystal | str | None = None,
-    elicit: Elicit | None = None,
+    **options: Unpack[ServerOptions],
 ) -> StdioServer:
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. Its standard
-    error goes to the log, at debug. The other options are those of `ToolServer`. `roots` are the folders listed to a
-    server that asks for its roots; by default those of the circle's file gates. The crystal `sampling` answers the
-    server's questions to a model during a call, and the calling entity pays. `elicit` answers the server's questions to
-    a person; without it, each is a request of kind "question", or declined if no feed follows requests. The question of
-    a server before 2026-07-28 ends with its call.
+    error goes to the log, at debug. The options `only`, `ask`, `pin`, `timeout`, `trust_hints` and `risks` are those of
+    `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
+    file gates. The crystal `sampling` answers the server's questions to a model during a call, and the calling entity
+    pays. `elicit` answers the server's questions to a person; without it, each is a request of kind "question", or
+    declined if no feed follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """
@@ -161,15 +168,7 @@ def stdio(
         args=args,
         env=tuple((env or {}).items()),
         cwd=cwd,
-        only=_names(only),
-        ask=_names(ask) or (),
-        pin=pin,
-        timeout=timeout,
-        trust_hints=trust_hints,
-        risks=frozenset(risks),
-        roots=_names(roots),
-        sampling=sampling,
-        elicit=elicit,
+        **_fields(options),
     )
 
 
@@ -179,20 +178,13 @@ def http(
     *,
     auth: Any = None,
     headers: Mapping[str, str] | None = None,
-    only: Iterable[str] | None = None,
-    ask: Iterable[str] | Literal["all"] = (),
-    pin: str | None = None,
-    timeout: float | None = 60.0,
-    trust_hints: bool = False,
-    risks: Iterable[Risk] = ("untrusted_content", "way_out"),
-    roots: Iterable[str | Path] | None = None,
-    sampling: Crystal | str | None = None,
-    elicit: Elicit | None = None,
+    **options: Unpack[ServerOptions],
 ) -> HttpServer:
     """Return a server behind a URL: its tools become the gates `NAME__TOOL` of a circle.
 
     `auth` is a bearer token, a login with `oauth()`, or an authentication of httpx2. Only the folders of `roots` are
-    listed to the server. The other options are as for `stdio`. Raises InvalidCantrip for an invalid option.
+    listed to the server. `risks` are "untrusted_content" and "way_out" by default. The other options are as for
+    `stdio`. Raises InvalidCantrip for an invalid one.
     """
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
@@ -204,56 +196,27 @@ def http(
         url=url,
         headers=tuple((headers or {}).items()),
         auth=auth,
-        only=_names(only),
-        ask=_names(ask) or (),
-        pin=pin,
-        timeout=timeout,
-        trust_hints=trust_hints,
-        risks=frozenset(risks),
-        roots=_names(roots),
-        sampling=sampling,
-        elicit=elicit,
+        **_fields(options),
     )
 
 
 def inproc(
-    name: str,
-    server: Any,
-    *,
-    era: Literal["modern", "handshake"] = "modern",
-    only: Iterable[str] | None = None,
-    ask: Iterable[str] | Literal["all"] = (),
-    pin: str | None = None,
-    timeout: float | None = 60.0,
-    trust_hints: bool = False,
-    risks: Iterable[Risk] = ("untrusted_content",),
-    roots: Iterable[str | Path] | None = None,
-    sampling: Crystal | str | None = None,
-    elicit: Elicit | None = None,
+    name: str, server: Any, *, era: Literal["modern", "handshake"] = "modern", **options: Unpack[ServerOptions]
 ) -> InprocServer:
     """Return a server object of the MCP SDK as a server of tools, for tests: no process, no socket, virtual time.
 
     `era` is the era of the protocol to use. The other options are as for `stdio`.
     """
-    return InprocServer(
-        name=name,
-        server=server,
-        era=era,
-        only=_names(only),
-        ask=_names(ask) or (),
-        pin=pin,
-        timeout=timeout,
-        trust_hints=trust_hints,
-        risks=frozenset(risks),
-        roots=_names(roots),
-        sampling=sampling,
-        elicit=elicit,
-    )
+    return InprocServer(name=name, server=server, era=era, **_fields(options))
 
 
-def _names(given: Any) -> Any:
-    """Return a list as a tuple, and anything else unchanged, so that validation refuses it."""
-    return given if given is None or isinstance(given, str) else tuple(given)
+def _fields(options: ServerOptions) -> dict[str, Any]:
+    """Return options with tuples for the iterables; anything else is unchanged, so that validation refuses it."""
+    made: dict[str, Any] = dict(options)
+    for name in ("only", "ask", "roots"):
+        if made.get(name) and not isinstance(made[name], str):
+            made[name] = tuple(made[name])
+    return made | {"ask": made.get("ask") or ()}
 
 
 def _stated(**given: Any) -> dict[str, Any]:
