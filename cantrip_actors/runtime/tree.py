@@ -509,7 +509,7 @@ class Tree(Core):
             recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
                 cell = self.cells.restored(facts, cantrip, adoption)
-                cell.resumed_by = by
+                cell.caller.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
 
