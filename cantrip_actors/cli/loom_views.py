@@ -358,8 +358,8 @@ def _spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
     for call in turn.tool_calls:
         if call.id in ran or not turn.continues:
             yield from _block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
-    for one in turn.resumes:
-        yield from _block("resumed", one.in_words, longest, "yellow")
+    for resumed in turn.resumes:
+        yield from _block("resumed", resumed.in_words, longest, "yellow")
     for one in turn.decisions:
         yield from _block("decided", one.in_words, longest, "yellow")
     for seen in turn.gate_calls:

@@ -44,7 +44,7 @@ from cantrip_actors.terms.image import LARGEST, Image
 from cantrip_actors.terms.image_header import media_type_of
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
-__all__ = ["Counts", "Decoder", "Draft", "Item", "tokens", "whole"]
+__all__ = ["Counts", "Decoder", "Draft", "Item", "modalities", "tokens", "whole"]
 
 KEPT: Final = "sha256:"
 """The prefix to an image's digest, which replaces the image's bytes in a block (`encode.with_bytes`)."""
@@ -68,6 +68,8 @@ class Counts(NamedTuple):
     """In US dollars, where the provider says it itself."""
     uses: tuple[tuple[str, int], ...] = ()
     """How often tools of the provider were used that have a price of their own."""
+    modalities: Mapping[str, Mapping[str, int]] | None = None
+    """Of `prompt` ("input") and `completion` ("output"), those of each of `MODALITIES`, where the provider says so."""
 
     def usage(self) -> Usage:
         """The contract's part of it."""
@@ -384,6 +386,8 @@ class Draft:
             kept["reasoning_tokens"] = counts.reasoning
         if counts.written:
             kept["cache_written_tokens"] = counts.written
+        if counts.modalities:
+            kept["modality_tokens"] = counts.modalities
         if self._served:
             kept["server_calls"] = list(self._served.values())
         if self.citations:
@@ -445,6 +449,20 @@ def tokens(value: Any) -> int:
 
 
 _TOKENS: Final = 1 << 53
+
+MODALITIES: Final = ("text", "image", "audio")
+"""The kinds of tokens that are counted apart."""
+
+
+def modalities(read: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of what was read and what was made."""
+    both = {
+        side: {one: count for one in MODALITIES if (count := tokens(details.get(f"{one}_tokens")))}
+        for side, details in (("input", read), ("output", made))
+    }
+    return {side: counts for side, counts in both.items() if counts}
+
+
 _DONE: Final = b"[DONE]"
 
 
