@@ -21,6 +21,8 @@ class LiveSandbox(ABC):
 
     def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         self.limits = limits
+        self.memory: int | None = None
+        """The bytes of the program's memory after the last turn, where a subclass counts them."""
         self._gates = {gate.name: gate for gate in gates}
         self._pending: Suspended | None = None
         """The gate call that the program waits for."""

@@ -58,6 +58,11 @@ class Sandbox(Protocol):
     """The limits of the next step. The runtime may change `patience` between steps: time that a replay took does not
     count against the program."""
 
+    @property
+    def memory(self) -> int | None:
+        """The bytes of the program's memory after the last turn; None if the medium does not count them."""
+        ...
+
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code`, with `variables` (JSON) set first. Blocks while it computes."""
         ...

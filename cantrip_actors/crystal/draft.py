@@ -66,6 +66,8 @@ class Counts(NamedTuple):
     """In US dollars, if the provider reports it."""
     uses: tuple[tuple[str, int], ...] = ()
     """How often each server tool with a price of its own was used."""
+    modalities: Mapping[str, Mapping[str, int]] | None = None
+    """The tokens of `prompt` ("input") and of `completion` ("output") by modality, if the provider reports them."""
 
     def usage(self) -> Usage:
         """The counts that are part of the contract."""
@@ -382,6 +384,8 @@ class Draft:
             kept["reasoning_tokens"] = counts.reasoning
         if counts.written:
             kept["cache_written_tokens"] = counts.written
+        if counts.modalities:
+            kept["modality_tokens"] = counts.modalities
         if self._served:
             kept["server_calls"] = list(self._served.values())
         if self.citations:
@@ -443,6 +447,20 @@ def tokens(value: Any) -> int:
 
 
 _TOKENS: Final = 1 << 53
+
+MODALITIES: Final = ("text", "image", "audio")
+"""The kinds of tokens that are counted apart."""
+
+
+def modalities(read: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of what was read and what was made."""
+    both = {
+        side: {one: count for one in MODALITIES if (count := tokens(details.get(f"{one}_tokens")))}
+        for side, details in (("input", read), ("output", made))
+    }
+    return {side: counts for side, counts in both.items() if counts}
+
+
 _DONE: Final = b"[DONE]"
 
 

@@ -163,7 +163,8 @@ class Called(NamedTuple):
 class Computed(NamedTuple):
     """The program has ended: with a value, with an error, or over a limit, which undid the turn's work.
 
-    `snapshot` is the sandbox as it is now, if it is worth keeping.
+    `snapshot` is the sandbox as it is now, if it is worth keeping. It computed for so many `seconds`, without its
+    gates, and has `memory` bytes now, where the medium counts them; no record has these two.
     """
 
     value: Any = None
@@ -171,6 +172,8 @@ class Computed(NamedTuple):
     error: str | None = None
     limit: str | None = None
     snapshot: Snapshot | None = None
+    seconds: float = 0.0
+    memory: int | None = None
 
 
 class Steering(NamedTuple):

@@ -31,6 +31,7 @@ from cantrip_actors.machine.project.measured import (
     measured_in,
 )
 from cantrip_actors.observe import names
+from cantrip_actors.observe.usage import usage_attributes
 from cantrip_actors.terms.messages import Usage
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class _Reader:
                 if fact.usage.total_tokens:
                     self._chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
             case Lent():
-                self._usage += fact.usage
+                answer = f"{self._header.entity_id}:{fact.at}:{len(self._made)}"
+                self._chat(answer, 0.0, fact.usage, {names.SAMPLING: True})
             case Closed():
                 self._now = _nanoseconds(fact.at)
                 self._usage += fact.usage
@@ -174,6 +176,7 @@ class _Reader:
         for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
             if isinstance(said.metadata.get(name), str):
                 more[key] = said.metadata[name]
+        more.update(usage_attributes(said.usage, said.metadata))
         self._chat(turn, said.seconds, said.usage, more)
 
     def _chat(self, what: str, seconds: float, usage: Usage, more: dict[str, Any]) -> None:
@@ -185,12 +188,9 @@ class _Reader:
             names.PROVIDER: names.PROVIDERS.get(provider, provider),
             names.REQUEST_MODEL: model,
             names.CONVERSATION: self._header.entity_id,
-            names.INPUT_TOKENS: usage.prompt_tokens,
-            names.OUTPUT_TOKENS: usage.completion_tokens,
+            **usage_attributes(usage, {}),
             **more,
         }
-        if usage.cached_tokens:
-            known[names.CACHE_READ] = usage.cached_tokens
         self._made.append(self._below(f"{names.CHAT} {model}", what, known, start, is_client=True))
 
     def _gate(self, turn: str, gate: str, call: str) -> RecordedSpan:

@@ -28,6 +28,7 @@ from cantrip_actors.machine.project.measured import (
 )
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
+from cantrip_actors.observe.usage import modalities_in
 from cantrip_actors.runtime.instrument import (
     Drawn,
     Fact,
@@ -264,8 +265,13 @@ class Measuring:
             one, two, three = (counters.count(USED + part, labels) for part in parts)
             used = about.used[model] = (one, two, three)
         prompts, answers, cached = used
-        prompts.value += usage.prompt_tokens
-        answers.value += usage.completion_tokens
+        if "modality_tokens" in metadata:
+            known = (names.CHAT, about.provider, about.model, model)
+            prompts.value += self._use_by_modality("input", usage.prompt_tokens, metadata, known)
+            answers.value += self._use_by_modality("output", usage.completion_tokens, metadata, known)
+        else:
+            prompts.value += usage.prompt_tokens
+            answers.value += usage.completion_tokens
         cached.value += usage.cached_tokens
         for name, key in (("cache_write.input", "cache_written_tokens"), ("reasoning.output", "reasoning_tokens")):
             if metadata.get(key):
@@ -273,6 +279,16 @@ class Measuring:
                 counters.add(f"{USED}{name}_tokens", labels, metadata[key])
         if usage.cost:
             counters.add("cantrip.cost.usd", (about.model, about.cantrip, *self._tenant(about)), usage.cost)
+
+    def _use_by_modality(self, side: str, total: int, metadata: Any, labels: Labels) -> int:
+        """Count the tokens whose modality the provider says; return how many others there are."""
+        counts = modalities_in(metadata, side)
+        rest = total - sum(counts.values())
+        if rest < 0:  # they contradict the bill
+            return total
+        for modality, count in counts.items():
+            self._counters.add(f"{USED}{side}_tokens", (*labels, modality), count)
+        return rest
 
     def _tenant(self, about: _About) -> Labels:
         return (about.tenant,) if self._by_tenant else ()

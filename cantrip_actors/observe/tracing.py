@@ -18,6 +18,7 @@ An exporter or a processor that raises costs the spans of that episode, and noth
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -47,6 +48,7 @@ from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
 from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
 from cantrip_actors.observe.measuring import error_type, method_of, tool_type
+from cantrip_actors.observe.usage import usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -437,15 +439,23 @@ class Spans(EpisodeSpans):
             span.set_attributes(self._facts_of(reply))
         self._end_inner(kind)
 
+    @observing
+    def lent(self, bound: Bound, reply: Response, seconds: float) -> None:
+        """Make the span of an answer to a server of tools, below that of the call."""
+        name, kind, known = _about_query(self._cell, bound.crystal, is_summary=True)
+        known = {**known, names.SAMPLING: True, **usage_attributes(reply.usage, reply.metadata)}
+        now = time.time_ns()
+        span = self._settings.tracer.start_span(
+            name, context=self._context, kind=kind, attributes=known, start_time=now - round(seconds * 1e9)
+        )
+        span.end(now)
+
     def _facts_of(self, reply: Response | CrystalError) -> dict[str, Any]:
         usage = reply.usage
         known: dict[str, Any] = {
-            names.INPUT_TOKENS: usage.prompt_tokens,
-            names.OUTPUT_TOKENS: usage.completion_tokens,
+            **usage_attributes(usage, reply.metadata if isinstance(reply, Response) else {}),
             names.ATTEMPTS: self._attempts,
         }
-        if usage.cached_tokens:
-            known[names.CACHE_READ] = usage.cached_tokens
         if usage.cost:
             known[names.COST] = usage.cost
         if self._first_chunk is not None:
@@ -454,9 +464,6 @@ class Spans(EpisodeSpans):
             told = reply.metadata
             for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
                 if isinstance(told.get(name), str):
-                    known[key] = told[name]
-            for name, key in (("reasoning_tokens", names.REASONING), ("cache_written_tokens", names.CACHE_WRITE)):
-                if isinstance(told.get(name), int):
                     known[key] = told[name]
             reason = told.get("stop_reason")
             self._reasons = known[names.FINISH_REASONS] = [str(reason or ("tool_call" if reply.tool_calls else "stop"))]
@@ -476,6 +483,14 @@ class Spans(EpisodeSpans):
         """Note when the first part of the answer arrived."""
         if self._first_chunk is None:
             self._first_chunk = seconds
+
+    @observing
+    def computed(self, seconds: float, memory: int | None) -> None:
+        """Note how long the program computed, and its memory."""
+        if self._program is not None:
+            self._program.set_attribute(names.COMPUTE, seconds)
+            if memory is not None:
+                self._program.set_attribute(names.MEMORY, memory)
 
     def _begin_gate(self, turn: str, gate: str, call: str, action: Action | None) -> None:
         self._checks = isinstance(action, Run) and action.checks

@@ -44,6 +44,7 @@ from cantrip_actors.machine.actions import (
 from cantrip_actors.machine.checkpoint import encode_checkpoint
 from cantrip_actors.machine.events import (
     Begin,
+    Computed,
     Decide,
     Event,
     Failed,
@@ -497,7 +498,7 @@ class EntityActor(Actor):
                 seen = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
                 event = seen if isinstance(seen, Inquired) else Observed(seen)
             case Compute() | Answer():
-                event = await cell.circle.call(action)
+                event = await self._compute(action)
             case Remember():
                 event = await remember(cell, action, self._here())
             case Spawn():
@@ -543,6 +544,13 @@ class EntityActor(Actor):
         if sampling.error is not None:
             raise sampling.error
         return seen
+
+    async def _compute(self, action: Compute | Answer) -> Event:
+        """Continue the program up to its next gate call or its end."""
+        event: Event = await self._cell.circle.call(action)
+        if self._cell.spans is not None and isinstance(event, Computed):
+            self._cell.spans.computed(event.seconds, event.memory)
+        return event
 
     async def _park(self) -> None:
         """Wait at this border between two turns until the entity is suspended: its node hands it over (N-63)."""

@@ -131,6 +131,12 @@ class EpisodeSpans(Protocol):
     def streamed(self, seconds: float) -> None:
         """Handle a part of the answer, which arrived this many seconds after the query."""
 
+    def computed(self, seconds: float, memory: int | None) -> None:
+        """Handle the end of a program: how long it computed, and the bytes of its memory, if they are counted."""
+
+    def lent(self, bound: Any, reply: Response, seconds: float) -> None:
+        """Handle the answer of a `cell.Bound` to a server of tools, during a call; the query took this many seconds."""
+
     def restarted(self, reason: ExitReason | None) -> None:
         """Handle a restart of the entity's actor; `reason` is its exit reason."""
 

@@ -80,6 +80,8 @@ class CircleActor(GatesActor):
         self._programs_run = 0
         self._output = ""
         """The program's output so far."""
+        self._seconds = 0.0
+        """How long the program has computed so far."""
         self._idle_account: Account
         self._suspended_account: Account
 
@@ -189,7 +191,7 @@ class CircleActor(GatesActor):
         except ValueError as error:
             snapshots.warn_unusable(midway.snapshot, error)
             return None
-        self._output = kept.output
+        self._output, self._seconds = kept.output, 0.0
         self._suspended = replace(suspended, output=kept.output)
         return self._suspended
 
@@ -198,7 +200,7 @@ class CircleActor(GatesActor):
     async def _begin(self, code: str, variables: Mapping[str, Any] | None, *, keep: bool) -> Stepped:
         sandbox = self._sandbox
         assert sandbox is not None
-        self._output = ""
+        self._output, self._seconds = "", 0.0
         self._suspended_account.programs += 1
         return await self._step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
 
@@ -219,6 +221,7 @@ class CircleActor(GatesActor):
             took = time.perf_counter() - began
             self._idle_account.seconds += took
             self._suspended_account.seconds += took
+            self._seconds += took
             self._output += step.output
             if not isinstance(step, Suspended):
                 self._idle_account.programs += 1
@@ -256,11 +259,13 @@ class CircleActor(GatesActor):
             self._midway = None if snapshot is None else reference(snapshot)
             return Called(step.gate, step.args, output, snapshot)
         self._programs_run += 1
+        assert self._sandbox is not None
+        ended = Computed(output=output, snapshot=snapshot, seconds=self._seconds, memory=self._sandbox.memory)
         if isinstance(step, Raised):
-            return Computed(output=output, error=step.error, snapshot=snapshot)
+            return ended._replace(error=step.error)
         if isinstance(step, Exceeded):
-            return Computed(output=output, limit=step.limit)
-        return Computed(step.value, output, snapshot=snapshot)
+            return ended._replace(limit=step.limit, snapshot=None)
+        return ended._replace(value=step.value)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())

@@ -73,10 +73,14 @@ class Sampling:
             messages = [_message(role, given) for role, given in asked.messages]
             options = {"max_tokens": min(asked.max_tokens, TOKENS)}
             query = Query(Invocation(messages, (), None), options, retried=retried_by(self._cell))
+            began = anyio.current_time()
             reply = await query_crystal(self._cell, self._bound, query)
             if not isinstance(reply, Response):
                 raise SamplingRefused("the model gives no answer now")
+            seconds = anyio.current_time() - began
             await self._book(asked, reply)
+            if self._cell.spans is not None:
+                self._cell.spans.lent(self._bound, reply, seconds)
         is_cut = reply.metadata.get("stop_reason") in ("length", "max_tokens")
         return SampleAnswer(reply.content or "", asked.crystal, is_cut=is_cut)
 

@@ -8,9 +8,11 @@ import pytest
 from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, scripted
 from cantrip_actors.looms import Sampled
 from cantrip_actors.mcp import http, inproc
+from cantrip_actors.observe.backfill import spans_of
 from cantrip_actors.wards import max_tokens, max_turns
 from tests.mcp.test_gates import ERAS, seen
 from tests.mcp.tools import tools
+from tests.observe.spans import Sdk, parent_of
 from tests.runtime.spells import done, say
 
 pytestmark = pytest.mark.rule("MCP-10")
@@ -227,3 +229,21 @@ def test_sampling_is_part_of_the_content_id_and_has_to_be_a_crystal() -> None:
     assert len({made(None), made("openai:gpt-4o"), made(sage())}) == 3
     with pytest.raises(InvalidCantrip, match="server t: sampling: expected 'family:model'"):
         made("gpt")
+
+
+@pytest.mark.rule("OTEL-14")
+async def test_the_tokens_of_an_answer_to_a_server_are_in_a_span_below_its_call() -> None:
+    sdk = Sdk()
+    cantrip = asking(say("t__wonder", about="life"), crystal=sage(seconds=2))
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        outcome = await runtime.cast(cantrip, "go")
+        usage = runtime.loom.usage(outcome.entity_id)
+        made = spans_of(runtime.loom.records(outcome.entity_id), runtime.loom.header(outcome.entity_id))
+    answer = sdk.one("chat sage")
+    assert parent_of(answer) == sdk.one("execute_tool t__wonder").context.span_id
+    assert answer.attributes["cantrip.sampling"] is True
+    assert answer.end_time - answer.start_time == pytest.approx(2e9, rel=0.01)
+    for spans in (sdk.spans, made):
+        for name, field in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+            counted = sum((span.attributes or {}).get(f"gen_ai.usage.{name}_tokens", 0) for span in spans)
+            assert counted == getattr(usage, field) > 2

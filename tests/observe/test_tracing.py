@@ -39,7 +39,7 @@ from cantrip_actors import (
 from cantrip_actors.crystals import local
 from cantrip_actors.gates import GateError, ask
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.observe.backfill import otlp_json
+from cantrip_actors.observe.backfill import otlp_json, spans_of
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_depth, max_turns
@@ -190,6 +190,66 @@ async def test_spans_have_the_names_kinds_and_attributes_of_the_conventions(sdk:
         "gen_ai.tool.description": "Look at something.",
         "cantrip.turn.id": turn,
     }
+
+
+@pytest.mark.rule("OTEL-02")
+@pytest.mark.parametrize("medium", ["python", "javascript"])
+async def test_a_program_has_its_medium_computing_time_and_memory(sdk: Sdk, medium: str) -> None:
+    @gate
+    async def wait() -> str:
+        """Take a minute."""
+        await anyio.sleep(60)
+        return "x"
+
+    code = {"python": "kept = 'x' * 100_000\nwait()", "javascript": "kept = 'x'.repeat(100000); wait()"}[medium]
+    circle = Circle(["done", wait], [max_turns(3)], medium=medium)
+    spell = Cantrip(scripted([{"code": code}, {"code": "done(1)"}]), circle=circle)
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        await runtime.cast(spell, "go")
+    program = dict(sdk.named(f"execute_tool {medium}")[0].attributes or {})
+    assert 0 < program.pop("cantrip.compute") < 30
+    assert program.pop("cantrip.memory") > 100_000
+    assert program == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": medium,
+        "gen_ai.tool.type": "extension",
+        "cantrip.medium": medium,
+        "cantrip.replayed": False,
+    }
+
+
+@pytest.mark.rule("OTEL-02", "METRIC-02")
+async def test_tokens_of_each_modality_are_counted_where_the_provider_says_so(sdk: Sdk) -> None:
+    modalities = {"input": {"image": 7, "text": 2, "smell": 1}, "output": {"audio": 4}}
+    answer = {**done(1), "usage": USAGE, "metadata": {**METADATA, "modality_tokens": modalities}}
+    telemetry = sdk.telemetry()
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        episode = await runtime.cast(cantrip(Model(answer)), "go")
+        counted = {
+            side: {
+                labels[-1]: count
+                for labels, count in telemetry.counters.value_of(f"gen_ai.client.inference.usage.{side}_tokens").items()
+            }
+            for side in ("input", "output")
+        }
+        recorded = spans_of(runtime.loom.records(episode.entity_id), runtime.loom.header(episode.entity_id), None)
+    assert counted == {"input": {"unknown": 1, "image": 7, "text": 2}, "output": {"unknown": 0, "audio": 4}}
+    live = {
+        name: value
+        for name, value in dict(sdk.one("chat claude-sonnet-4-5").attributes or {}).items()
+        if name.startswith("gen_ai.usage.")
+    }
+    assert live == {
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 4,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2,
+        "gen_ai.usage.image.input_tokens": 7,
+        "gen_ai.usage.text.input_tokens": 2,
+        "gen_ai.usage.audio.output_tokens": 4,
+    }
+    (again,) = [one.attributes for one in recorded if one.attributes["gen_ai.operation.name"] == "chat"]
+    assert {name: value for name, value in again.items() if name.startswith("gen_ai.usage.")} == live
 
 
 # What it costs, and that nothing depends on it

@@ -104,6 +104,7 @@ class JavaScriptSandbox(LiveSandbox):
                 resume()
         except StopIteration as ended:
             self._before = None
+            self.memory = guest.size
             step: Stepped = ended.value
             return step
         finally:

@@ -113,6 +113,11 @@ class PythonSandbox:
         assert isinstance(step, Suspended)
         return step
 
+    @property
+    def memory(self) -> int:
+        """The bytes of the program's variables after the last turn."""
+        return len(self._idle)
+
     def close(self) -> None:
         """Drop the sandbox's state. No other resource needs releasing: a sandbox holds no worker between steps."""
         self._idle = b""

@@ -1,8 +1,8 @@
 """A user for each shell of a host that runs as root; no shell of another host has the same one.
 
 The kernel counts processes by user. So a host takes a random block of user ids, checks that no process uses one of
-them, and holds a lock on the block as long as it lives: an abstract socket, which needs no file and which the kernel
-releases however the host ends.
+them, and holds a lock on the block as long as it lives: an abstract socket, which needs no file. Nothing closes it,
+since shells may run until the host ends; the kernel releases it then, however the host ends.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ def _users(_process: int) -> Iterator[int]:
 
 
 def _claim_user() -> Iterator[int]:
-    locks = []
     while True:
-        lock, first = _claim()
-        locks.append(lock)  # shells of an earlier block may still run
+        first = _claim()
         yield from range(first, first + BLOCK)
 
 
-def _claim() -> tuple[socket.socket, int]:
+def _claim() -> int:
+    """Lock a block until this process ends, and return its first user id."""
     chance = random.SystemRandom()
     for _ in range(TRIES):
         first = FIRST + chance.randrange(BLOCKS) * BLOCK
@@ -63,7 +62,8 @@ def _claim() -> tuple[socket.socket, int]:
             lock.close()
             continue
         if not any(first <= user < first + BLOCK for user in _present()):
-            return lock, first
+            lock.detach()  # it stays open
+            return first
         lock.close()
     raise InvalidCantrip(f"no user ids are free for shells: {TRIES} blocks from {FIRST} on are in use on this machine")
 

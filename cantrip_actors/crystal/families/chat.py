@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens, whole
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens, whole
 from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
@@ -477,6 +477,7 @@ def counts_of(given: Any) -> Counts:
         cached=tokens(details.get("cached_tokens")),
         written=tokens(details.get("cache_write_tokens")),
         reasoning=reasoning,
+        modalities=modalities(details, further),
         cost=float(cost) if priced and cost is not None else None,
     )
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, tile_tokens
@@ -63,6 +63,8 @@ class GoogleDecoder(Decoder):
         self._arguments: dict[str, Any] = {}
         self._half = ""  # the path of the argument whose value is incomplete
         self._usage: dict[str, int] = {}
+        self._read: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}
         self._grounding: dict[str, Any] = {}
         self._fetched: list[dict[str, Any]] = []
         self._served: set[str] = set()
@@ -164,12 +166,15 @@ class GoogleDecoder(Decoder):
         """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
         for name, given in mapping(usage).items():
             self._usage[name] = tokens(given) or self._usage.get(name, 0)
+        self._read = _by_modality(mapping(usage).get("promptTokensDetails")) or self._read
+        self._made = _by_modality(mapping(usage).get("candidatesTokensDetails")) or self._made
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
             completion=count("candidatesTokenCount", 0) + count("thoughtsTokenCount", 0),  # neither includes the other
             cached=count("cachedContentTokenCount", 0),
             reasoning=count("thoughtsTokenCount", 0),
+            modalities=modalities(self._read, self._made),
         )
 
     # Tools of its own
@@ -299,6 +304,11 @@ class GoogleDecoder(Decoder):
         if self._open is not None:
             self.draft.end(self._open)
             self._open = None
+
+
+def _by_modality(details: Any) -> dict[str, Any]:
+    """Return Google's counts of each modality with the names of OpenAI's interfaces."""
+    return {f"{one.get('modality')}_tokens".lower(): one.get("tokenCount") for one in map(mapping, listed(details))}
 
 
 def _is_bare(part: Mapping[str, Any]) -> bool:

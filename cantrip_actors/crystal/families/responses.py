@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client_tools import output_item
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
@@ -182,6 +182,7 @@ class ResponsesDecoder(Decoder):
                 cached=tokens(read.get("cached_tokens")),
                 written=tokens(read.get("cache_write_tokens")),
                 reasoning=tokens(made.get("reasoning_tokens")),
+                modalities=modalities(read, made),
             )
 
     def _failure(self, value: Mapping[str, Any]) -> ProviderError:

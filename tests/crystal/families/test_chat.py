@@ -156,6 +156,13 @@ class TestDecoding:
         response = fed("openai-chat", chunk({"content": "x"}, usage=first), chunk({}, "stop", usage=last), done=True)
         assert response.usage.completion_tokens == 9
 
+    @pytest.mark.rule("OTEL-02")
+    def test_tokens_of_each_modality_are_kept(self):
+        usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"audio_tokens": 7, "x": 1}}
+        usage["completion_tokens_details"] = {"audio_tokens": 0, "text_tokens": 3, "image_tokens": "many"}
+        response = fed("openai-chat", chunk({"content": "x"}, "stop", usage=usage), done=True)
+        assert response.metadata["modality_tokens"] == {"input": {"audio": 7}, "output": {"text": 3}}
+
     def test_reasoning_tokens_that_are_reported_separately_count(self):
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 30}
         usage["completion_tokens_details"] = {"reasoning_tokens": 20}

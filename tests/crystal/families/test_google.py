@@ -24,6 +24,13 @@ END = chunk({"text": ""}, finish="STOP")
 
 
 class TestDecoding:
+    @pytest.mark.rule("OTEL-02")
+    def test_tokens_of_each_modality_are_kept(self):
+        details = [{"modality": "TEXT", "tokenCount": 2}, {"modality": "IMAGE", "tokenCount": 258}, {"tokenCount": 1}]
+        usage = {"promptTokenCount": 261, "candidatesTokenCount": 3, "promptTokensDetails": details}
+        response = fed("google", chunk({"text": "x"}, finish="STOP", usage=usage))
+        assert response.metadata["modality_tokens"] == {"input": {"text": 2, "image": 258}}
+
     """The stream decoded."""
 
     def test_trap_4_4_1_calls_count_although_the_finish_reason_is_stop(self):

@@ -1,0 +1,39 @@
+"""The token counts of an answer as attributes of its span, and by modality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cantrip_actors.observe import names
+from cantrip_actors.terms.messages import Usage
+
+__all__ = ["modalities_in", "usage_attributes"]
+
+MODALITIES: Final = ("text", "image", "audio")
+"""The values of `gen_ai.token.modality`; tokens whose modality no provider says are "unknown"."""
+
+COUNTED: Final = {"reasoning_tokens": names.REASONING, "cache_written_tokens": names.CACHE_WRITE}
+
+
+def modalities_in(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]:
+    """Return the tokens of each modality that a provider counted, of the "input" or the "output"."""
+    both = metadata.get("modality_tokens")
+    counts = both.get(side) if isinstance(both, Mapping) else None
+    if not isinstance(counts, Mapping):
+        return {}
+    return {one: count for one, count in counts.items() if one in MODALITIES and isinstance(count, int)}
+
+
+def usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Return the attributes of a query's span that count its tokens."""
+    known = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
+    if usage.cached_tokens:
+        known[names.CACHE_READ] = usage.cached_tokens
+    for key, name in COUNTED.items():
+        if isinstance(metadata.get(key), int):
+            known[name] = metadata[key]
+    for side in ("input", "output"):
+        for modality, count in modalities_in(metadata, side).items():
+            known[names.OF_MODALITY.format(modality, side)] = count
+    return known
