@@ -191,6 +191,8 @@ class EntityActor(Actor):
         """Record the end of an entity that was ended from outside; a suspended entity gets no end."""
         if isinstance(self._awaited, Awaited):
             self._awaited.leave()
+        if self._cell.start is not None and self._cell.start.released is not None:
+            self._cell.start.released.set()  # a cancelled caller sets it when the end is recorded
         try:
             if isinstance(reason, Crash) and self._cell.stream is not None:
                 self._services.watchers.publish(self._cell.stream.crash())

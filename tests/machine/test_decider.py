@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.events import Called, Computed, Failed, Steer, Steering
+from cantrip_actors.machine.actions import Answer, Ask, Compute, Finish
+from cantrip_actors.machine.events import Begin, Called, Computed, Failed, Interrupt, Replied, Steer, Steering
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.project import outcome_of, state_of, usage_of
 from cantrip_actors.machine.state import Phase
@@ -17,7 +18,7 @@ from cantrip_actors.terms.cantrip import Cantrip, Folding
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.messages import Response, Usage
 from cantrip_actors.terms.ward import max_turns
-from tests.machine.driver import GATES, Drive, call, cantrip, done, echo, fields_of, page, say
+from tests.machine.driver import ASKING, GATES, Drive, call, cantrip, done, echo, fields_of, page, say
 from tests.machine.test_loop_properties import Script, live, scripts
 
 
@@ -162,3 +163,54 @@ def test_a_steering_message_between_turns_is_folded_at_its_position(kinds: list[
     drive = Drive(cantrip(), *replies, say(done()))
     drive.go()
     assert fields_of(fold(drive.plan.shape, drive.records)) == fields_of(drive.state)
+
+
+STEPS_OF_PROGRAMS = (
+    Computed(7),
+    Called("echo", {"text": "x"}, "printed"),
+    Called("look", {}),
+    Called("page", {"path": "p"}),
+    Called("echo", {"wrong": 1}),
+    Called("nothing", {}),
+    Called("call_agent", {"intent": "sub"}),
+    Called("call_agent_batch", {"intents": ["a", "b"]}),
+    Called("pay", {"amount": 100}),
+    Called("question", {"text": "Which?"}),
+    Called("done", {"answer": 1}),
+    Computed(error="ValueError: no", output="half"),
+    Computed(limit="steps"),
+)
+
+
+@pytest.mark.rule("C-01")
+@settings(max_examples=60)
+@given(st.data(), st.booleans())
+def test_the_live_state_of_a_code_circle_equals_the_replayed_log(data: st.DataObject, summed_up: bool) -> None:
+    """Random worlds of programs, steering, interrupts, failures and folds, and then a fork of each."""
+    gates = (*GATES, *ASKING)
+    folding = Folding(2, keep_turns=1, summary=summed_up)
+    made = Cantrip("test:model", circle=Circle(gates, [max_turns(6)], medium="python"), folding=folding)
+    answers = (Response("text"), Response(code="x = 1"), Response(code="y"), Failed("down"))
+
+    def run(drive: Drive, episodes: int) -> None:
+        for number in range(episodes):
+            action = drive.feed(Begin(f"intent {number}", data.draw(st.sampled_from([None, {"n": number}]))))
+            while not isinstance(action, Finish):
+                if isinstance(action, Ask):
+                    more = (Steer((Steering("hurry", key="k", sender="anna"),)), Interrupt("enough"))
+                    drawn = data.draw(st.sampled_from((*answers, *answers, *more)))
+                    action = drive.feed(Replied(drawn) if isinstance(drawn, Response) else drawn)
+                elif isinstance(action, Compute | Answer):
+                    action = drive.feed(data.draw(st.sampled_from(STEPS_OF_PROGRAMS)))
+                else:
+                    action = drive.feed(drive.event_for(action))
+            assert fields_of(fold(drive.plan.shape, drive.records, drive.begun.copy())) == fields_of(drive.state)
+            if drive.state.phase is Phase.OVER:
+                return
+
+    first = Drive(made, lasting=True)
+    run(first, 3)
+    fork = Drive(
+        made, lineage=first.records, entity_id="e2", parent_turn=first.state.parent_id, forked=True, lasting=True
+    )
+    run(fork, 2)

@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, scripted
 from cantrip_actors.runtime.entity_actor import EntityActor
@@ -155,3 +156,38 @@ class TestAwaited:
         await entity.episode()
         assert (await entity.send("more")).result == 2
         await runtime.aclose()
+
+
+@pytest.mark.rule("C-14", "C-18")
+@pytest.mark.parametrize("how", ["cast", "start", "invoke", "fork", "start_fork"])
+async def test_a_beginning_that_is_cancelled_at_any_step_ends_its_entity_at_once(how: str) -> None:
+    async def slowly(_: object) -> dict[str, object]:
+        return {**done("ok"), "delay": 60.0}
+
+    slow = cantrip(scripted(slowly))
+    async with Runtime.open() as runtime:
+        (turn,) = (await runtime.cast(cantrip([done("ok")]), "go")).thread
+        begin: Any = {
+            "cast": lambda: runtime.cast(slow, "go"),
+            "start": lambda: runtime.start(slow, "go"),
+            "invoke": lambda: runtime.invoke(slow, "go", name="notes"),
+            "fork": lambda: runtime.fork(turn.id, intent="go", cantrip=slow),
+            "start_fork": lambda: runtime.start_fork(turn.id, intent="go", cantrip=slow),
+        }[how]
+        with capture_logs() as logs:
+            for steps in range(25):
+                known, before, made = len(runtime.loom.entities()), anyio.current_time(), []
+
+                async def call(made: list[Any] = made) -> None:
+                    made.append(await begin())
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(call)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+                assert anyio.current_time() - before < 1, steps
+                for entity in made:
+                    await entity.stop()
+                assert all(runtime.loom.is_over(one) for one in runtime.loom.entities()[known:])
+        assert [log for log in logs if log["log_level"] == "error"] == []
