@@ -39,13 +39,13 @@ PAGE: Final = 100
 """Submissions of a queue that are read at once."""
 
 SELDOM: Final = 4
-"""Looks between two reads of the accounts while there is no queue, and between two searches for free places."""
+"""Looks between two searches for free places, and without hints between two for queues while there is none."""
 
 ASIDE: Final = 30.0
 """Seconds until a queue is read again in which nothing waits that this runtime can begin."""
 
 COUNT: Final = 10.0
-"""Seconds between two counts of what waits."""
+"""Seconds between two counts of what waits, and between two searches for queues while there is none."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -143,6 +143,10 @@ class Queues:
             self._left.append((queue, entity_id))
             self.on_end()
 
+    def expect_news(self) -> None:
+        """Look for new queues at the next look: another process has sent a hint."""
+        self._learns_at = -math.inf
+
     async def settle(self) -> bool:
         """Free the places of entities that have ended here; return whether there were any. Raises LoomError."""
         left, freed = self._left, 0
@@ -193,7 +197,7 @@ class Queues:
         store = self._core.store
         found = await self._in_store(partial(store.accounts, PREFIX))
         accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
-        self._learns_at = -math.inf if accounts else now + LOOK * SELDOM
+        self._learns_at = -math.inf if accounts else now + (COUNT if store.can_hint() else LOOK * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]

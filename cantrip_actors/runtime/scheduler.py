@@ -546,6 +546,8 @@ class SchedulerActor(Actor):
         if message is _TICK:
             self._ticks += 1
             before, self._heard = self._heard, self._scheduler.hints
+            if self._heard != before:
+                self._scheduler.queues.expect_news()
             if self._heard is not None and self._heard == before and self._ticks % SELDOM:
                 return
         elif message is not _LOOK:
