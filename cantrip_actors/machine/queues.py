@@ -4,8 +4,8 @@ An entity takes its place before it begins, under the id that it will have, and 
 works, sleeps, waits for a person or is stranded, and whichever node runs it. A place belongs to an entity and not to a
 node, so a node that dies frees none, and the node that takes the entity over needs none.
 
-A process can die between taking a place and beginning the entity. So each place says who took it and when, and a place
-whose entity has not begun is free again once that process is known to be gone, or after `RESERVED` seconds without a
+A process can die between taking a place and beginning the entity. So each place says which process took it and when. If
+its entity has not begun, it is free again once that process is known to be gone, or after `RESERVED` seconds without a
 lease on the entity.
 
 The bounds are part of the account, so they are the same for all: those of the runtime that was opened last.
@@ -27,7 +27,7 @@ PREFIX: Final = "\x1fqueue\x1f"
 """The beginning of the names of these accounts; no other account has it."""
 
 RESERVED: Final = 30.0
-"""Seconds for which a place is kept for an entity that nobody begins."""
+"""Seconds for which a place is kept for an entity that has not begun and that no process holds."""
 
 
 class Place(NamedTuple):
@@ -88,9 +88,9 @@ def take(entities: Sequence[str], owner: str, most: int, text: str | None, now: 
 
 
 def free(over: Collection[str], absent: Collection[str], text: str | None, now: float) -> tuple[str, int]:
-    """Free the places of entities that are over, and of those that nobody begins; return how many.
+    """Free the places of entities that are over, and of `absent` ones after `RESERVED` seconds; return how many.
 
-    `absent` are entities that have not begun and that nobody holds: their places are free after `RESERVED` seconds.
+    `absent` are entities that have not begun and that no process holds.
     """
     assert text is not None, "the queue was declared"
     account = decode_account(text)

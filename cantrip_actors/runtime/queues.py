@@ -28,7 +28,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inboxes import LOOK
-from cantrip_actors.terms.errors import InvalidIntent, nearest
+from cantrip_actors.terms.errors import InvalidIntent, LoomError, nearest
 from cantrip_actors.terms.queue import Queue
 
 __all__ = ["Claimed", "QueueStatus", "Queues"]
@@ -39,13 +39,16 @@ PAGE: Final = 100
 """Submissions of a queue that are read at once."""
 
 SELDOM: Final = 4
-"""Looks between two searches for free places, and without hints between two for queues while there is none."""
+"""Looks between two searches for free places. Without hints, also between two for queues if the loom has no queue."""
+
+SWEEP: Final = 0.02
+"""The least seconds between two searches for free places, for each place, so that they cost little."""
 
 ASIDE: Final = 30.0
 """Seconds until a queue is read again in which nothing waits that this runtime can begin."""
 
 COUNT: Final = 10.0
-"""Seconds between two counts of what waits, and between two searches for queues while there is none."""
+"""Seconds between two counts of what waits, and between two searches for queues if the loom has no queue."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -185,7 +188,12 @@ class Queues:
         taken: list[Timer] = []
         look_in = math.inf
         for account in accounts:
-            claimed = await self._claim_of(account, may_begin, now)
+            try:
+                claimed = await self._claim_of(account, may_begin, now)
+            except LoomError:
+                if not taken:
+                    raise
+                return Claimed(taken, LOOK)  # these have their places, so they begin
             if claimed.timers:
                 taken += claimed.timers
                 self._last = account.queue.name
@@ -294,7 +302,7 @@ class Queues:
         name = account.queue.name
         if now < self._sweeps_at.get(name, -math.inf):
             return False
-        self._sweeps_at[name] = now + LOOK * SELDOM
+        self._sweeps_at[name] = now + max(LOOK * SELDOM, len(entities) * SWEEP)
         ours = frozenset(self._here.get(name, ()))
         over, absent = await self._in_store(partial(self._without_entity, account, entities, ours))
         return bool(over or absent) and await self._change(name, partial(free, over, absent)) > 0

@@ -398,6 +398,27 @@ async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_
         assert failures == 2
 
 
+async def test_places_that_were_taken_are_used_though_the_store_fails_afterwards(url: str) -> None:
+    async with alone(url, Queue("mails", max_running=1), Queue("reports", max_running=1)) as runtime:
+        scheduler, failures = runtime._tree.scheduler, 0
+        change = scheduler.queues._change
+
+        async def fail(name: str, work: Any) -> Any:
+            nonlocal failures
+            if name == "reports" and failures < 3:
+                failures += 1
+                raise LoomError("not now")
+            return await change(name, work)
+
+        scheduler.queues._change = fail  # type: ignore[method-assign]
+        await anyio.sleep(0.6)
+        scheduler.wake = lambda: None  # type: ignore[method-assign]  # so that one look finds both
+        casts = [*await submit(runtime, 1, "mails"), *await submit(runtime, 1)]
+        with anyio.fail_after(100):
+            assert await results(casts) == ["mails 0", "reports 0"]
+        assert failures == 3
+
+
 # Submitting
 
 
