@@ -185,6 +185,8 @@ class Caller:
     spans: EpisodeSpans | None = None
     sent: str = ""
     """When it sent the intent, if that came as mail."""
+    resumed_by: str = ""
+    """Who resumes the interrupted episode, until that is recorded."""
 
     @property
     def own_variables(self) -> ContextVariables:
@@ -208,8 +210,6 @@ class Cell:
     """The caller whose episode is under way."""
     adoption: Adoption | None = None
     """None if the log says that the entity works with the cantrip of this cell."""
-    resumed_by: str = ""
-    """Who resumes its interrupted episode, until that is recorded."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
     stream: EntityStream | None = None

@@ -264,7 +264,7 @@ class EntityActor(Actor):
         await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
-        by, cell.resumed_by = cell.resumed_by, ""
+        by, cell.caller.resumed_by = cell.caller.resumed_by, ""
         if step is not None:
             if by:
                 await self._record([Resumed(cell.entity_id, moment.at, by)])

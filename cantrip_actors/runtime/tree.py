@@ -483,7 +483,7 @@ class Tree(Core):
             cell = self.living.get(entity_id)  # another caller may have loaded it while a server listed its tools
             if cell is None:
                 cell = self.cells.restored(entity_id, cantrip, adoption)
-                cell.resumed_by = by
+                cell.caller.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
 
