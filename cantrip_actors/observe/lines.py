@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from cantrip_actors.redact.logs import log_processor
+from cantrip_actors.redact.logs import log_processor, safe_repr
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.context_variables import DOING, WORKING
 
@@ -24,6 +24,11 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 LONGEST: Final = 10_000
 """The approximate size of a line in JSON, in bytes: longer texts are cut."""
+
+DEEPEST: Final = 20
+"""The levels of lists and mappings that a value of a line may have; deeper ones are left out."""
+
+LEFT_OUT: Final = "…"
 
 Line = MutableMapping[str, Any]
 
@@ -65,6 +70,7 @@ def configure(
         structlog.contextvars.merge_contextvars,
         add_context,
         structlog.processors.add_log_level,
+        _without_cycles,
     ]
     if form == "json":
         rendered: list[Any] = [
@@ -85,6 +91,23 @@ def configure(
     )
 
 
+def _without_cycles(_logger: Any, _method: str, line: Line) -> Line:
+    """Leave out what a value contains of itself, and what is nested too deep: the redaction reads all of a value."""
+    return {name: _shallow(value, ()) if name != "exc_info" else value for name, value in line.items()}
+
+
+def _shallow(value: Any, outside: tuple[Any, ...]) -> Any:
+    kind = type(value)
+    if kind not in (dict, list, tuple):
+        return value
+    if len(outside) == DEEPEST or any(one is value for one in outside):
+        return LEFT_OUT
+    around = (*outside, value)
+    if kind is dict:
+        return {key: _shallow(one, around) for key, one in value.items()}
+    return kind(_shallow(one, around) for one in value)
+
+
 class _Named(structlog.PrintLogger):
     """Writes to a stream, and knows its name."""
 
@@ -102,15 +125,15 @@ def _add_name(logger: Any, _method: str, line: Line) -> Line:
 
 def _as_json(_logger: Any, _method: str, line: Line) -> str:
     """Render a line: surrogates are escaped, other objects written as their `repr`, and long texts cut."""
-    made = json.dumps(line, default=repr)
+    made = json.dumps(line, default=safe_repr)
     if len(made) > LONGEST:
         room = max(100, LONGEST // (len(line) + 1))
-        made = json.dumps({name: _cut(value, room) for name, value in line.items()}, default=repr)
+        made = json.dumps({_cut(name, room): _cut(value, room) for name, value in line.items()}, default=safe_repr)
     return made
 
 
 def _cut(value: Any, room: int) -> Any:
     if isinstance(value, (int, float, type(None))):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    text = value if isinstance(value, str) else json.dumps(value, default=safe_repr)
     return value if len(text) <= room else f"{text[:room]}… ({len(text) - room} more characters)"

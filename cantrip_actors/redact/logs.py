@@ -8,11 +8,12 @@ passed on unchanged, so that the renderer can still format them.
 from __future__ import annotations
 
 import contextlib
+import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -129,10 +130,19 @@ def _redact_value(redactor: Redactor, value: Any) -> Any:
         return redactor.text(text) if redactor.spans(text) else value
     kept = redactor.value(value)
     if kept is value and not isinstance(value, (str, int, float, type(None))):
-        text = repr(value)  # objects of any kind, also in lists and mappings
+        text = safe_repr(value)  # objects of any kind, also in lists and mappings
         if redactor.spans(text):
             return redactor.text(text)
     return kept
+
+
+_WHOLE: Final = reprlib.Repr()
+_WHOLE.maxother = sys.maxsize
+
+
+def safe_repr(value: Any) -> str:
+    """Return the `repr` of an object; of one whose `repr` raises, its class."""
+    return _WHOLE.repr_instance(value, 1)
 
 
 def _traceback(exc_info: Any) -> str | None:

@@ -107,6 +107,28 @@ def test_lines_survive_surrogates_huge_values_and_odd_objects(lines: Any) -> Non
 
 
 @pytest.mark.rule("LOG-02")
+def test_lines_survive_cycles_depth_long_keys_and_a_repr_that_raises(lines: Any) -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    log = structlog.get_logger("mine")
+    cycle: list[Any] = [1]
+    cycle.append(cycle)
+    deep: Any = "bottom"
+    for _ in range(5_000):
+        deep = {"x": [deep]}
+    log.info("cycle", value=cycle, deep=deep, odd=Odd())
+    log.info("key", **{"k" * 1_000_000: 1}, n=7)
+    one, two = lines()
+    assert one["value"] == [1, "…"]
+    assert "bottom" not in json.dumps(one)
+    assert "Odd" in one["odd"]
+    assert two["n"] == 7
+    assert len(json.dumps(two)) < 11_000
+
+
+@pytest.mark.rule("LOG-02")
 def test_an_exception_is_a_dict_without_the_values_of_variables(lines: Any) -> None:
     hidden = "THE-VALUE-OF-A-VARIABLE"
     try:
