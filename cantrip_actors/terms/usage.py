@@ -82,6 +82,9 @@ class Usage(Value, frozen=True, gc=False):
         for name, amount in value.items():
             if not amount or name not in _COUNTS:
                 continue
+            if amount.__class__ is int and amount > 0:
+                counts[name] = amount
+                continue
             if amount.__class__ is bool or not isinstance(amount, (int, float)) or not 0 <= amount < inf:
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
             if name != "cost" and amount.__class__ is not int:
