@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMMANDS = {
     "turns": ("bench.turns", "the cost of a turn, compared with the floor of this architecture"),
+    "counts": ("bench.counts", "the bytecodes and calls of a turn, a cast and a send, compared with another commit"),
     "code": ("bench.code", "the cost of a turn by a program, and of restoring a sandbox, compared with smolagents"),
     "crystals": ("bench.crystals", "the cost of a streamed chunk and of an encoded context, for each provider family"),
     "loom": ("bench.loom", "the cost of the stores, compared with SQLite alone, and a loom of a million turns"),

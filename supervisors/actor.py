@@ -62,7 +62,8 @@ class Actor:
     is_supervisor: ClassVar[bool] = False
     #: Whether it uses `serve`. Computed once per class, since each start and stop needs it.
     has_default_run: ClassVar[bool] = True
-    has_terminate: ClassVar[bool] = False
+    #: Whether `terminate` has anything to do. An actor whose `run` has cleaned up sets it to False.
+    has_terminate: bool = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
     #: Whether it needs no task while it has nothing to do.

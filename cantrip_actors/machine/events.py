@@ -14,6 +14,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.value import Value
 
 
 @lru_cache(maxsize=8)
@@ -22,7 +23,7 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-class Moment(NamedTuple):
+class Moment(Value, frozen=True, gc=False):
     """The circumstances of an event: the time, an unused id, and the budgets.
 
     `now` is a monotonic clock and `wall` the time since the epoch, both in seconds.
@@ -59,7 +60,7 @@ class Begin(NamedTuple):
     trace: str | None = None
 
 
-class Replied(NamedTuple):
+class Replied(Value, frozen=True, gc=False):
     """The crystal's response."""
 
     response: Response
@@ -82,7 +83,7 @@ class Failed(NamedTuple):
     overflows: bool = False
 
 
-class Observed(NamedTuple):
+class Observed(Value, frozen=True, gc=False):
     """The observation of the gate call that was carried out."""
 
     observation: Observation

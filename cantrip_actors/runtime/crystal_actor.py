@@ -38,12 +38,13 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.value import Value
 from cantrip_actors.user_code import Failure, attempt, text_of
 from supervisors import NO_REPLY, Actor, ActorRef, Caller
 from supervisors.backend import Timer
 
 
-class CrystalRequest(NamedTuple):
+class CrystalRequest(Value, frozen=True):
     """A query to this actor's crystal. `crystal` is that crystal, bound for the asking entity."""
 
     crystal: Crystal
@@ -286,7 +287,7 @@ class FallbackActor(Actor):
         return NO_REPLY
 
     async def _wait_for(self, message: CrystalRequest, caller: Caller) -> None:
-        crystal, query, retry, context_variables = message
+        crystal, retry, context_variables = message.crystal, message.retry, message.context_variables
         assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
@@ -299,6 +300,6 @@ class FallbackActor(Actor):
         try:
             with anyio.CancelScope() as scope, bound_variables(context_variables):
                 caller.on_abandoned(scope.cancel)
-                caller.reply(await crystal.answer(query, ask_one))
+                caller.reply(await crystal.answer(message.query, ask_one))
         finally:
             self._running -= 1

@@ -67,9 +67,10 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
-from cantrip_actors.runtime.cell import Bound, Caller, Cell, Dismissed, UnderWay
+from cantrip_actors.runtime.cell import Caller, Cell, Dismissed, UnderWay
 from cantrip_actors.runtime.context_variables import WORKING, bound_variables
 from cantrip_actors.runtime.crystal_actor import Abandoned
+from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
@@ -81,6 +82,7 @@ from cantrip_actors.runtime.querying import query_crystal, retried_by
 from cantrip_actors.runtime.request_timers import cancel, timers_of
 from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
+from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
@@ -145,6 +147,9 @@ class EntityActor(Actor):
         self._transient = Transient(self._moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = retried_by(cell)
+        self._held: list[InUse] = []
+        """Its crystals."""
+        self._held_servers: list[ServerInUse] = []
         self._acting = _Acting()
         self._recalled: str | None = None
         """The companion's message for the next query."""
@@ -164,27 +169,33 @@ class EntityActor(Actor):
 
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
-        for bound in self._crystals():
-            await self._services.crystals.hold(bound.uses)
-        for server in self._cell.crystal.servers:
+        crystal = self._cell.crystal
+        for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
+            if bound is not None:
+                await self._services.crystals.hold(bound.uses)
+                self._held.append(bound.uses)
+        for server in crystal.servers:
             await server.hold()
-
-    def _crystals(self) -> list[Bound]:
-        cell = self._cell
-        summariser = cell.crystal.summariser
-        return [cell.crystal, *([] if summariser is None else [summariser]), *cell.crystal.samplers.values()]
+            self._held_servers.append(server)
 
     async def run(self) -> object:
-        """Run the entity, no longer than the `timeout` ward allows. If the loom cannot write, stop with its error."""
-        cell = self._cell
+        """Run the entity; if it has ended, clean up at once, which costs less than `terminate`."""
+        cell, result = self._cell, None
         try:
-            if not cell.wait.deadline.is_set:
-                return await self._drive()
-            with cell.wait.deadline.scope():
-                return await self._drive()
-            await self._stop("timeout", cell.wait.deadline.ward)
-        except LoomError as error:
+            result = await (self._drive_in_time() if cell.wait.deadline.is_set else self._drive())
+        except LoomError as error:  # the loom cannot write
             cell.error, cell.outcome = error, None
+        if self._state.phase is Phase.OVER:
+            await self._release()
+            self.has_terminate = False
+        return result
+
+    async def _drive_in_time(self) -> object:
+        """Run the entity no longer than the `timeout` ward allows."""
+        deadline = self._cell.wait.deadline
+        with deadline.scope():
+            return await self._drive()
+        await self._stop("timeout", deadline.ward)
         return None
 
     async def terminate(self, reason: ExitReason) -> None:
@@ -204,39 +215,39 @@ class EntityActor(Actor):
         except LoomError as error:
             self._cell.error = error
         finally:
-            for bound in self._crystals():
-                await self._services.crystals.release(bound.uses)
-            for server in self._cell.crystal.servers:
-                await server.release()
+            await self._release()
+
+    async def _release(self) -> None:
+        """Release the crystals and the servers of tools that are still held."""
+        while self._held:
+            await self._services.crystals.release(self._held.pop())
+        while self._held_servers:
+            await self._held_servers.pop().release()
 
     # Episodes
 
     async def _drive(self) -> object:
+        """Run episodes until the entity hibernates, unloads or ends."""
         cell = self._cell
         WORKING.set(cell.working)  # this actor's own context, as each task has one
         with bound_variables(cell.context_variables):
             action = self._wake() if self._hibernates else await self._start()
         while True:
             with anyio.CancelScope() as self._acting.scope:
-                return await self._live(action)
+                while True:
+                    if action is not None:
+                        with bound_variables(cell.caller.own_variables):
+                            await self._run_episode(action)
+                    if self._hibernates:
+                        return HIBERNATE
+                    if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
+                        return None
+                    cell.caller = Caller()
+                    action = await self._wait_for_intent()
+                    if action is None:
+                        return HIBERNATE if self._hibernates else None
             with bound_variables(cell.caller.own_variables):
                 action = await self._action_after_cut()
-
-    async def _live(self, action: Action | Awaited | Consult | None) -> object:
-        """Run episodes, the first one from `action` on, until the entity hibernates, unloads or ends."""
-        cell = self._cell
-        while True:
-            if action is not None:
-                with bound_variables(cell.caller.own_variables):
-                    await self._run_episode(action)
-            if self._hibernates:
-                return HIBERNATE
-            if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
-                return None
-            cell.caller = Caller()
-            action = await self._wait_for_intent()
-            if action is None:
-                return HIBERNATE if self._hibernates else None
 
     async def _start(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""

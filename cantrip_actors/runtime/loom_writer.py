@@ -31,6 +31,7 @@ from cantrip_actors.runtime.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _RENEW = object()
 _log = get_logger("cantrip_actors.runtime")
 
 
-class Append(NamedTuple):
+class Append(Value, frozen=True):
     """Write records. `taken` holds pairs: the index of a record, and the number of the mail that it takes.
 
     `outgoing` is mail to other entities, and timers. The reply is None, or the LoomError is raised. An append without

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -192,9 +193,13 @@ class Call(_Conditioning):
     def __delattr__(self, name: str) -> NoReturn:
         raise ImmutableError(f"call is immutable: cannot delete {name}; make a new cantrip with a new Call (CALL-1)")
 
+    @cached_property
+    def _set(self) -> Mapping[str, Any]:
+        return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None and value != ()}
+
     def sampling(self) -> dict[str, Any]:
         """Return a copy of the hyperparameters that were set: what a crystal needs besides messages and tools."""
-        set_ = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None and value != ()}
+        set_ = dict(self._set)
         if self.server_tools:
             set_["server_tools"] = [tool.as_json() for tool in self.server_tools]
         return set_ | _thaw(self.options) if self.options else set_

@@ -83,6 +83,9 @@ class Usage(Value, frozen=True, gc=False):
         for name, amount in value.items():
             if not amount or name not in _COUNTS:
                 continue
+            if amount.__class__ is int and 0 < amount <= _MOST:
+                counts[name] = amount
+                continue
             if amount.__class__ is bool or not isinstance(amount, (int, float)):
                 raise CrystalError(f"crystal reported usage {name}={amount!r}: expected a number >= 0")
             if not 0 <= amount <= _MOST:

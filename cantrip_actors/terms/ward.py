@@ -213,14 +213,9 @@ class Wards:
 
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
-        kept: dict[str, Any] = {}
-        for name in _WARDS:
-            value = getattr(self, name)
-            if value is not None and value is not False:  # 0 restricts, and is equal to False
-                kept[name] = value
-        if self.removed:
-            kept["removed"] = sorted(self.removed)
-        return kept
+        values = ((name, getattr(self, name)) for name in _WARDS)
+        kept = {name: value for name, value in values if value is not None and value is not False}  # 0 restricts, too
+        return {**kept, "removed": sorted(self.removed)} if self.removed else kept
 
 
 _WARDS = tuple(f.name for f in fields(Wards) if f.name != "removed")

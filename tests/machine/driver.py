@@ -264,7 +264,7 @@ class Drive:
         before, passed = self.state.copy(), self.loop.live.wrapping
         for outcome in event.outcomes if isinstance(event, Returned) else ():
             self.ledger.below += outcome.usage
-        moment = next(self.ticks)._replace(budget=self.spent or self.ledger.budget())
+        moment = replace(next(self.ticks), budget=self.spent or self.ledger.budget())
         records, action = self.loop.advance(moment, event)
         self.ledger.add(usage_of(records))
         self.records += records

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -193,7 +194,7 @@ def assert_turns_are_whole(log: list[Record]) -> None:
 
 
 def replace_fresh(moment: Moment) -> Moment:
-    return moment._replace(fresh=f"r{moment.fresh}")
+    return replace(moment, fresh=f"r{moment.fresh}")
 
 
 @pytest.mark.rule("D-011", "LOOM-1")
