@@ -14,8 +14,6 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.machine.project import Life, first_intent
 from cantrip_actors.records.records import Header, Record
 
-__all__ = ["EntityFacts", "WithRecords"]
-
 WithRecords = Literal["always", "unless_held", "never"]
 """Whether a checkpoint and records are read: they may be long, and only a process that runs the entity needs them."""
 

@@ -18,8 +18,6 @@ from cantrip_actors.loom.rules import Plan
 from cantrip_actors.records.timers import Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Timers", "read_timer", "timer_line"]
-
 
 class Timers:
     """All timers of a loom, ordered by due time; those of each queue have an order of their own."""

@@ -55,8 +55,6 @@ from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["PostgresStore"]
-
 T = TypeVar("T")
 
 PATIENCE = 10

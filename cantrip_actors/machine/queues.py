@@ -21,8 +21,6 @@ from typing import Final, NamedTuple
 
 from cantrip_actors.terms.queue import Queue
 
-__all__ = ["PREFIX", "RESERVED", "Account", "Place", "declare", "decode_account", "free", "take"]
-
 PREFIX: Final = "\x1fqueue\x1f"
 """The beginning of the names of these accounts; no other account has it."""
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from cantrip_actors.observe.settings import Settings
     from cantrip_actors.records.records import Header, Record
 
-__all__ = ["RecordedSpan", "emit", "otlp_json", "spans_of"]
-
 CRASHED = "crashed"
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["DEFAULT_GRADIENT", "Batching", "Growing"]
-
 DEFAULT_GRADIENT = (10, 20, 40, 80, 120)
 
 

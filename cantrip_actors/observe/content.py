@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition, as_text
 
-__all__ = ["Content", "Messages", "definitions_of", "mode_of", "output_of", "text_of"]
-
 Content = Literal["none", "span", "event", "both"]
 
 _MODES: Mapping[str, Content] = {

@@ -15,8 +15,6 @@ from typing import Final
 
 from cantrip_actors.observe.metrics import Metric
 
-__all__ = ["MOST", "OTHER", "Count", "Counters", "Gauges", "Histogram", "Labels"]
-
 MOST: Final = 200
 """The most values of one label."""
 

@@ -29,8 +29,6 @@ from supervisors.reports import BURST, WINDOW, beyond_ours
 if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
 
-__all__ = ["KEPT", "MOST_FILES", "Crashes", "in_words", "read_crashes"]
-
 KEPT: Final = 200
 """Reports in memory."""
 

@@ -33,8 +33,6 @@ from cantrip_actors.stream.wire import Envelope, StreamError
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError
 
-__all__ = ["CAPACITY", "KEPT", "FellBehind", "UpsertSubscription", "Upserts"]
-
 CAPACITY = 10_000
 """The most outputs, after merging, that wait for one subscriber before its subscription ends."""
 

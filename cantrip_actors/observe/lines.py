@@ -17,8 +17,6 @@ from cantrip_actors.redact.logs import log_processor, safe_repr
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.context_variables import DOING, WORKING
 
-__all__ = ["LEVELS", "Form", "add_context", "configure"]
-
 Form = Literal["console", "json"]
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 

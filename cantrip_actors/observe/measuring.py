@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
     from cantrip_actors.terms.gate import Gate
 
-__all__ = ["Measuring", "error_type", "method_of", "tool_type"]
-
 QUEUE = 256
 """The number of writes that are counted together, at a third of the cost of counting each."""
 

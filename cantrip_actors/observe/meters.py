@@ -12,8 +12,6 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from cantrip_actors.observe.counters import Counters, Labels
 from cantrip_actors.observe.metrics import Metric
 
-__all__ = ["export"]
-
 FRESH: Final = 0.1
 """Seconds for which read gauges stay valid: one collection asks for a dozen of them, one by one."""
 

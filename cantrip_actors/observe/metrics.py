@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.observe import names
 
-__all__ = ["LEGACY", "METRICS", "PER_TENANT", "TENANT", "Metric"]
-
 Kind = Literal["counter", "gauge", "histogram"]
 
 

@@ -19,8 +19,6 @@ from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fa
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-__all__ = ["NEWEST", "Overview"]
-
 NEWEST: Final = 200
 """The most ended entities in a list, the newest ones; all others are always listed."""
 

@@ -72,8 +72,6 @@ from cantrip_actors.stream.wire import (
     StreamError,
 )
 
-__all__ = ["UNKNOWN_TOOL", "Processor"]
-
 UNKNOWN_TOOL: Final = "unknown_tool"
 """The name of a call of which only the output was seen."""
 

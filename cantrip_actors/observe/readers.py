@@ -9,8 +9,6 @@ from typing import Literal
 from cantrip_actors.observe.delivery import FellBehind
 from cantrip_actors.runtime.instrument import Instrument, Reads
 
-__all__ = ["reading"]
-
 
 @contextmanager
 def reading(instrument: Instrument | None, dialect: Literal["openai", "acp", "mcp"]) -> Iterator[None]:

@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 
 from cantrip_actors.observe.upserts import MessageUpsert, Output, ThinkingUpsert
 
-__all__ = ["Piece", "Segments"]
-
 Kind = Literal["message", "thinking"]
 
 

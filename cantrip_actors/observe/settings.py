@@ -11,8 +11,6 @@ from typing import Any, Literal
 from cantrip_actors.observe import names
 from cantrip_actors.observe.content import Content, text_of
 
-__all__ = ["OnContent", "Settings"]
-
 Parts = Sequence[Mapping[str, Any]]
 
 OnContent = Callable[[Any, Parts, Parts, Parts], None]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.messages import Response
     from supervisors.events import Event as SystemEvent
 
-__all__ = ["Telemetry"]
-
 
 @dataclass(frozen=True)
 class Telemetry(Instrument):

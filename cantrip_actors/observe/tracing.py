@@ -63,18 +63,6 @@ if TYPE_CHECKING:
     from cantrip_actors.observe.settings import Settings
     from cantrip_actors.records.records import Record
 
-__all__ = [
-    "Spans",
-    "backfill",
-    "begin_spans",
-    "context_variable",
-    "error_of_result",
-    "parent_in",
-    "parse_traceparent",
-    "request_span",
-    "traceparent",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

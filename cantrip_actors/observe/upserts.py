@@ -14,25 +14,6 @@ import msgspec
 
 from cantrip_actors.stream.wire import ItemId, Origin, Parent, StreamUsage, WireValue, as_wire
 
-__all__ = [
-    "FinalResponse",
-    "ImageUpsert",
-    "MessageUpsert",
-    "Output",
-    "Status",
-    "ThinkingUpsert",
-    "ToolCallUpsert",
-    "TurnComplete",
-    "TurnError",
-    "TurnEvent",
-    "TurnStarted",
-    "Upsert",
-    "as_message",
-    "fold",
-    "history",
-    "standing",
-]
-
 Status = Literal["create", "update", "complete", "error"]
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from cantrip_actors.observe import names
 from cantrip_actors.terms.messages import Usage
 
-__all__ = ["modalities_in", "usage_attributes"]
-
 MODALITIES: Final = ("text", "image", "audio")
 """The values of `gen_ai.token.modality`; tokens whose modality no provider says are "unknown"."""
 

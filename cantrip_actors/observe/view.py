@@ -38,8 +38,6 @@ from cantrip_actors.stream.wire import (
 )
 from cantrip_actors.terms.messages import Usage
 
-__all__ = ["SpecView"]
-
 
 class SpecView:
     """Turns envelopes into the SPEC's events, for any number of sessions."""

@@ -11,8 +11,6 @@ from unicodedata import category
 
 from cantrip_actors.terms.errors import CantripError, InvalidIntent
 
-__all__ = ["check_name", "check_texts"]
-
 LONGEST: Final = 1_000
 """Bytes of a key, a name or an id: Postgres keeps at most 2,704 in an entry of an index, with the tenant and more."""
 

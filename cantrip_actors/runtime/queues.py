@@ -31,8 +31,6 @@ from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.terms.errors import InvalidIntent, LoomError, nearest
 from cantrip_actors.terms.queue import Queue
 
-__all__ = ["Claimed", "QueueStatus", "Queues"]
-
 T = TypeVar("T")
 
 PAGE: Final = 100

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from unicodedata import category
 
-__all__ = ["Queue"]
-
 
 @dataclass(frozen=True)
 class Queue:
