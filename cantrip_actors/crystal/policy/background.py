@@ -18,7 +18,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
+from cantrip_actors.crystal.policy.handles import Attempt, made_again, next_attempt
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -71,16 +71,16 @@ class Background(CrystalWrapper, PostingCrystal):
 
     async def post(self, query: Query) -> Any:
         """Start a response and return its handle. Raises ProviderError."""
-        attempt = posted(self.name, query)
+        attempt = next_attempt(self.name, query)
         request = await self._inner.prepare(query.invocation, query.options)
         for _ in range(LESSONS):
             try:
                 return await self._begin(request, attempt)
             except ProviderError as error:  # a parameter that is refused is refused at once
-                request = await self._learnt(query, error)
+                request = await self._learn(query, error)
         return await self._begin(request, attempt)
 
-    async def _learnt(self, query: Query, error: ProviderError) -> Request:
+    async def _learn(self, query: Query, error: ProviderError) -> Request:
         try:
             await self._inner.read(query.invocation, query.options, error)
         except AskAgain as again:

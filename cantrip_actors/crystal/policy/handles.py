@@ -33,7 +33,7 @@ class Attempt:
         return told
 
 
-def posted(name: str, query: Query) -> Attempt:
+def next_attempt(name: str, query: Query) -> Attempt:
     """Return the attempt for a query: the first, or the next after an answer that did not meet the request.
 
     Raises CrystalError after `ATTEMPTS` attempts.
