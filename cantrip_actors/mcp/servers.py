@@ -56,7 +56,7 @@ class StdioServer(McpServer):
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
         made: dict[str, Any] = {"command": self.command, "args": list(self.args)}
-        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _stated(cwd=self.cwd)
+        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the values of its environment variables too."""
@@ -256,5 +256,5 @@ def _names(given: Any) -> Any:
     return given if given is None or isinstance(given, str) else tuple(given)
 
 
-def _stated(**given: Any) -> dict[str, Any]:
+def _drop_none(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
