@@ -32,7 +32,7 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
             printed = given or {"stderr" if answer.is_error else "stdout": answer.content}
             entries = objects(given.get("output")) or [printed]
             most = mapping(call.get("action")).get("max_output_length")
-            item = {**named, "output": [_ran(entry, failed=answer.is_error) for entry in entries]}
+            item = {**named, "output": [_command_output(entry, failed=answer.is_error) for entry in entries]}
             return item if most is None else {**item, "max_output_length": most}
         case "local_shell_call":
             text = answer.content if given else orjson.dumps(answer.text).decode()
@@ -57,7 +57,7 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
             return {**named, "output": {"type": "computer_screenshot", "image_url": data_url(image)}}
 
 
-def _ran(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+def _command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
     """Return the output of one command, and how it ended."""
     code = entry.get("exit_code", mapping(entry.get("outcome")).get("exit_code"))
     outcome: dict[str, Any] = {"type": "exit", "exit_code": code if isinstance(code, int) else int(failed)}

@@ -256,7 +256,7 @@ class Family(ABC):
         body: dict[str, Any] = {}
         wanted = {IMAGES: b""} if encoded.pictured else {}
         parts: list[tuple[str, Mapping[str, Any]]] = []
-        lacking = self._lacking(asked.settings)
+        lacking = self._find_lacking(asked.settings)
         typed = self._write_typed_settings(asked) if asked.settings.typed else ()
         for parameter, fields in (*typed, *self.fields(asked, encoded.system)):
             given = {name: value for name, value in fields.items() if value is not None}
@@ -303,7 +303,7 @@ class Family(ABC):
             secrets=served.secrets,
         )
 
-    def _lacking(self, settings: Settings) -> tuple[str, ...]:
+    def _find_lacking(self, settings: Settings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
         if not (self.lacks or settings.typed):
             return ()

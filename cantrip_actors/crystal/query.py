@@ -260,12 +260,12 @@ async def ask(
         if isinstance(failed, NotAsAsked):
             insisted += 1
             if insisted > INSISTENCE:
-                raise CrystalError(_never_followed(crystal, query, failed), usage=spent)
+                raise CrystalError(_explain_ignored(crystal, query, failed), usage=spent)
         else:
             failures += 1
             delay = _delay(retry, failures, failed, chance())
             if delay is None:
-                raise _gave_up(failed, failures, retry, spent) from failed
+                raise _give_up(failed, failures, retry, spent) from failed
         asked = _after(failed, query, asked, spent)
         if watch is not None:
             watch.discard(str(failed))
@@ -442,7 +442,7 @@ def _with(query: Query, *more: Message) -> Query:
     return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
 
 
-def _never_followed(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
+def _explain_ignored(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
     if failed.advice:
         return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
     names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
@@ -477,7 +477,7 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
     return CrystalError(f"crystal raised {said}")
 
 
-def _gave_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
+def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
     status = "no answer" if failed.status is None else f"status {failed.status}"
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return ProviderError(

@@ -124,7 +124,7 @@ def _replay(file: str) -> Crystal:
     return replay(file)
 
 
-def _posting(policy: str) -> Callable[[str], Crystal]:
+def _make_poster(policy: str) -> Callable[[str], Crystal]:
     """The crystals that post queries to a crystal of another name."""
 
     def make(rest: str) -> Crystal:
@@ -149,8 +149,8 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "bedrock": _make_factory("bedrock", "clouds"),
     "vertex": _make_factory("vertex", "clouds"),
     "azure": _make_factory("azure", "clouds"),
-    "batch": _posting("batched"),
-    "background": _posting("background"),
+    "batch": _make_poster("batched"),
+    "background": _make_poster("background"),
     "ollama": _ollama,
     "local": _local,
     "replay": _replay,

@@ -18,7 +18,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.policy.handles import Attempt, made_again, next_attempt
+from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -132,13 +132,13 @@ class Background(CrystalWrapper, PostingCrystal):
         try:
             response = await self._inner.read(query.invocation, query.options, answer)
         except AskAgain as again:
-            return Response(handle=await self._begin(again.request, made_again(attempt, again)))
+            return Response(handle=await self._begin(again.request, repeat(attempt, again)))
         except ProviderError as error:
             if not error.retryable:
                 error.usage = attempt.spent + error.usage
                 raise
             request = await self._inner.prepare(query.invocation, query.options)
-            return Response(handle=await self._begin(request, made_again(attempt, error)))
+            return Response(handle=await self._begin(request, repeat(attempt, error)))
         self._watched.pop(handle["response"], None)
         return replace(response, usage=attempt.spent + response.usage)
 

@@ -27,7 +27,7 @@ import anyio
 from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed
 from cantrip_actors.crystal.batch_families import endpoint_of
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.policy.handles import Attempt, made_again, next_attempt
+from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -133,11 +133,11 @@ class Batched(CrystalWrapper, PostingCrystal):
         if answer is None:
             answer = ProviderError(f"{self.name}: the batch ended before it came to this query", retryable=True)
         if isinstance(answer, ProviderError) and answer.retryable:
-            return Response(handle=await self._hand_in(query, made_again(attempt, answer)))
+            return Response(handle=await self._hand_in(query, repeat(attempt, answer)))
         try:
             response = await self._inner.read(query.invocation, query.options, answer, batch=True)
         except AskAgain as again:
-            return Response(handle=await self._hand_in(query, made_again(attempt, again), again.request))
+            return Response(handle=await self._hand_in(query, repeat(attempt, again), again.request))
         except ProviderError as error:
             error.usage = attempt.spent + error.usage
             raise

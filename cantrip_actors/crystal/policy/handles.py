@@ -47,7 +47,7 @@ def next_attempt(name: str, query: Query) -> Attempt:
     return Attempt(number, usage)
 
 
-def made_again(attempt: Attempt, why: ProviderError) -> Attempt:
+def repeat(attempt: Attempt, why: ProviderError) -> Attempt:
     """Return the next attempt at a query whose last one failed.
 
     Raises ProviderError, with the usage of all attempts, after `ATTEMPTS` attempts.
