@@ -77,7 +77,7 @@ class Agent:
 
     async def server_commands(self, session_id: str) -> list[str]:
         """Return the commands of an open session's servers, once these have listed them."""
-        return await self._sessions[session_id].server_prompts.listed()
+        return await self._sessions[session_id].server_prompts.list_names()
 
     # The connection
 
@@ -101,7 +101,7 @@ class Agent:
             if session is not None:
                 await session.cancel()
 
-    def cancelled(self, method: str, params: Any) -> Any:
+    def answer_cancelled(self, method: str, params: Any) -> Any:
         """Return the result of a request that the editor has cancelled."""
         if method != "session/prompt":
             raise RequestError(CANCELLED, "cancelled")
@@ -236,7 +236,7 @@ class Agent:
         if command is not None:
             await session.answer(await command(session))
             return {"stopReason": "end_turn"}
-        return {"stopReason": await session.prompt(session.server_prompts.made(prompt) or prompt)}
+        return {"stopReason": await session.prompt(session.server_prompts.find_maker(prompt) or prompt)}
 
     async def _close(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)

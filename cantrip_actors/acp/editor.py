@@ -75,7 +75,7 @@ class Editor:
 
     def lend(self, cantrip: Cantrip, *, terminal: bool) -> Cantrip:
         """Return the cantrip with this editor's file gates and servers, and with its `terminal` if configured."""
-        gates: list[Any] = [self._rooted(one) if one.name in FILE_GATES else one for one in cantrip.circle.gates]
+        gates: list[Any] = [self._use_editor(one) if one.name in FILE_GATES else one for one in cantrip.circle.gates]
         if terminal and self.capabilities.terminal:
             gates.append(self._terminal())
         circle = cantrip.circle
@@ -84,7 +84,7 @@ class Editor:
         servers = [server.with_folders(folders) for server in (*circle.servers, *self.servers)]
         return replace_parts(cantrip, circle=replace_gates(circle, gates, servers))
 
-    def _rooted(self, own: Gate) -> Gate:
+    def _use_editor(self, own: Gate) -> Gate:
         if own.function is None or "root" not in own.injected:
             return own  # the recipe's author has a gate with the name of a file gate
         function, given = own.function, {name: value for name, value in own.dependencies.items() if name != "root"}

@@ -62,7 +62,7 @@ class Handler(Protocol):
     async def notice(self, method: str, params: Any) -> None:
         """Handle a notification."""
 
-    def cancelled(self, method: str, params: Any) -> Any:
+    def answer_cancelled(self, method: str, params: Any) -> Any:
         """Return the result of a request that the peer has cancelled. Raises RequestError."""
 
 
@@ -158,7 +158,7 @@ class Connection:
             with scope:
                 result = await self._handler.answer(method, params)
             if scope.cancelled_caught:
-                result = self._handler.cancelled(method, params)
+                result = self._handler.answer_cancelled(method, params)
         except RequestError as error:
             await self._fail(id, error)
         else:

@@ -90,13 +90,13 @@ def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
     )
     circle = cantrip.circle
     if choices.mode != "auto":
-        gates: list[Any] = [_guarded(gate, choices.mode) for gate in circle.gates]
+        gates: list[Any] = [_guard(gate, choices.mode) for gate in circle.gates]
         guard = _GUARDS[choices.mode]
         circle = replace_gates(circle, gates, [replace(server, guard=guard) for server in circle.servers])
     return replace_parts(cantrip, crystal=crystal, call=call, circle=circle)
 
 
-def _guarded(gate: Gate, mode: Mode) -> Any:
+def _guard(gate: Gate, mode: Mode) -> Any:
     if gate.kind in ("done", "question", "delegate") or gate.read_only or mode == "auto":
         return gate
     if mode == "ask":

@@ -81,7 +81,7 @@ class ServerPrompts:
                 await anyio.sleep(PAUSE)
                 await held.changed()
 
-    async def listed(self) -> list[str]:
+    async def list_names(self) -> list[str]:
         """Return the names of the commands, once every server has listed its prompts or has failed."""
         if self._unlisted:
             await self._listed.wait()
@@ -99,7 +99,7 @@ class ServerPrompts:
             for name, prompt in found.items()
         ]
 
-    def made(self, given: Prompt) -> Callable[[], Awaitable[Prompt]] | None:
+    def find_maker(self, given: Prompt) -> Callable[[], Awaitable[Prompt]] | None:
         """Return the function that makes the prompt for a command; None if the text is not one of these commands.
 
         The function raises RequestError for arguments that do not fit, and ToolServerError.

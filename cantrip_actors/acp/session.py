@@ -35,9 +35,9 @@ from cantrip_actors.acp.updates import (
     Update,
     chunk_of,
     kind_of,
+    make_chunk,
     program_of,
-    replayed,
-    said,
+    replay_event,
     stop_reason,
     title_of,
     tool_update,
@@ -238,7 +238,7 @@ class Session:
 
     async def answer(self, text: str) -> None:
         """Show the editor's user a message that is not from the entity."""
-        await self.tell(said("agent_message_chunk", text, uuid.uuid4().hex))
+        await self.tell(make_chunk("agent_message_chunk", text, uuid.uuid4().hex))
 
     async def _tell_usage(self) -> None:
         size = getattr(resolve(self.cantrip().crystal), "context_window", None)
@@ -274,7 +274,7 @@ class Session:
                 if event.kind == "turn" and getattr(event.value, "id", None) not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
                     break
-                waiting += replayed(event)
+                waiting += replay_event(event)
                 if event.kind == "turn":
                     await self._tell_all(waiting)
                     waiting.clear()

@@ -39,7 +39,7 @@ def title_of(text: str) -> str:
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
-def said(kind: str, text: str, message: str | None = None) -> Update:
+def make_chunk(kind: str, text: str, message: str | None = None) -> Update:
     """Return a chunk of a message or thought of the user or the agent."""
     update: Update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
     return update if message is None else {**update, "messageId": message}
@@ -50,7 +50,7 @@ def chunk_of(piece: Piece, prefix: str) -> Update | None:
     if piece.step != "grow":
         return None
     kind = "agent_message_chunk" if piece.kind == "message" else "agent_thought_chunk"
-    return said(kind, piece.text, f"{prefix}:{piece.number}")
+    return make_chunk(kind, piece.text, f"{prefix}:{piece.number}")
 
 
 def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> Update:
@@ -109,16 +109,16 @@ def _block(text: str) -> dict[str, Any]:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
-def replayed(event: StoryEvent) -> Iterator[Update]:
+def replay_event(event: StoryEvent) -> Iterator[Update]:
     """Yield the updates for a durable event of a thread."""
     value: Any = event.value
     match event.kind:
         case "entity":
-            yield said("user_message_chunk", value.intent.intent, f"{event.number}")
+            yield make_chunk("user_message_chunk", value.intent.intent, f"{event.number}")
         case "intent":
-            yield said("user_message_chunk", value.intent, f"{event.number}")
+            yield make_chunk("user_message_chunk", value.intent, f"{event.number}")
         case "steer":
-            yield said("user_message_chunk", value.text, f"{event.number}")
+            yield make_chunk("user_message_chunk", value.text, f"{event.number}")
         case "turn":
             yield from _turn(value)
         case _:
@@ -127,9 +127,9 @@ def replayed(event: StoryEvent) -> Iterator[Update]:
 
 def _turn(turn: Turn) -> Iterator[Update]:
     if turn.thinking:
-        yield said("agent_thought_chunk", turn.thinking, f"{turn.id}:thinking")
+        yield make_chunk("agent_thought_chunk", turn.thinking, f"{turn.id}:thinking")
     if turn.content:
-        yield said("agent_message_chunk", turn.content, f"{turn.id}:message")
+        yield make_chunk("agent_message_chunk", turn.content, f"{turn.id}:message")
     if turn.code is not None:
         yield from program_of(turn, "python")
         return
@@ -140,13 +140,13 @@ def _turn(turn: Turn) -> Iterator[Update]:
         if call.gate == "done" and turn.terminated:
             answer = (call.args or {}).get("answer")
             if answer is not None and as_text(answer) != turn.content:
-                yield said("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
+                yield make_chunk("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
             continue
         is_error = found is None or found.is_error
-        yield from _finished_call(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
+        yield from _replay_call(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
 
 
-def _finished_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
+def _replay_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
     yield tool_call(id, gate, args, "in_progress")
     update = tool_call(id, gate, args, "failed" if is_error else "completed")
     update["sessionUpdate"] = "tool_call_update"
@@ -158,7 +158,7 @@ def _finished_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is
 def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
-        yield from _finished_call(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
+        yield from _replay_call(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
 
 
 def stop_reason(episode: Episode, records: Sequence[Record]) -> str:

@@ -80,7 +80,7 @@ class LiveSandbox(ABC):
             step = work()
         except LimitExceeded as problem:
             self._undo()
-            return problem.ended(self.limits, self._take_output())
+            return problem.end_step(self.limits, self._take_output())
         except BaseException:
             self._undo()  # the sandbox survives the failure of this turn
             raise

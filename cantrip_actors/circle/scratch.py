@@ -55,7 +55,7 @@ def folder(purpose: str) -> Path:
             _sweep(Path(tempfile.gettempdir()))
             if _own.lock is not None:
                 os.close(_own.lock)
-            _own.path, _own.lock = _locked_folder()
+            _own.path, _own.lock = _make_folder()
             _own.is_watched = False
         made = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own.path))
     made.chmod(_MODE)
@@ -70,7 +70,7 @@ def watch() -> None:
             _own.is_watched = True
 
 
-def _locked_folder() -> tuple[Path, int]:
+def _make_folder() -> tuple[Path, int]:
     """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))

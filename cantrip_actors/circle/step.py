@@ -57,7 +57,7 @@ class Limits:
             gate_calls=min(usual.gate_calls, wards.max_gate_calls or usual.gate_calls),
         )
 
-    def exceeded(self, limit: Limit) -> str:
+    def describe(self, limit: Limit) -> str:
         """Return the text of a limit, as in `Exceeded.limit`."""
         return _WORDS[limit].format(self, mebibytes=self.memory / 2**20)
 
@@ -109,7 +109,7 @@ class Raised:
 class Exceeded:
     """The program exceeded a limit and was ended; the sandbox is as it was before the turn.
 
-    `limit` is the text of `Limits.exceeded`: the entity reads it.
+    `limit` is the text of `Limits.describe`: the entity reads it.
     """
 
     limit: str
@@ -126,8 +126,8 @@ class LimitExceeded(Exception):
         super().__init__(limit)
         self.limit = limit
         self.text = text
-        """The text for the entity, if it differs from `Limits.exceeded`."""
+        """The text for the entity, if it differs from `Limits.describe`."""
 
-    def ended(self, limits: Limits, output: str) -> Exceeded:
+    def end_step(self, limits: Limits, output: str) -> Exceeded:
         """Return how the step ended."""
-        return Exceeded(self.text or limits.exceeded(self.limit), output)
+        return Exceeded(self.text or limits.describe(self.limit), output)

@@ -19,7 +19,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.provider import ProviderCrystal
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
 
 Answers = Mapping[str, bytes | ProviderError | None]
@@ -75,7 +75,7 @@ class BatchEndpoint(ABC):
         """Return the answers of a batch that has ended. Raises ProviderError."""
 
     @abstractmethod
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made after `since`, in seconds since the epoch. Raises ProviderError."""
 
     def body(self, request: Request) -> bytes:
@@ -139,13 +139,13 @@ class AnthropicBatches(BatchEndpoint):
             case _:
                 return None
 
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches of the workspace, including those of other programs."""
         found: list[Listed] = []
         after = ""
         for _ in range(PAGES):
             page = await self._get(f"/v1/messages/batches?limit=1000{after}")
-            for one in listed(page.get("data")):
+            for one in objects(page.get("data")):
                 created = datetime.fromisoformat(str(one["created_at"])).timestamp()
                 if created < since:
                     return found
@@ -196,7 +196,7 @@ class OpenAIBatches(BatchEndpoint):
         """Return the answers in its two files."""
         told = await self._get(f"/batches/{batch}")
         if told.get("status") == "failed":
-            problems = listed(mapping(told.get("errors")).get("data"))
+            problems = objects(mapping(told.get("errors")).get("data"))
             problem = problems[0] if problems else {"message": "the batch failed"}
             return {WHOLE: self._failure(400, {"error": problem})}
         found: dict[str, bytes | ProviderError | None] = {}
@@ -223,13 +223,13 @@ class OpenAIBatches(BatchEndpoint):
         body = await self.crystal.fetch("GET", f"/files/{told['input_file_id']}/content")
         return [str(line["custom_id"]) for line in self._lines(body)]
 
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
         found: list[Listed] = []
         after = ""
         for _ in range(PAGES):
             page = await self._get(f"/batches?limit=100{after}")
-            batches = listed(page.get("data"))
+            batches = objects(page.get("data"))
             for one in batches:
                 if one["created_at"] < since - 1:  # whole seconds
                     return found
@@ -267,20 +267,20 @@ class GoogleBatches(BatchEndpoint):
             return {WHOLE: self._failure(None, {"error": told["error"]})}
         made = mapping(told.get("response")) or mapping(mapping(told.get("metadata")).get("output"))
         inlined = mapping(made.get("inlinedResponses")).get("inlinedResponses")
-        return {str(mapping(one.get("metadata")).get("key")): self._answer(one) for one in listed(inlined)}
+        return {str(mapping(one.get("metadata")).get("key")): self._answer(one) for one in objects(inlined)}
 
     def _answer(self, one: Mapping[str, Any]) -> bytes | ProviderError | None:
         if one.get("error"):
             return self._failure(None, {"error": one["error"]})
         return json_bytes(one["response"]) if one.get("response") else None
 
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
         found: list[Listed] = []
         token = ""
         for _ in range(PAGES):
             page = await self._get(f"/batches?pageSize=100{token}")
-            for one in listed(page.get("operations")):
+            for one in objects(page.get("operations")):
                 told = mapping(one.get("metadata"))
                 created = datetime.fromisoformat(str(told["createTime"])).timestamp()
                 if created >= since and told.get("displayName") == MARK and not one.get("error"):

@@ -24,7 +24,7 @@ from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.families.bedrock import SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude
 from cantrip_actors.crystal.provider import ProviderCrystal
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 LABEL: Final = "cantrip-request"
@@ -162,7 +162,7 @@ class VertexBatches(BucketBatches):
         for _ in range(PAGES):
             where = f"{self._storage}/storage/v1/b/{self.bucket}/o?prefix={quote(prefix, safe='')}{token}"
             page = await self._get(where)
-            for one in listed(page.get("items")):
+            for one in objects(page.get("items")):
                 yield str(one.get("name"))
             if not page.get("nextPageToken"):
                 return
@@ -171,17 +171,17 @@ class VertexBatches(BucketBatches):
     def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         status, response = line.get("status"), line.get("response")
         if isinstance(status, str) and status:
-            return self._failure(None, _told(status))
+            return self._failure(None, _parse_status(status))
         return json_bytes(response) if response else None
 
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
         found: list[Listed] = []
         token = ""
         for _ in range(PAGES):
             wanted = quote(f'displayName="{MARK}"', safe="")
             page = await self._get(f"/batchPredictionJobs?filter={wanted}&pageSize=100{token}")
-            for one in listed(page.get("batchPredictionJobs")):
+            for one in objects(page.get("batchPredictionJobs")):
                 created = datetime.fromisoformat(str(one["createTime"])).timestamp()
                 uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
                 if created >= since and one.get("displayName") == MARK:
@@ -267,7 +267,7 @@ class BedrockBatches(BucketBatches):
         status, said = job.get("status"), str(job.get("message") or "the batch failed")
         if status == "Failed":
             return {WHOLE: self._failure(400, {"error": {"message": said}})}
-        file = _named_in(job).rpartition("/")[2]
+        file = _input_uri(job).rpartition("/")[2]
         output = str(mapping(mapping(job.get("outputDataConfig")).get("s3OutputDataConfig")).get("s3Uri"))
         folder = output.removeprefix(self.address("")).rstrip("/")
         found: dict[str, bytes | ProviderError | None] = {}
@@ -292,7 +292,7 @@ class BedrockBatches(BucketBatches):
             return self._failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
         return json_bytes(made) if made else None
 
-    async def listed(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
         found: list[Listed] = []
         after = quote(datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), safe="")
@@ -300,20 +300,20 @@ class BedrockBatches(BucketBatches):
         for _ in range(PAGES):
             wanted = f"maxResults=100&nameContains={MARK}{token}&submitTimeAfter={after}"
             page = await self._get(f"{self._access.control}/model-invocation-jobs?{wanted}")
-            for one in listed(page.get("invocationJobSummaries")):
+            for one in objects(page.get("invocationJobSummaries")):
                 created = datetime.fromisoformat(str(one["submitTime"])).timestamp()
-                found.append(Listed(str(one["jobArn"]), created, await self._ids(_named_in(one))))
+                found.append(Listed(str(one["jobArn"]), created, await self._ids(_input_uri(one))))
             if not page.get("nextToken"):
                 break
             token = f"&nextToken={quote(str(page['nextToken']), safe='')}"
         return found
 
 
-def _named_in(job: Mapping[str, Any]) -> str:
+def _input_uri(job: Mapping[str, Any]) -> str:
     return str(mapping(mapping(job.get("inputDataConfig")).get("s3InputDataConfig")).get("s3Uri") or "")
 
 
-def _told(status: str) -> Any:
+def _parse_status(status: str) -> Any:
     """Return the error in the status of a line of Vertex, which is a text that ends with an object."""
     words, brace, rest = status.partition("{")
     try:

@@ -90,10 +90,10 @@ async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = 
     for name in wanted:
         if name not in known:
             raise InvalidCantrip(f'no probe is called "{name}": {nearest(name, known)}')
-    return [await _found(crystal, probe, timeout) for probe in PROBES if not wanted or probe.name in wanted]
+    return [await _run_probe(crystal, probe, timeout) for probe in PROBES if not wanted or probe.name in wanted]
 
 
-async def _found(crystal: Crystal, probe: Probe, timeout: float) -> Found:
+async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> Found:
     used: list[Usage] = []
     left_out: list[str] = []
     seen: list[Any] = []
@@ -190,7 +190,7 @@ async def _call(tried: Tried) -> str:
 
 
 @_probe("forced call", "it calls where it has to")
-async def _forced(tried: Tried) -> str:
+async def _force_call(tried: Tried) -> str:
     response = await tried.ask([_user("Good morning.")], [_READ], tool_choice="required", max_tokens=2000)
     return _calls(response, "read_file")
 
@@ -225,7 +225,7 @@ async def _result(tried: Tried) -> str:
 
 
 @_probe("failed result", "it sees the failure of a gate")
-async def _failed(tried: Tried) -> str:
+async def _see_failure(tried: Tried) -> str:
     response = await _after_call(tried, "no such file: notes.txt", is_error=True)
     return "" if response.content or response.tool_calls else "it said nothing"
 

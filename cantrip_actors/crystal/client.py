@@ -133,13 +133,13 @@ class EnvironmentKey:
         return next((value for name in (self.variable, *self.others) if (value := os.environ.get(name))), None)
 
 
-def _hidden(text: str, secrets: tuple[str, ...]) -> str:
+def _redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, _HIDDEN)
     return text
 
 
-def _moved(response: httpx.Response) -> str | None:
+def _redirect_address(response: httpx.Response) -> str | None:
     """Return the address of a redirect: on the same host, and not from https to http; None for any other (R-12)."""
     if response.status_code not in (307, 308):
         return None
@@ -165,7 +165,7 @@ def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
 
 
-def _signed_by_header(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+def _move_password(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
     """Return the address without user and password, which would appear in logs, and a header with them."""
     scheme, _, rest = address.partition("//")
     user, at, host = rest.partition("/")[0].rpartition("@")
@@ -197,7 +197,7 @@ class Client:
         access: Access | None = None,
     ) -> None:
         self.provider = provider
-        base_url, headers = _signed_by_header(base_url, headers or {})
+        base_url, headers = _move_password(base_url, headers or {})
         try:
             httpx.URL(base_url)
         except httpx.InvalidURL:  # its text may repeat a piece of a password
@@ -233,14 +233,14 @@ class Client:
             if heard.error is not None:
                 raise heard.error
             if scope.cancelled_caught and not (decoder.complete or decoder.over):
-                raise self._stalled(decoder)
+                raise self._stall_error(decoder)
             response = decoder.finish()
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None  # its request has the key
         except CrystalError as error:
-            error.args = (self._scrub(_hidden(str(error), request.secrets)),)
+            error.args = (self._scrub(_redact(str(error), request.secrets)),)
             if decoder.draft.started:
-                heard.tell(decoder.failed(error))
+                heard.tell(decoder.fail(error))
             raise
         heard.tell(decoder.draft.take())
         heard.save()
@@ -253,9 +253,9 @@ class Client:
         """
         try:
             with anyio.fail_after(self.timeouts.first):
-                async with self._accepted(method, self.url(path), body, headers) as response:
+                async with self._request(method, self.url(path), body, headers) as response:
                     if response.status_code >= 300:
-                        raise await self._refused(response)
+                        raise await self._read_refusal(response)
                     return await response.aread()
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None  # its request has the key
@@ -268,8 +268,8 @@ class Client:
         """
         url = self.url(request.path)
         for _ in range(REDIRECTS):
-            async with self._accepted("POST", url, request.body, request.headers) as response:
-                moved = _moved(response)
+            async with self._request("POST", url, request.body, request.headers) as response:
+                moved = _redirect_address(response)
                 if moved is None:
                     await self._hear(response, heard, scope)
                     return
@@ -279,7 +279,7 @@ class Client:
     async def _hear(self, response: httpx.Response, heard: _Hearing, scope: anyio.CancelScope) -> None:
         decoder, is_complete = heard.decoder, False
         if response.status_code >= 300:
-            raise await self._refused(response)
+            raise await self._read_refusal(response)
         try:
             async for chunk in response.aiter_bytes():
                 further = heard.hear(chunk)
@@ -314,28 +314,28 @@ class Client:
         return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
     @asynccontextmanager
-    async def _accepted(
+    async def _request(
         self, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         """Return the response to a request; if its credentials are refused, that to the same request with new ones."""
         async with self._ready() as client:
-            async with self._sent(client, method, url, body, own) as response:
-                if self._access is None or self._keyed(url) or response.status_code not in _NO_ACCESS:
+            async with self._send(client, method, url, body, own) as response:
+                if self._access is None or self._key_for(url) or response.status_code not in _NO_ACCESS:
                     yield response
                     return
             self._access.forget()
-            async with self._sent(client, method, url, body, own) as response:
+            async with self._send(client, method, url, body, own) as response:
                 yield response
 
-    def _keyed(self, url: str) -> str | None:
+    def _key_for(self, url: str) -> str | None:
         """Return the key of a request to this address; None if another access is meant for it."""
         return None if self._access is not None and self._access.is_alone_at(url) else self._key()
 
     @asynccontextmanager
-    async def _sent(
+    async def _send(
         self, client: httpx.AsyncClient, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
-        key = self._keyed(url)
+        key = self._key_for(url)
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
         headers = {
@@ -364,11 +364,11 @@ class Client:
         if shared is not None:
             yield shared
             return
-        async with self._made() as client:
+        async with self._make_client() as client:
             yield client
 
     @staticmethod
-    def _made() -> httpx.AsyncClient:
+    def _make_client() -> httpx.AsyncClient:
         # the crystal actor limits the number of connections
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
         return httpx.AsyncClient(verify=_certificates(), limits=limits)
@@ -377,7 +377,7 @@ class Client:
         """Keep connections from now on, in this event loop. May be nested."""
         token = current_token()
         client, users = self._open.get(token, (None, 0))
-        self._open[token] = (client or self._made(), users + 1)
+        self._open[token] = (client or self._make_client(), users + 1)
         return self
 
     async def __aexit__(
@@ -393,7 +393,7 @@ class Client:
 
     # Errors
 
-    async def _refused(self, response: httpx.Response) -> ProviderError:
+    async def _read_refusal(self, response: httpx.Response) -> ProviderError:
         body = b""
         with anyio.move_on_after(GRACE) as scope:  # the status is known, so the body is optional
             async for chunk in response.aiter_bytes():
@@ -413,7 +413,7 @@ class Client:
                 told = _in_xml(text) or f"a page with status {response.status_code} instead of an answer"
         return failure(self.provider, response.status_code, told, response.headers, time.time())
 
-    def _stalled(self, decoder: Decoder) -> ProviderError:
+    def _stall_error(self, decoder: Decoder) -> ProviderError:
         if decoder.draft.started:
             return ProviderError(f"{self.provider}: no more came for {self.timeouts.between:g} s (between tokens)")
         return ProviderError(f"{self.provider}: nothing came for {self.timeouts.first:g} s (first token)")

@@ -13,7 +13,7 @@ import orjson
 
 from cantrip_actors.crystal.encode import Answer
 from cantrip_actors.crystal.images import data_url
-from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
@@ -30,12 +30,12 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
     match call.get("type"):
         case "shell_call":
             printed = given or {"stderr" if answer.is_error else "stdout": answer.content}
-            entries = listed(given.get("output")) or [printed]
+            entries = objects(given.get("output")) or [printed]
             most = mapping(call.get("action")).get("max_output_length")
-            item = {**named, "output": [_ran(entry, failed=answer.is_error) for entry in entries]}
+            item = {**named, "output": [_command_output(entry, failed=answer.is_error) for entry in entries]}
             return item if most is None else {**item, "max_output_length": most}
         case "local_shell_call":
-            text = answer.content if given else orjson.dumps(answer.told).decode()
+            text = answer.content if given else orjson.dumps(answer.text).decode()
             return {"type": "local_shell_call_output", "id": answer.id, "output": text}
         case "apply_patch_call":
             failed = answer.is_error or given.get("status") == "failed"
@@ -57,7 +57,7 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
             return {**named, "output": {"type": "computer_screenshot", "image_url": data_url(image)}}
 
 
-def _ran(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+def _command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
     """Return the output of one command, and how it ended."""
     code = entry.get("exit_code", mapping(entry.get("outcome")).get("exit_code"))
     outcome: dict[str, Any] = {"type": "exit", "exit_code": code if isinstance(code, int) else int(failed)}
@@ -72,6 +72,6 @@ def _tools(content: str) -> list[dict[str, Any]]:
         found = orjson.loads(content)
     except orjson.JSONDecodeError:
         found = []
-    tools = listed(found.get("tools") if isinstance(found, Mapping) else found)
+    tools = objects(found.get("tools") if isinstance(found, Mapping) else found)
     function = {"type": "function", "parameters": {"type": "object", "properties": {}}, "strict": False}
     return [tool if "type" in tool else {**function, **tool} for tool in tools if tool.get("type") or tool.get("name")]

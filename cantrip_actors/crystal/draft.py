@@ -206,7 +206,7 @@ class Draft:
         self.end(item)
         return item.call_id
 
-    def served(self, call_id: object, result: Any, *, is_error: bool = False) -> None:
+    def add_server_result(self, call_id: object, result: Any, *, is_error: bool = False) -> None:
         """Add the result of a server call. The call may be in an earlier part of the answer."""
         self.start()
         own = str(call_id or "")
@@ -241,7 +241,7 @@ class Draft:
         """Add text to an item. Non-strings and empty strings are ignored."""
         if text and isinstance(text, str) and item.open:
             if self._careful:
-                text = self._joined(item, text)
+                text = self._join_halves(item, text)
                 if not text:
                     return
             item.parts.append(text)
@@ -265,7 +265,7 @@ class Draft:
         """Expect pieces of text that end with half a character (JSON escapes, divided between surrogates)."""
         self._careful = True
 
-    def _joined(self, item: Item, text: str) -> str:
+    def _join_halves(self, item: Item, text: str) -> str:
         text = self._half.pop(item.number, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
             self._half[item.number] = text[-1]
@@ -543,7 +543,7 @@ class Decoder(ABC):
         data, name = event
         self.moves = False
         if data == _DONE:
-            self.ended()
+            self.end()
             return self.draft.take()
         try:
             value = orjson.loads(data)
@@ -577,7 +577,7 @@ class Decoder(ABC):
     def read(self, value: dict[str, Any], name: str) -> None:
         """Read one event, or a whole body."""
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Handle the server's `[DONE]`: no more events follow."""
         self.over = True
 
@@ -594,14 +594,14 @@ class Decoder(ABC):
 
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
         """Return the data to send back unchanged to this provider and model, as one block that names both."""
-        content = self.kept()
+        content = self.own_content()
         if not content:
             return ()
         if self.draft.is_careful:  # a provider refuses half a character
             content = _wholly(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return the provider's own blocks, if a `Response` does not keep all of them."""
         return None
 
@@ -610,7 +610,7 @@ class Decoder(ABC):
         """Whether this is a part of an answer. Its blocks are recorded then, because those of another part may be."""
         return self.unfinished or self.resumes
 
-    def failed(self, error: CrystalError) -> list[Payload]:
+    def fail(self, error: CrystalError) -> list[Payload]:
         """Return the payloads that end a failed stream with `error` (decision 002: the structured error)."""
         self.draft.start()
         status = getattr(error, "status", None)

@@ -40,7 +40,7 @@ from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
 from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
-__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merged"]
+__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merge"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
         return self.said.tool_calls[self.at]
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Its content, for providers without a field for failures."""
         return f"[error] {self.content}" if self.is_error else self.content
 
@@ -91,8 +91,8 @@ class Writer(ABC):
     takes: Takes = Takes()
     """The images and files that the provider accepts."""
     marks: int | None = 0
-    """How many of the newest runs get a cache mark: the newest by `heard`, older ones by `mark`. None: 1, or 2 after a
-    turn so long that the provider would not find the mark of the last query."""
+    """How many of the newest runs get a cache mark: the newest by `write_messages`, older ones by `mark`. None: 1, or 2
+    after a turn so long that the provider would not find the mark of the last query."""
 
     def __init__(self, model: str, provider: str = "") -> None:
         self.model = model
@@ -101,15 +101,15 @@ class Writer(ABC):
         """Whether the provider's own blocks are sent back; False for a context whose blocks it refused."""
 
     @abstractmethod
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance. `ids` are those of its calls, in order."""
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Return whether `said` sends the images of an utterance; otherwise they are sent right after it."""
+        """Return whether `write_utterance` sends the images of an utterance; otherwise they are sent right after it."""
         return False
 
     @abstractmethod
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Yield the messages between two utterances. `last` if the provider has to answer them now."""
 
     def mark(self, fragment: bytes) -> bytes:
@@ -197,12 +197,12 @@ class _Transcript:
             if message.role == "assistant":
                 self.open = False
                 heard = self.said is not None or self.run
-                place = self._add(self.heard(writer, last=False)) if heard else None
+                place = self._add(self.write_open_run(writer, last=False)) if heard else None
                 if place is not None:
                     self.runs.append(place)
                 self.said, self.run = message, []
                 self.ids = [self._id(call.id) for call in message.tool_calls]
-                self._add(writer.said(message, self.ids))
+                self._add(writer.write_utterance(message, self.ids))
                 if message.images and not writer.shows_images(message, self.ids):
                     self._hear(Message("user", MADE, images=message.images), writer)
             elif message.role == "system" and self.open:
@@ -220,7 +220,7 @@ class _Transcript:
             elif writer.takes.why_not(one) is not None:
                 self.withheld = True
 
-    def heard(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
+    def write_open_run(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
         """The open run, its results sorted to their calls."""
         said, left = self.said, list(self.run)
         texts: list[str | Shown] = []
@@ -251,7 +251,7 @@ class _Transcript:
             texts.append(extra)
         if last and not (answers or texts):
             texts.append(GO_ON)
-        return writer.heard(answers, texts, last=last) if answers or texts else ()
+        return writer.write_messages(answers, texts, last=last) if answers or texts else ()
 
     def _id(self, given: str) -> str:
         own = given
@@ -274,7 +274,7 @@ class _Transcript:
             self.done += fragment
         return place
 
-    def marked(self, writer: Writer, *, older: int) -> list[bytes | bytearray]:
+    def mark_fragments(self, writer: Writer, *, older: int) -> list[bytes | bytearray]:
         """Return the encoded fragments, with the newest `older` runs marked."""
         made: list[bytes | bytearray] = []
         begin = 0
@@ -312,8 +312,8 @@ class Encoder:
         if marks is None:
             marks = 2 if len(transcript.ids) + len(transcript.run) >= LOOK_BACK else 1
         older = marks if resumes else marks - 1
-        tail = b"" if resumes else b",".join(transcript.heard(self.writer, last=True, extra=extra))
-        parts = tuple(part for part in (*transcript.marked(self.writer, older=older), tail) if part)
+        tail = b"" if resumes else b",".join(transcript.write_open_run(self.writer, last=True, extra=extra))
+        parts = tuple(part for part in (*transcript.mark_fragments(self.writer, older=older), tail) if part)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
@@ -426,11 +426,11 @@ def with_bytes(content: Any, images: Sequence[File]) -> Any:
     return None if lost else made
 
 
-def merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merge(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body with the additions of a user; objects are merged, everything else is replaced."""
     for name, value in more.items():
         mine = body.get(name)
-        body[name] = merged(dict(mine), value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+        body[name] = merge(dict(mine), value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
     return body
 
 

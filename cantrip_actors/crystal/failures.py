@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
 
 STATUS: Final[Mapping[str, int]] = {
@@ -116,7 +116,7 @@ def failure(
     return ProviderError(
         _text(said),
         status=status,
-        retry_after=_hinted(details, now) if wait is None else wait,
+        retry_after=_find_hint(details, now) if wait is None else wait,
         retryable=is_retryable,
         generated=_text(generated) if is_retryable and isinstance(generated, str) and generated.strip() else None,
     )
@@ -190,8 +190,8 @@ def _is_daily(details: Mapping[str, Any]) -> bool:
     """Return whether a daily quota of Google is exhausted."""
     return any(
         "PerDay" in str(violation.get("quotaId"))
-        for detail in listed(details.get("details"))
-        for violation in listed(detail.get("violations"))
+        for detail in objects(details.get("details"))
+        for violation in objects(detail.get("violations"))
     )
 
 
@@ -262,9 +262,9 @@ def _seconds(duration: str) -> float | None:
     return hours * 3600 + minutes * 60 + seconds + milli / 1000
 
 
-def _hinted(details: Mapping[str, Any], now: float) -> float | None:
+def _find_hint(details: Mapping[str, Any], now: float) -> float | None:
     """Return the wait that the body asks for: Google's RetryInfo, OpenRouter's copy of headers, OpenAI's text."""
-    for detail in listed(details.get("details")):
+    for detail in objects(details.get("details")):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
         if found:
             return float(found[1])

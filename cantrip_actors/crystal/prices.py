@@ -130,24 +130,24 @@ class Prices:
                 own = self._own.get(bare) or self._own.get(_DATED.sub("", bare))
                 if own is not None:
                     return own.at(HALF) if batch else own
-                found = UNKNOWN if self._alone else _listed(bare, seller, address, batch)
+                found = UNKNOWN if self._alone else _look_up(bare, seller, address, batch)
                 if found is not UNKNOWN:
                     return found
         return UNKNOWN
 
 
-def _listed(name: str, seller: str | None, address: str, batch: bool) -> Model:
+def _look_up(name: str, seller: str | None, address: str, batch: bool) -> Model:
     """Return a model of the dataset, with the facts about its kind; UNKNOWN if the dataset has no prices of it."""
     return _lookups.model(name, seller, address, batch)
 
 
-def _priced(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Model:
+def _price_model(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Model:
     if info is None:
         return UNKNOWN
     traits: dict[str, Any] = {"adaptive": True, **_traits().get(_DATED.sub("", _SELLER.sub("", name)), {})}
-    price = _converted(info, now, {})
+    price = _convert_prices(info, now, {})
     if batch:
-        price = _converted(info, now, {"processing": "batch"}) if info.price_variants else price.at(HALF)
+        price = _convert_prices(info, now, {"processing": "batch"}) if info.price_variants else price.at(HALF)
     return replace(price, **{"window": info.context_window, **traits})
 
 
@@ -170,7 +170,7 @@ class _Lookups:
         key = (name, seller, address, batch)
         found = self._models.get(key)
         if found is None:
-            found = self._models[key] = _priced(name, info, batch, now)
+            found = self._models[key] = _price_model(name, info, batch, now)
         return found
 
     def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
@@ -199,7 +199,7 @@ def _info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -
     return None
 
 
-def _converted(info: ModelInfo, now: datetime, context: Mapping[str, str]) -> Model:
+def _convert_prices(info: ModelInfo, now: datetime, context: Mapping[str, str]) -> Model:
     """Convert the prices of the dataset. Only the first of several tiers is used: a seller with two reports costs."""
     prices: dict[str, Any] = {}
     above: dict[str, float] = {}

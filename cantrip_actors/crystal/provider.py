@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merged
+from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merge
 from cantrip_actors.crystal.images import pixel_tokens, refuses_images
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
@@ -35,10 +35,10 @@ from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import NotAsAsked
-from cantrip_actors.crystal.schemas import Fitted, as_is, in_words, missed, restored
-from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, joined_lists
+from cantrip_actors.crystal.schemas import Fitted, as_is, drop_nulls, fit_answer, in_words
+from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
 from cantrip_actors.crystal.shapes import json_object
-from cantrip_actors.crystal.simulated import PlainWriter, called, instructions, schema_of
+from cantrip_actors.crystal.simulated import PlainWriter, extract_call, instructions, schema_of
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
@@ -222,7 +222,7 @@ class Family(ABC):
         """Return the schema nearest to a user's that this family accepts."""
         return as_is(schema)
 
-    def fitted(self, schema: Mapping[str, Any]) -> Fitted:
+    def fit_schema(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema of an answer, fitted to this family."""
         key = json_bytes(schema)
         found = self._fits.get(key)
@@ -241,12 +241,12 @@ class Family(ABC):
         adjusted: dict[str, Adjusted] = {}
         inexpressible: tuple[str, ...] = ()
         if (schema := asked.settings.schema) is not None:
-            fitted = self.fitted(schema)
+            fitted = self.fit_schema(schema)
             if fitted.schema is None:
                 inexpressible = ("schema",)
             elif not fitted.strict:
                 adjusted["schema"] = Adjusted("strict", f"not strict: {fitted.why}")
-            if fitted.schema is None or not self.takes("schema") or "schema" in self.excluded(asked):
+            if fitted.schema is None or not self.takes("schema") or "schema" in self.exclude(asked):
                 asked = asked._replace(extra="\n".join(text for text in (asked.extra, in_words(schema)) if text))
         encoded = self.encode(asked)
         effort = asked.settings.effort
@@ -256,14 +256,14 @@ class Family(ABC):
         body: dict[str, Any] = {}
         wanted = {IMAGES: b""} if encoded.pictured else {}
         parts: list[tuple[str, Mapping[str, Any]]] = []
-        lacking = self._lacking(asked.settings)
-        typed = self._typed(asked) if asked.settings.typed else ()
+        lacking = self._find_lacking(asked.settings)
+        typed = self._write_typed_settings(asked) if asked.settings.typed else ()
         for parameter, fields in (*typed, *self.fields(asked, encoded.system)):
             given = {name: value for name, value in fields.items() if value is not None}
             if given:
                 parts.append((parameter, given))
                 wanted[parameter] = json_bytes(given) if parameter in VALUES else b""
-        company, excluded = frozenset(wanted), self.excluded(asked)
+        company, excluded = frozenset(wanted), self.exclude(asked)
         left_out = [
             parameter
             for parameter, value in wanted.items()
@@ -273,12 +273,12 @@ class Family(ABC):
         ]
         for parameter, part in parts:
             if parameter not in left_out:
-                merged(body, part if LISTS.isdisjoint(part) else joined_lists(body, part))
+                merge(body, part if LISTS.isdisjoint(part) else join_lists(body, part))
         sent = frozenset(wanted) - set(left_out)
-        served = self.served(asked)
+        served = self.translate_server_tools(asked)
         if served is not NOTHING:
             _add(body, served)
-        merged(body, joined_lists(body, asked.settings.more))
+        merge(body, join_lists(body, asked.settings.more))
         pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
         pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
         for n, message in enumerate(encoded.parts):  # these are already JSON
@@ -303,7 +303,7 @@ class Family(ABC):
             secrets=served.secrets,
         )
 
-    def _lacking(self, settings: Settings) -> tuple[str, ...]:
+    def _find_lacking(self, settings: Settings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
         if not (self.lacks or settings.typed):
             return ()
@@ -327,12 +327,12 @@ class Family(ABC):
         """Whether a level is sent as a number of tokens; only levels with a number are allowed then."""
         return False
 
-    def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_typed_settings(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, value in asked.settings.typed.items():
             if name in self.written:
                 yield name, self.written[name](value, bool(asked.tools))
 
-    def served(self, asked: Asked) -> Translated:
+    def translate_server_tools(self, asked: Asked) -> Translated:
         """Return the server tools of a query in the form of its request."""
         tools = asked.settings.server_tools
         if not tools:
@@ -343,7 +343,7 @@ class Family(ABC):
             raise CrystalError(str(error)) from error
         return TRANSLATIONS[self.serves](tools)
 
-    def excluded(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
+    def exclude(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
         """Return the parameters that cannot be combined with the others of a query."""
         return frozenset()
 
@@ -402,7 +402,7 @@ class Family(ABC):
     image_tokens: Callable[[File], int] = staticmethod(pixel_tokens)
     """Return an estimate of the tokens of an image."""
 
-    def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
         """Return the query that continues an interrupted turn, None if the turn is done. `asked` began the turn."""
         return None
 
@@ -635,27 +635,27 @@ class _Query:
         """Return the answer, after as many requests as it needs."""
         must_call = has_to_call(self.asked.choice)
         if self.family.by_schema:
-            return self._told(await self._simulated(native=False))
+            return self._report_changes(await self._simulate(native=False))
         if must_call and not self.family.takes("tool_choice") and self.family.takes("schema"):
-            return self._told(await self._simulated(native=True))
+            return self._report_changes(await self._simulate(native=True))
         response = await self._ask(self.asked)
         by_schema = self.family.doubtful and self.family.takes("schema")
         if must_call and not response.tool_calls and by_schema:
             # some servers accept `tool_choice` and ignore it
             self.family.refuse("tool_choice")
             self._discard("no call came, although one had to")
-            response = await self._simulated(native=True)
-        return self._told(response)
+            response = await self._simulate(native=True)
+        return self._report_changes(response)
 
     async def _ask(self, asked: Asked, *, shown: bool = True) -> Response:
         """Ask, and continue the answer as often as it is interrupted."""
         response = await self._ask_once(asked, shown=shown, resumes=False)
         for _ in range(PAUSES):
-            more = self.family.continued(asked, response)
+            more = self.family.continue_turn(asked, response)
             if more is None:
                 return response
             rest = await self._ask_once(more, shown=shown, resumes=True)
-            response = joined(response, rest, self.family.decodes.seam)
+            response = join_responses(response, rest, self.family.decodes.seam)
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
     async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
@@ -667,7 +667,7 @@ class _Query:
             decoder.draft.first, decoder.draft.shows_served = self.items, True
             decoder.resumes = resumes
             try:
-                response = await self.carry(request, decoder, self._shown if shown else None)
+                response = await self.carry(request, decoder, self._emit if shown else None)
             except ProviderError as error:
                 learnt = self.family.learn(error, request)
                 if learnt is None and not asked.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
@@ -688,7 +688,7 @@ class _Query:
             return response
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
 
-    async def _simulated(self, *, native: bool) -> Response:
+    async def _simulate(self, *, native: bool) -> Response:
         """Return an answer by a schema. `native`: the server has tools, but cannot be forced to call one."""
         asked, must_call = self.asked, has_to_call(self.asked.choice)
         if (gate := named_gate(asked.choice)) is not None:
@@ -704,13 +704,13 @@ class _Query:
             extra=instructions(asked.tools, must_call=must_call, known=native),
         )
         response = await self._ask(told, shown=False)
-        made, payloads = called(response, asked.tools, self.utterance, first=self.items)
+        made, payloads = extract_call(response, asked.tools, self.utterance, first=self.items)
         made = replace(made, tool_calls=tuple(_without_nulls(call, asked.tools) for call in made.tool_calls))
         for payload in payloads:
-            self._shown(payload)
+            self._emit(payload)
         return made
 
-    def _shown(self, payload: Payload) -> None:
+    def _emit(self, payload: Payload) -> None:
         if isinstance(payload, ItemStart):
             self.items += 1
         if self.emit is not None:
@@ -722,7 +722,7 @@ class _Query:
             for number in range(self.items):
                 self.emit(ItemError(str(number), StreamError("RETRY", why)))
 
-    def _told(self, response: Response) -> Response:
+    def _report_changes(self, response: Response) -> Response:
         told: dict[str, Any] = {}
         if self.left_out:
             told["left_out"] = tuple(dict.fromkeys(self.left_out))
@@ -734,13 +734,13 @@ class _Query:
 def _add(body: dict[str, Any], served: Translated) -> None:
     """Add the provider's own tools to a request, and the fields that go with them."""
     body["tools"] = [*body.get("tools", ()), *served.tools]
-    merged(body, joined_lists(body, served.fields))
+    merge(body, join_lists(body, served.fields))
 
 
 def _without_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
     """Return a call without the nulls for omitted arguments, if the schema required all arguments."""
     schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
-    return call if schema is None or call.args is None else replace(call, args=restored(dict(call.args), schema))
+    return call if schema is None or call.args is None else replace(call, args=drop_nulls(dict(call.args), schema))
 
 
 def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
@@ -749,7 +749,7 @@ def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response
     is_over = reason in CUT_OFF or "refusal" in response.metadata
     if schema is None or response.content is None or response.tool_calls or is_over:
         return response
-    text, how = missed(response.content, schema)
+    text, how = fit_answer(response.content, schema)
     if how:
         wanted = (
             f"[this does not fit the schema: {how}. Answer again, with one JSON value that fits it and nothing else]"
@@ -758,7 +758,7 @@ def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response
     return response if text == response.content else replace(response, content=text)
 
 
-def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
+def join_responses(response: Response, rest: Response, seam: str = "\n\n") -> Response:
     """Return two responses as one: the second continues the first."""
     blocks = response.blocks
     if response.blocks and rest.blocks:
@@ -770,12 +770,12 @@ def joined(response: Response, rest: Response, seam: str = "\n\n") -> Response:
         tool_calls=response.tool_calls + rest.tool_calls,
         thinking=seam.join(text for text in (response.thinking, rest.thinking) if text) or None,
         blocks=blocks or rest.blocks,
-        metadata={**rest.metadata, **_served_by_both(response.metadata, rest.metadata)},
+        metadata={**rest.metadata, **_merge_server_calls(response.metadata, rest.metadata)},
         images=tuple(dict.fromkeys(response.images + rest.images)),
     )
 
 
-def _served_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_server_calls(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server calls of two parts: a call may be in the first, and its result in the second."""
     calls: dict[str, dict[str, Any]] = {}
     for one in (*first.get("server_calls", ()), *second.get("server_calls", ())):

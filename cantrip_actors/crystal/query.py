@@ -222,7 +222,7 @@ def attempt_now(crystal: Crystal, query: Query) -> Response | None:
     respond = getattr(crystal, "respond", None)
     if respond is None:
         return None
-    return _checked(crystal, query, call_now(lambda: respond(query.invocation)))
+    return _check_answer(crystal, query, call_now(lambda: respond(query.invocation)))
 
 
 async def ask(
@@ -249,7 +249,7 @@ async def ask(
     while True:
         if failed is None:
             try:
-                reply = await _attempt_through(crystal, asked if watch is None else watch.shown(asked), through)
+                reply = await _attempt_through(crystal, asked if watch is None else watch.prepare(asked), through)
             except CrystalError as error:
                 error.usage = spent + error.usage
                 raise
@@ -260,12 +260,12 @@ async def ask(
         if isinstance(failed, NotAsAsked):
             insisted += 1
             if insisted > INSISTENCE:
-                raise CrystalError(_never_followed(crystal, query, failed), usage=spent)
+                raise CrystalError(_explain_ignored(crystal, query, failed), usage=spent)
         else:
             failures += 1
             delay = _delay(retry, failures, failed, chance())
             if delay is None:
-                raise _gave_up(failed, failures, retry, spent) from failed
+                raise _give_up(failed, failures, retry, spent) from failed
         asked = _after(failed, query, asked, spent)
         if watch is not None:
             watch.discard(str(failed))
@@ -279,8 +279,8 @@ async def ask(
 def _after(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
     """Return the query after a failed attempt, which asked `asked`."""
     if not isinstance(failed, NotAsAsked):
-        return asked if failed.generated is None else _told_of(query, failed.generated)
-    insisting = _insisting(query, failed)
+        return asked if failed.generated is None else _quote_output(query, failed.generated)
+    insisting = _insist(query, failed)
     if query.handle is None:
         return insisting
     # it is posted again, and only its handle knows the cost so far
@@ -309,7 +309,7 @@ class Watch:
         self._attempt = 0
         self._started = False
 
-    def shown(self, query: Query) -> Query:
+    def prepare(self, query: Query) -> Query:
         """Return the query for the next attempt."""
         return query._replace(emit=self.attempt())
 
@@ -339,18 +339,18 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
     if isinstance(crystal, PostingCrystal) and query.key:
         if query.handle is None:
             handle = await attempt(lambda: crystal.post(query))
-            return _checked(crystal, query, handle if isinstance(handle, Failure) else Response(handle=handle))
-        return _checked(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
+            return _check_answer(crystal, query, handle if isinstance(handle, Failure) else Response(handle=handle))
+        return _check_answer(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
     if query.handle is not None:
         collect: Any = getattr(crystal, "collect", None)
         if collect is None:
             name = crystal_name(crystal)
             raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
-        return _checked(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
+        return _check_answer(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
     response = attempt_now(crystal, query)
     if response is not None:
         return response
-    return _checked(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
+    return _check_answer(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
 
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
@@ -378,10 +378,10 @@ def _estimator(crystal: Crystal) -> Estimator:
     return found
 
 
-def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
+def _check_answer(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
     """Return the response in an answer, with an estimate if it reports no usage. Raises as `attempt_now` does."""
     if isinstance(answer, Failure):
-        error = _translated(crystal, answer.exception)
+        error = _translate_error(crystal, answer.exception)
         if error is answer.exception:
             raise error
         raise error from answer.exception
@@ -411,14 +411,14 @@ def _checked(crystal: Crystal, query: Query, answer: Any, estimator: Estimator |
 # --------------------------------------------------------------------------------- asking for what tool_choice demands
 
 
-def _told_of(query: Query, generated: str) -> Query:
+def _quote_output(query: Query, generated: str) -> Query:
     """Return the same query, with the output that the provider could not parse (R-07)."""
     given, said = query.invocation, generated if len(generated) <= TOLD else f"{generated[:TOLD]}…"
     last = Message("user", _UNREADABLE if given.tools else _NO_JSON)
     return _with(query, Message("assistant", said), last)
 
 
-def _insisting(query: Query, failed: NotAsAsked) -> Query:
+def _insist(query: Query, failed: NotAsAsked) -> Query:
     """Return the same query, with the rejected answer and what is wanted instead; nothing records these two."""
     given, response = query.invocation, failed.response
     names = ", ".join(tool.name for tool in given.tools)
@@ -442,7 +442,7 @@ def _with(query: Query, *more: Message) -> Query:
     return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
 
 
-def _never_followed(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
+def _explain_ignored(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
     if failed.advice:
         return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
     names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
@@ -455,7 +455,7 @@ def _never_followed(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
 # ------------------------------------------------------------------------------------------------- errors of a provider
 
 
-def _translated(crystal: Crystal, error: BaseException) -> CrystalError:
+def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
     """Return the error of the cast, or the failure to retry, for an exception of a crystal's own code."""
     leaf = error
     while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
@@ -477,7 +477,7 @@ def _translated(crystal: Crystal, error: BaseException) -> CrystalError:
     return CrystalError(f"crystal raised {said}")
 
 
-def _gave_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
+def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
     status = "no answer" if failed.status is None else f"status {failed.status}"
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return ProviderError(

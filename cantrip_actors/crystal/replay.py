@@ -25,8 +25,8 @@ from cantrip_actors.crystal.families.mistral import MistralDecoder
 from cantrip_actors.crystal.families.ollama import OllamaDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import joined, usage_of
-from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.provider import join_responses, usage_of
+from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
     Envelope,
@@ -75,14 +75,14 @@ class Recording(NamedTuple):
 
     def framed(self) -> bytes:
         """The bytes of the events as sent over the network."""
-        return b"".join(_framed(self.family, self.events))
+        return b"".join(_frame(self.family, self.events))
 
     def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
         """Decode the response, from these chunks of its bytes or in one piece."""
-        return _played(self, DECODERS[self.family](), chunks)
+        return _play(self, DECODERS[self.family](), chunks)
 
 
-def _played(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None = None) -> Outcome:
+def _play(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None = None) -> Outcome:
     framing = Framing()
     payloads: list[Payload] = []
     try:
@@ -93,11 +93,11 @@ def _played(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | No
             payloads += decoder.feed(event)
         response = decoder.finish()
     except CrystalError as error:
-        return Outcome((*payloads, *decoder.failed(error)), None, error)
+        return Outcome((*payloads, *decoder.fail(error)), None, error)
     return Outcome((*payloads, *decoder.draft.take()), response, None)
 
 
-def _framed(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
+def _frame(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
     for data in events:
         if family in ("anthropic", "openai-responses"):
             kind = str(_value(data).get("type") or "")
@@ -184,7 +184,7 @@ def _family(value: Mapping[str, Any], name: str) -> str | None:
 def _is_body(value: Mapping[str, Any]) -> bool:
     if value.get("type") == "message" or value.get("object") == "response":
         return True
-    return any(isinstance(choice.get("message"), Mapping) for choice in listed(value.get("choices"))[:1])
+    return any(isinstance(choice.get("message"), Mapping) for choice in objects(value.get("choices"))[:1])
 
 
 def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
@@ -223,8 +223,8 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
     candidates = value.get("choices") or value.get("candidates")
     if value.get("error") or (another and candidates):
         return True
-    for first in listed(candidates)[:1]:
-        said = listed([*listed(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")])
+    for first in objects(candidates)[:1]:
+        said = objects([*objects(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")])
         # a role alone, or an empty text, may also be the last event
         return any(value for part in said for name, value in part.items() if name != "role")
     return False
@@ -248,7 +248,7 @@ class Replay:
             else:
                 self._given.append([recording])
             decoder = DECODERS[recording.family]()
-            response = _played(recording, decoder).response
+            response = _play(recording, decoder).response
             goes_on = response is not None and decoder.unfinished
             model = model or str("" if response is None else response.metadata.get("model", ""))
         self.context_window = prices.model(model).window
@@ -275,7 +275,7 @@ class Replay:
             decoder = DECODERS[recording.family](utterance=at + 1, tools=[tool.name for tool in tools])
             decoder.draft.shows_served = True
             decoder.draft.first, decoder.resumes = items, whole is not None
-            payloads, response, error = _played(recording, decoder)
+            payloads, response, error = _play(recording, decoder)
             for payload in payloads:
                 items += isinstance(payload, ItemStart)
                 if emit is not None:
@@ -283,7 +283,7 @@ class Replay:
             if response is None:
                 assert error is not None
                 raise error
-            whole = response if whole is None else joined(whole, response, decoder.seam)
+            whole = response if whole is None else join_responses(whole, response, decoder.seam)
             counts.append(decoder.counts)
         assert whole is not None, "an answer has a recording"
         return replace(whole, usage=usage_of(counts, self._prices.model(whole.metadata.get("model"))))

@@ -43,7 +43,7 @@ def resolve(crystal: Crystal | str) -> Crystal:
     return make(rest)
 
 
-def _scripted(file: str) -> Crystal:
+def _load_script(file: str) -> Crystal:
     try:
         given = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
@@ -93,7 +93,7 @@ def _python(path: str) -> Crystal:
     )
 
 
-def _provided(family: str, module: str = "constructors", **settings: Any) -> Callable[[str], Crystal]:
+def _make_factory(family: str, module: str = "constructors", **settings: Any) -> Callable[[str], Crystal]:
     """The crystals of a provider, imported when the first one is made."""
 
     def make(model: str) -> Crystal:
@@ -124,7 +124,7 @@ def _replay(file: str) -> Crystal:
     return replay(file)
 
 
-def _posting(policy: str) -> Callable[[str], Crystal]:
+def _make_poster(policy: str) -> Callable[[str], Crystal]:
     """The crystals that post queries to a crystal of another name."""
 
     def make(rest: str) -> Crystal:
@@ -136,21 +136,21 @@ def _posting(policy: str) -> Callable[[str], Crystal]:
 
 
 FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
-    "scripted": _scripted,
+    "scripted": _load_script,
     "python": _python,
-    "anthropic": _provided("anthropic"),
-    "openai": _provided("openai"),
-    "openai-chat": _provided("openai", chat=True),
-    "google": _provided("google"),
-    "openrouter": _provided("openrouter"),
-    "xai": _provided("xai"),
-    "mistral": _provided("mistral"),
-    "cohere": _provided("cohere"),
-    "bedrock": _provided("bedrock", "clouds"),
-    "vertex": _provided("vertex", "clouds"),
-    "azure": _provided("azure", "clouds"),
-    "batch": _posting("batched"),
-    "background": _posting("background"),
+    "anthropic": _make_factory("anthropic"),
+    "openai": _make_factory("openai"),
+    "openai-chat": _make_factory("openai", chat=True),
+    "google": _make_factory("google"),
+    "openrouter": _make_factory("openrouter"),
+    "xai": _make_factory("xai"),
+    "mistral": _make_factory("mistral"),
+    "cohere": _make_factory("cohere"),
+    "bedrock": _make_factory("bedrock", "clouds"),
+    "vertex": _make_factory("vertex", "clouds"),
+    "azure": _make_factory("azure", "clouds"),
+    "batch": _make_poster("batched"),
+    "background": _make_poster("background"),
     "ollama": _ollama,
     "local": _local,
     "replay": _replay,

@@ -1,9 +1,9 @@
 """JSON Schemas for providers: a user's schema becomes the nearest one that the rules of a family allow (R-02).
 
 The providers publish the rules for structured outputs. If a rule requires more than the user's schema (OpenAI: every
-property is required), the sent schema is stricter, and `restored` converts an answer to the user's schema. If a rule
+property is required), the sent schema is stricter, and `drop_nulls` converts an answer to the user's schema. If a rule
 allows less (for example no `minLength`), the sent schema is weaker. Each answer is checked against the user's schema
-(`missed`), and the crystal asks again if it does not fit.
+(`fit_answer`), and the crystal asks again if it does not fit.
 
 If a family cannot express a schema at all, such as a map at OpenAI or recursion at Anthropic, its `Fitted` says why.
 The names below `properties`, `enum`, `const`, `default` and `examples` are data and not keywords.
@@ -57,18 +57,18 @@ _REST: Final = frozenset({"additionalProperties", "unevaluatedProperties"})
 _MAP: Final = "an object with free keys"
 
 
-def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """Return a schema with `change` applied to each schema in it, the inner ones first."""
     if not isinstance(schema, Mapping):
         return schema
     made: dict[str, Any] = {}
     for word, value in schema.items():
         if word in _OF_ONE:
-            made[word] = _mapped(value, change)
+            made[word] = _map_schemas(value, change)
         elif word in _OF_MANY and isinstance(value, Sequence):
-            made[word] = [_mapped(one, change) for one in value]
+            made[word] = [_map_schemas(one, change) for one in value]
         elif word in _OF_NAMED and isinstance(value, Mapping):
-            made[word] = {name: _mapped(one, change) for name, one in value.items()}
+            made[word] = {name: _map_schemas(one, change) for name, one in value.items()}
         else:
             made[word] = value
     return change(made)
@@ -138,7 +138,7 @@ def for_openai(schema: Schema) -> Fitted:
     the schema is sent unchanged, and not strict.
     """
     try:
-        made = _mapped(schema, _openai_part)
+        made = _map_schemas(schema, _openai_part)
         if "anyOf" in made or not _is_object(made):
             raise _Inexpressible("an answer that is not an object")
         return Fitted(made)
@@ -233,7 +233,7 @@ def for_anthropic(schema: Schema) -> Fitted:
     The provider accepts no maps and no recursion: there is no schema for them.
     """
     try:
-        made = _mapped(schema, _anthropic_part)
+        made = _map_schemas(schema, _anthropic_part)
         if _is_recursive(made):
             raise _Inexpressible("a schema that refers to itself")
         if not made.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
@@ -256,10 +256,10 @@ def _anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
         kept.pop("format", None)
     if kept.get("minItems", 0) not in (0, 1):
         kept["minItems"] = 1
-    return _told_limits(schema, kept)
+    return _describe_limits(schema, kept)
 
 
-def _told_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
+def _describe_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
     """State in the description the rules that the sent schema lacks."""
     lost = {word: schema[word] for word in _LIMITS if word in schema and kept.get(word) != schema[word]}
     if lost:
@@ -307,14 +307,14 @@ _GEMINI_WORDS: Final = _words(
 def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
     """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
-        return Fitted(_mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=False)))
+        return Fitted(_map_schemas(schema, lambda part: _gemini_part(part, maps=maps, loose=False)))
     except _Inexpressible as found:
         return Fitted(None, why=str(found))
 
 
 def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
     """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
-    made: Schema = _mapped(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
+    made: Schema = _map_schemas(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
     return made
 
 
@@ -358,7 +358,7 @@ def in_words(schema: Schema) -> str:
     return f"[Answer with one JSON value and nothing else. It has to fit this JSON Schema: {text}]"
 
 
-def missed(text: str, schema: Schema) -> tuple[str, str]:
+def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
     """Return an answer in the form of the user's schema, and how it violates that schema ("" if it does not).
 
     A Markdown fence around the JSON is removed, and so are nulls for omitted properties.
@@ -370,7 +370,7 @@ def missed(text: str, schema: Schema) -> tuple[str, str]:
         return text, f"it is not JSON: {error}"
     found = misfits(value, schema)
     if found:
-        whole = restored(value, schema)
+        whole = drop_nulls(value, schema)
         if whole != value and not misfits(whole, schema):
             return orjson.dumps(whole).decode(), ""
         return bare, "; ".join(found[:5])
@@ -384,51 +384,51 @@ def _bare(text: str) -> str:
     return bare
 
 
-def restored(value: Any, schema: Schema) -> Any:
+def drop_nulls(value: Any, schema: Schema) -> Any:
     """Return a value without the nulls of optional properties that may not be null in the schema."""
-    return _restored(value, schema, schema, 0)
+    return _drop_nulls(value, schema, schema, 0)
 
 
-def _restored(value: Any, schema: Any, root: Schema, depth: int) -> Any:
-    schema = _resolved(schema, root)
+def _drop_nulls(value: Any, schema: Any, root: Schema, depth: int) -> Any:
+    schema = _resolve(schema, root)
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return value
     for word in ("anyOf", "oneOf"):
         for one in schema.get(word, ()):
             if isinstance(one, Mapping):
-                made = _restored(value, one, root, depth + 1)
+                made = _drop_nulls(value, one, root, depth + 1)
                 if not misfits(
                     made,
                     {
-                        **_resolved(one, root),
+                        **_resolve(one, root),
                         "$defs": root.get("$defs", {}),
                         "definitions": root.get("definitions", {}),
                     },
                 ):
                     return made
     for one in schema.get("allOf", ()):
-        value = _restored(value, one, root, depth + 1)
+        value = _drop_nulls(value, one, root, depth + 1)
     if isinstance(value, dict):
         required, named = set(schema.get("required", ())), schema.get("properties", {})
         rest = schema.get("additionalProperties")
         made = {}
         for name, one in value.items():
             part = named.get(name, rest)
-            if one is None and name in named and name not in required and not _takes_null(_resolved(part, root)):
+            if one is None and name in named and name not in required and not _takes_null(_resolve(part, root)):
                 continue
-            made[name] = _restored(one, part, root, depth + 1)
+            made[name] = _drop_nulls(one, part, root, depth + 1)
         return made
     if isinstance(value, list):
         first = schema.get("prefixItems", ())
         rest = schema.get("items")
-        return [_restored(one, first[n] if n < len(first) else rest, root, depth + 1) for n, one in enumerate(value)]
+        return [_drop_nulls(one, first[n] if n < len(first) else rest, root, depth + 1) for n, one in enumerate(value)]
     return value
 
 
 _DEEPEST: Final = 64
 
 
-def _resolved(schema: Any, root: Schema) -> Any:
+def _resolve(schema: Any, root: Schema) -> Any:
     """Return the schema that a local reference refers to."""
     for _ in range(8):
         ref = schema.get("$ref") if isinstance(schema, Mapping) else None

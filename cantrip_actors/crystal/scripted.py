@@ -129,13 +129,13 @@ class Scripted:
             step = self._read(await answer if inspect.isawaitable(answer) else answer)
         if step.delay:
             await anyio.sleep(step.delay)
-        return Response.of(self._priced(step.play()))
+        return Response.of(self._add_usage(step.play()))
 
     def _respond(self, invocation: Invocation) -> Any:
         if self._record:
             self.invocations.append(invocation)
         if self._steps is not None:
-            return self._priced(self._step(self._steps).play())
+            return self._add_usage(self._step(self._steps).play())
         assert self._policy is not None, "a scripted crystal has a list or a function"
         answer = self._policy(invocation)
         if self._usage is NO_USAGE and not _is_step(answer):
@@ -143,7 +143,7 @@ class Scripted:
         step = self._read(answer)
         if step.delay:
             raise CrystalError("a scripted function that answers with a delay has to be an async def")
-        return self._priced(step.play())
+        return self._add_usage(step.play())
 
     def _step(self, steps: Sequence[_Step]) -> _Step:
         index, self._reserved = self._reserved, None
@@ -168,7 +168,7 @@ class Scripted:
                 raise CrystalError(str(error)) from error
         return _Step(Response.of(answer))
 
-    def _priced(self, response: Response) -> Response:
+    def _add_usage(self, response: Response) -> Response:
         if self._usage is NO_USAGE or response.usage is not NO_USAGE:
             return response
         return replace(response, usage=self._usage)
@@ -219,10 +219,10 @@ def _step(given: Any, which: str) -> _Step:
     if isinstance(given, str):
         return _Step(Response(content=given))
     if not isinstance(given, Mapping):
-        raise _malformed(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
+        raise _error_in(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
     for field in given:
         if field not in SHAPES:
-            raise _malformed(which, f'unknown field "{field}": {nearest(str(field), SHAPES)}')
+            raise _error_in(which, f'unknown field "{field}": {nearest(str(field), SHAPES)}')
     delay = _seconds(given.get("delay"), which, "delay") or 0.0
     if given.get("error") is not None:
         return _Step(None, _failure(given["error"], which), delay)
@@ -230,18 +230,18 @@ def _step(given: Any, which: str) -> _Step:
     try:
         return _Step(Response.unchecked(said), None, delay)
     except CrystalError as error:
-        raise _malformed(which, str(error).removeprefix("crystal ")) from error
+        raise _error_in(which, str(error).removeprefix("crystal ")) from error
 
 
 def _failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
     if not isinstance(given, Mapping):
-        raise _malformed(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
+        raise _error_in(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
     for field in given:
         if field not in _ERROR:
-            raise _malformed(which, f'error: unknown field "{field}": {nearest(str(field), _ERROR)}')
+            raise _error_in(which, f'error: unknown field "{field}": {nearest(str(field), _ERROR)}')
     status = given.get("status")
     if status is not None and (isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599):
-        raise _malformed(which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}")
+        raise _error_in(which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}")
     message = given.get("message")
     text = str(message) if message is not None else "scripted failure"
     return text, status, _seconds(given.get("retry_after"), which, "error: retry_after")
@@ -252,9 +252,9 @@ def _seconds(given: Any, which: str, what: str) -> float | None:
         return None
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number or not 0 <= given < math.inf:
-        raise _malformed(which, f"{what}: expected seconds >= 0, got {given!r}")
+        raise _error_in(which, f"{what}: expected seconds >= 0, got {given!r}")
     return float(given)
 
 
-def _malformed(which: str, problem: str) -> InvalidCantrip:
+def _error_in(which: str, problem: str) -> InvalidCantrip:
     return InvalidCantrip(f"scripted response {which}: {problem}")

@@ -72,7 +72,7 @@ def _location(tool: ServerTool) -> dict[str, Any]:
     return {} if country is None else {"user_location": {"type": "approximate", "country": country}}
 
 
-def _given(tool: ServerTool, **names: str) -> dict[str, Any]:
+def _rename(tool: ServerTool, **names: str) -> dict[str, Any]:
     """Return the given settings of a tool, by the names of its provider."""
     settings = tool.as_json()
     return {theirs: settings[ours] for ours, theirs in names.items() if ours in settings}
@@ -100,7 +100,7 @@ def _anthropic(tools: Sequence[ServerTool]) -> Translated:
             continue
         kind, name = _ANTHROPIC[tool.kind]
         one: dict[str, Any] = {"type": kind, "name": name, **_location(tool)}
-        one |= _given(tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains")
+        one |= _rename(tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains")
         if tool.kind == "url_context":
             one["citations"] = {"enabled": True}
         made.append(one)
@@ -117,19 +117,19 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
     for tool in tools:
         match tool.kind:
             case "web_search":
-                filters = _given(tool, allowed_domains="allowed_domains", blocked_domains=blocked)
+                filters = _rename(tool, allowed_domains="allowed_domains", blocked_domains=blocked)
                 made.append({"type": "web_search", **({"filters": filters} if filters else {}), **_location(tool)})
                 include.append("web_search_call.action.sources")
             case "code_execution":
                 made.append({"type": "code_interpreter", "container": {"type": "auto"}})
                 include.append("code_interpreter_call.outputs")
             case "file_search":
-                named = _given(tool, stores="vector_store_ids", max_results="max_num_results")
+                named = _rename(tool, stores="vector_store_ids", max_results="max_num_results")
                 made.append({"type": "file_search", **named})
                 include.append("file_search_call.results")
             case _:
                 token = _token(tool)
-                server = _given(tool, name="server_label", url="server_url", allowed_tools="allowed_tools")
+                server = _rename(tool, name="server_label", url="server_url", allowed_tools="allowed_tools")
                 if token is not None:
                     server["authorization"] = token
                     secrets.append(token)
@@ -154,7 +154,7 @@ def _google(tools: Sequence[ServerTool]) -> Translated:
     made: list[Mapping[str, Any]] = []
     for tool in tools:
         if tool.kind == "file_search":
-            made.append({"fileSearch": _given(tool, stores="fileSearchStoreNames", max_results="topK")})
+            made.append({"fileSearch": _rename(tool, stores="fileSearchStoreNames", max_results="topK")})
         else:
             made.append({names[tool.kind]: {}})
     return Translated(made)
@@ -163,7 +163,7 @@ def _google(tools: Sequence[ServerTool]) -> Translated:
 def _openrouter(tools: Sequence[ServerTool]) -> Translated:
     made: list[Mapping[str, Any]] = []
     for tool in tools:
-        named = _given(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains") | _location(tool)
+        named = _rename(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains") | _location(tool)
         made.append({"type": "openrouter:web_search", **({"parameters": named} if named else {})})
     return Translated(made)
 
@@ -181,7 +181,7 @@ LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
 """Fields of a request whose lists are extended."""
 
 
-def joined_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def join_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the additions to a body; its lists, such as the tools, come after the lists of the body.
 
     So `options={"tools": […]}` adds to the gates and does not replace them.

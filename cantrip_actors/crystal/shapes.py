@@ -15,7 +15,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def listed(value: Any) -> list[dict[str, Any]]:
+def objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a value that is a list."""
     return [one for one in value if isinstance(one, dict)] if value and isinstance(value, (list, tuple)) else []
 

@@ -58,7 +58,7 @@ def instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: boo
     return "\n".join(lines)
 
 
-def called(
+def extract_call(
     response: Response, tools: Sequence[ToolDefinition], utterance: int, first: int = 0
 ) -> tuple[Response, list[Payload]]:
     """Return the response with the call that its text represents, and the payloads of that call."""
@@ -107,11 +107,11 @@ class PlainWriter(Writer):
         self._inner = inner
         self.takes = inner.takes
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """Yield an utterance, with its calls as the JSON that represented them."""
         calls = [orjson.dumps({"tool": c.gate, "arguments": c.args or {}}).decode() for c in message.tool_calls]
         text = "\n".join(part for part in (message.content, *calls) if part)
-        return self._inner.said(Message("assistant", text), ())
+        return self._inner.write_utterance(Message("assistant", text), ())
 
     def blind(self) -> None:
         """Send no more images."""
@@ -123,10 +123,10 @@ class PlainWriter(Writer):
         self._inner.take_files(kinds)
         self.takes = self._inner.takes
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Yield the results, as text with their images."""
         told: list[str | Shown] = []
         for answer in answers:
             text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
             told.append(Shown(text, answer.images) if answer.images else text)
-        return self._inner.heard((), [*told, *texts], last=last)
+        return self._inner.write_messages((), [*told, *texts], last=last)

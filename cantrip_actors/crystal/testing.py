@@ -45,7 +45,7 @@ class Reply:
     delay: float = 0.0
     framed: bool = True
 
-    def changed(self, **fields: Any) -> Reply:
+    def copy_with(self, **fields: Any) -> Reply:
         """Return the same reply with other fields."""
         return replace(self, **fields)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 
 Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
@@ -113,17 +113,17 @@ def tokens_of(given: Any) -> list[list[Any]]:
         [
             one.get("token"),
             one.get("logprob"),
-            [[o.get("token"), o.get("logprob")] for o in listed(one.get("top_logprobs"))],
+            [[o.get("token"), o.get("logprob")] for o in objects(one.get("top_logprobs"))],
         ]
-        for one in listed(given)
+        for one in objects(given)
     ]
 
 
 def candidates_of(given: Any) -> list[list[Any]]:
     """Return the log probabilities that Google sends, in the same form."""
     result = mapping(given)
-    tops = [listed(one.get("candidates")) for one in listed(result.get("topCandidates"))]
-    chosen = listed(result.get("chosenCandidates"))
+    tops = [objects(one.get("candidates")) for one in objects(result.get("topCandidates"))]
+    chosen = objects(result.get("chosenCandidates"))
     return [
         [
             one.get("token"),

@@ -71,7 +71,7 @@ class Changes:
         """Keep a subscription to the changes that a current server offers; its events come to `note`."""
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
-        offered, pause = _offered(client.server_capabilities), AGAIN
+        offered, pause = _read_offers(client.server_capabilities), AGAIN
         while any(offered.values()):
             began = anyio.current_time()
             try:
@@ -90,6 +90,6 @@ class Changes:
             await anyio.sleep(pause)
 
 
-def _offered(can: ServerCapabilities) -> dict[str, bool]:
+def _read_offers(can: ServerCapabilities) -> dict[str, bool]:
     lists = {"tools": can.tools, "prompts": can.prompts, "resources": can.resources}
     return {name: bool(one is not None and one.list_changed) for name, one in lists.items()}

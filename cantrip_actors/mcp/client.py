@@ -51,7 +51,7 @@ from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
-from cantrip_actors.mcp.results import answered, conversation, messages_of, prompt_of, read, tool_of
+from cantrip_actors.mcp.results import conversation, convert_result, messages_of, prompt_of, read, tool_of
 from cantrip_actors.mcp.rounds import Asked
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import InvalidIntent
@@ -145,9 +145,9 @@ async def hold(
                     else reached,
                     mode="legacy" if handshake else "auto",
                     client_info=INFO,
-                    elicitation_callback=connection.elicited,
-                    sampling_callback=connection.sampled if sampling else None,
-                    list_roots_callback=connection.listed_roots if roots else None,
+                    elicitation_callback=connection.answer_elicitation,
+                    sampling_callback=connection.answer_sampling if sampling else None,
+                    list_roots_callback=connection.list_roots if roots else None,
                     message_handler=changes.note,
                     cache=None,
                 )
@@ -275,7 +275,7 @@ class _Connection:
             can = self.session.server_capabilities
             if problem.error.code == METHOD_NOT_FOUND and can is not None and can.tools is None:
                 return []
-            raise self._failed(problem) from problem
+            raise self._convert_error(problem) from problem
         except ValidationError as problem:
             raise ToolServerError(f"server {self._name} lists its tools wrongly: {_fault(problem)}") from None
         raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
@@ -371,7 +371,7 @@ class _Connection:
         found, place = await self._resources(start)
         return Answered({"resources": found} | ({} if place is None else {"next": str(place)}))
 
-    def _failed(self, problem: MCPError) -> Exception:
+    def _convert_error(self, problem: MCPError) -> Exception:
         if problem.error.code == CONNECTION_CLOSED:
             return LostServer("its connection was closed")
         return ToolServerError(f"server {self._name} refuses to list its tools: {problem.error.message}")
@@ -403,7 +403,7 @@ class _Connection:
             result = await self._settle(partial(self._request, tool, args, progress), call, asked)
         except _Unsettled as problem:
             return Answered(f"{call.gate}: {problem}", is_error=True)
-        return read(result) if isinstance(result, ReadResourceResult) else answered(result, tool)
+        return read(result) if isinstance(result, ReadResourceResult) else convert_result(result, tool)
 
     async def _settle(self, send: _Send, call: GateCall | None, asked: Asked | None = None) -> Any:
         """Return the result of a request, once the server's own requests before it are answered. Raises _Unsettled."""
@@ -448,7 +448,7 @@ class _Connection:
     async def _input(self, request: Any, call: GateCall | None, resume: Mapping[str, Any]) -> Any:
         """Return the answer to a server's request; questions to a person are answered during calls only."""
         if isinstance(request, ListRootsRequest) and self._roots:
-            return await self.listed_roots()
+            return await self.list_roots()
         if isinstance(request, CreateMessageRequest) and self._sampling:
             sampled = await self._sample(request.params, call)
             if isinstance(sampled, ErrorData):
@@ -458,7 +458,7 @@ class _Connection:
             raise MCPError(METHOD_NOT_FOUND, f"this client answers no {request.method}")
         return await self._ask(request.params, call, resume)
 
-    async def elicited(self, context: ClientRequestContext, params: Any) -> ElicitResult:  # noqa: ARG002  # the SDK's
+    async def answer_elicitation(self, context: ClientRequestContext, params: Any) -> ElicitResult:  # noqa: ARG002  # the SDK's
         """Answer a question that names no call: if only one call is running, it belongs to that."""
         if len(self._calls) != 1:
             return await self._ask(params, None)
@@ -466,7 +466,7 @@ class _Connection:
         found = await _until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
         return found or ElicitResult(action="cancel")
 
-    async def sampled(
+    async def answer_sampling(
         self,
         context: ClientRequestContext,  # noqa: ARG002  # the SDK's
         params: CreateMessageRequestParams,
@@ -494,7 +494,7 @@ class _Connection:
         content = TextContent(type="text", text=answer.text)
         return CreateMessageResult(role="assistant", content=content, model=answer.crystal, stop_reason=reason)
 
-    async def listed_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
+    async def list_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
         """Return the folders that the server may use."""
         folders = map(Path, self._roots)
         return ListRootsResult(roots=[Root(uri=FileUrl(one.as_uri()), name=one.name) for one in folders])

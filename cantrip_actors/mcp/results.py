@@ -79,7 +79,7 @@ def _content(block: Any) -> Iterator[str | File | EmbeddedText]:
         yield from _part(block)
 
 
-def answered(result: CallToolResult, tool: Tool) -> Answered:
+def convert_result(result: CallToolResult, tool: Tool) -> Answered:
     """Return the result of a call: its structured content if it has any, else its text; with images and files."""
     parts = [part for block in result.content for part in _part(block)]
     texts = [part for part in parts if isinstance(part, str)]

@@ -70,7 +70,7 @@ class StdioServer(McpServer):
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
         made: dict[str, Any] = {"command": self.command, "args": list(self.args)}
-        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _stated(cwd=self.cwd)
+        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the values of its environment variables too."""
@@ -219,5 +219,5 @@ def _fields(options: ServerOptions) -> dict[str, Any]:
     return made | {"ask": made.get("ask") or ()}
 
 
-def _stated(**given: Any) -> dict[str, Any]:
+def _drop_none(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from cantrip_actors.terms.errors import InvalidFile, LoomError
-from cantrip_actors.terms.file_header import TEXT, file_type_of, is_textual, named_type
+from cantrip_actors.terms.file_header import TEXT, file_type_of, guess_type, is_textual
 from cantrip_actors.terms.image_header import media_type_of
 
 LARGEST: Final = 20_000_000
@@ -115,7 +115,7 @@ class File:
         Its type follows from the ending of the address, and is PDF if the ending says nothing. Raises InvalidFile.
         """
         filename = _clean_name(filename)
-        kind = media_type or named_type(_path_of(checked_url(url, "file", "a.pdf"))) or "application/pdf"
+        kind = media_type or guess_type(_path_of(check_url(url, "file", "a.pdf"))) or "application/pdf"
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: use Image.at(url)')
         return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
@@ -320,7 +320,7 @@ def _again(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> Fil
     return made
 
 
-def checked_url(url: object, what: str, example: str) -> str:
+def check_url(url: object, what: str, example: str) -> str:
     """Return an https address. Raises InvalidFile for anything else."""
     if not isinstance(url, str) or not url.startswith("https://") or len(url) > _LONGEST or len(url.split()) != 1:
         raise InvalidFile(f'{what}: expected an address as in "https://example.org/{example}", got {url!r:.200}')
@@ -345,7 +345,7 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
         if not fits:
             raise InvalidFile(f'file: media_type "{given}", but its bytes are {found}')
         return given
-    named = named_type(filename)
+    named = guess_type(filename)
     if found is None and named is not None and data.startswith(b"PK\x03\x04") and "officedocument" in named:
         return named
     if found is None:

@@ -54,7 +54,7 @@ def is_textual(media_type: str) -> bool:
     return media_type.startswith("text/") or media_type in _TEXTUAL or media_type.endswith(("+json", "+xml"))
 
 
-def named_type(name: str | None) -> str | None:
+def guess_type(name: str | None) -> str | None:
     """Return the media type that a file's name implies, or None."""
     return None if name is None else _ENDINGS.get(name.rpartition(".")[2].lower()) or mimetypes.guess_type(name)[0]
 

@@ -364,7 +364,7 @@ def gate(
         model, schema = _model(own_name, fields, open_=open_)
         return Gate(
             name=own_name,
-            description=description if description is not None else inspect.getdoc(_annotated(function)) or "",
+            description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
             parameters=schema,
             function=function,
             injected=injected,
@@ -410,7 +410,7 @@ def _split(
     """
     try:
         parameters = inspect.signature(function).parameters
-        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+        hints = typing.get_type_hints(_find_annotated(function), include_extras=True)
     except NameError as error:
         raise InvalidCantrip(
             f"gate {name}: an annotation cannot be resolved ({error}); define it at module level"
@@ -472,7 +472,7 @@ def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+def _find_annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose annotations and docstring count: the one in a partial, or an object's `__call__`."""
     function = _bare_function(function)
     if inspect.isroutine(function) or isinstance(function, type):

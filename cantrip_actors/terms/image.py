@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, nearest
-from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, amount, checked_url
+from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, amount, check_url
 from cantrip_actors.terms.image_header import media_type_of, size_of
 
 __all__ = [
@@ -80,7 +80,7 @@ class Image(File):
         Raises InvalidImage for anything but such an address.
         """
         try:
-            checked_url(url, "image", "a.png")
+            check_url(url, "image", "a.png")
         except InvalidFile as error:
             raise InvalidImage(str(error)) from None
         return cls.known(_by_ending(url), "", 0, None, None, _detail(detail), url=url)

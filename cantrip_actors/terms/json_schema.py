@@ -71,11 +71,12 @@ def validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft20201
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    made: Draft202012Validator = (_bounded() if foreign else Draft202012Validator)(schema, registry=EMPTY_REGISTRY)
+    kind = _make_validator_class() if foreign else Draft202012Validator
+    made: Draft202012Validator = kind(schema, registry=EMPTY_REGISTRY)
     return made
 
 
-def _bounded() -> Any:
+def _make_validator_class() -> Any:
     """Return a class of validators for one foreign schema. Its `followed` counts the references of a check."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
@@ -106,7 +107,7 @@ def _bounded() -> Any:
 
 def misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
     """Return a text for each violation of a valid schema by a value."""
-    return problems(value, _cached(orjson.dumps(schema, default=dict), foreign))
+    return problems(value, _load_validator(orjson.dumps(schema, default=dict), foreign))
 
 
 def problems(value: Any, schema: Draft202012Validator) -> list[str]:
@@ -132,5 +133,5 @@ def problems(value: Any, schema: Draft202012Validator) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _cached(schema: bytes, foreign: bool) -> Draft202012Validator:
+def _load_validator(schema: bytes, foreign: bool) -> Draft202012Validator:
     return validator(orjson.loads(schema), foreign=foreign)

@@ -65,7 +65,7 @@ class Tool(NamedTuple):
     idempotent: bool = False
     kind: Literal["tool", "resources", "read"] = "tool"
 
-    def defined(self) -> tuple[Any, ...]:
+    def digest_fields(self) -> tuple[Any, ...]:
         """Return what the digest of a server's tools covers."""
         return tuple(self) if self.kind != "tool" else tuple(self)[:-1]
 
@@ -324,7 +324,7 @@ class Listed:
         tools would become gates of one name, and for an invalid schema.
         """
         every = sorted(tools, key=lambda one: one.name)
-        text = orjson.dumps([one.defined() for one in every], option=orjson.OPT_SORT_KEYS)
+        text = orjson.dumps([one.digest_fields() for one in every], option=orjson.OPT_SORT_KEYS)
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if server.pin is not None and server.pin != digest:
             raise ToolServerError(
@@ -340,7 +340,7 @@ class Listed:
                     f"server {server.name} has no tool {missing[0]!r}, which {what}= names: it has "
                     f"{', '.join(sorted(there)) or 'none'}"
                 )
-        kept = _selected(server, every)
+        kept = _select(server, every)
         names: dict[str, Tool] = {}
         for one in kept:
             name = gate_name(server, one.name)
@@ -382,7 +382,7 @@ def _sample(names: Sequence[str]) -> str:
     return f"[{told}, …]" if len(names) > SHOWN else f"[{told}]"
 
 
-def _selected(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
+def _select(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
     """Return the tools that `only` names. A name that a tool of the server's own has is that tool's."""
     if server.only is None:
         return list(every)

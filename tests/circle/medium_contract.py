@@ -274,10 +274,10 @@ class MediumContract:
     @pytest.mark.parametrize(
         ("what", "limit"),
         [
-            ("spin", SHORT.exceeded("seconds")),
-            ("spin_and_catch", SHORT.exceeded("seconds")),
-            ("hog", SHORT.exceeded("memory")),
-            ("recurse", SHORT.exceeded("recursion")),
+            ("spin", SHORT.describe("seconds")),
+            ("spin_and_catch", SHORT.describe("seconds")),
+            ("hog", SHORT.describe("memory")),
+            ("recurse", SHORT.describe("recursion")),
         ],
     )
     def test_a_limit_undoes_the_turn(self, what: str, limit: str):
@@ -305,7 +305,7 @@ class MediumContract:
         while isinstance(step, Suspended):
             step = sandbox.answer(step, Answer("ok"))
             answered += 1
-        assert step == Exceeded(SHORT.exceeded("gate_calls"))
+        assert step == Exceeded(SHORT.describe("gate_calls"))
         assert answered == SHORT.gate_calls
         assert finished(sandbox.begin(self.language.read)) == 42
 
@@ -322,7 +322,7 @@ class MediumContract:
         started = time.monotonic()
         step = sandbox.begin(self.language.spin)
         timer.join()
-        assert step == Exceeded(SHORT.exceeded("interrupted"))
+        assert step == Exceeded(SHORT.describe("interrupted"))
         assert time.monotonic() - started < 5
         assert finished(sandbox.begin(self.language.read)) == 42
 

@@ -147,7 +147,7 @@ def test_a_python_value_that_never_finishes_ends_only_its_program(what: str) -> 
     assert unhurried(box, "kept = 1") == Finished(None)
     ended = box.begin(f"kept = 2\n{NESTED}{FOR_EVER[what]}")
     # an exception is written out in the sandbox, where it may also run out of memory first
-    assert ended in [Exceeded(limits.exceeded(one)) for one in ("seconds", "memory")[: 1 + (what == "exception")]]
+    assert ended in [Exceeded(limits.describe(one)) for one in ("seconds", "memory")[: 1 + (what == "exception")]]
     assert unhurried(box, "kept") == Finished(1)
 
 

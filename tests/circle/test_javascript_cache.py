@@ -15,7 +15,7 @@ if sys.platform == "win32":
     pytest.skip("nothing is kept there", allow_module_level=True)
 
 from cantrip_actors.circle.javascript import cache as javascript_cache
-from cantrip_actors.circle.javascript.cache import compiled, place
+from cantrip_actors.circle.javascript.cache import load_module, place
 
 WASM = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 7))'))
 OTHER = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 8))'))
@@ -63,7 +63,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_the_engine_is_compiled_once(engine: wasmtime.Engine, counted: list[bytes], folder: Path) -> None:
-    assert [says(engine, compiled(engine, WASM, "test")) for _ in range(3)] == [7, 7, 7]
+    assert [says(engine, load_module(engine, WASM, "test")) for _ in range(3)] == [7, 7, 7]
     assert counted == [WASM]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert kept().stat().st_mode & 0o777 == 0o600
@@ -72,7 +72,7 @@ def test_the_engine_is_compiled_once(engine: wasmtime.Engine, counted: list[byte
 
 def test_other_settings_have_their_own_compiled_module(engine: wasmtime.Engine, counted: list[bytes]) -> None:
     for settings in ("test", "else", "test"):
-        compiled(engine, WASM, settings)
+        load_module(engine, WASM, settings)
     assert counted == [WASM, WASM]
 
 
@@ -116,9 +116,9 @@ DOUBTS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_an_untrusted_cache_file_is_compiled_again(engine: wasmtime.Engine, counted: list[bytes], doubt: str) -> None:
-    compiled(engine, WASM, "test")
+    load_module(engine, WASM, "test")
     DOUBTS[doubt](kept())
-    assert says(engine, compiled(engine, WASM, "test")) == 7
+    assert says(engine, load_module(engine, WASM, "test")) == 7
     assert counted == [WASM, WASM]
 
 
@@ -128,16 +128,16 @@ def test_an_untrusted_cache_file_is_compiled_again(engine: wasmtime.Engine, coun
 def test_a_cache_file_of_another_user_is_compiled_again(
     engine: wasmtime.Engine, counted: list[bytes], whose: str
 ) -> None:
-    compiled(engine, WASM, "test")
+    load_module(engine, WASM, "test")
     path = kept() if whose == "file" else kept().parent
     os.chown(path, 65534, 65534)
-    assert says(engine, compiled(engine, WASM, "test")) == 7
+    assert says(engine, load_module(engine, WASM, "test")) == 7
     assert counted == [WASM, WASM]
 
 
 def test_a_modules_compiled_code_is_never_used_for_another_module(engine: wasmtime.Engine) -> None:
-    compiled(engine, WASM, "test")
-    assert says(engine, compiled(engine, OTHER, "test")) == 8
+    load_module(engine, WASM, "test")
+    assert says(engine, load_module(engine, OTHER, "test")) == 8
 
 
 @pytest.mark.parametrize("base", ["/proc/no/such", "/dev/null"])
@@ -145,11 +145,11 @@ def test_the_engine_is_compiled_each_time_without_a_cache_folder(
     engine: wasmtime.Engine, counted: list[bytes], base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", base)
-    assert [says(engine, compiled(engine, WASM, "test")) for _ in range(2)] == [7, 7]
+    assert [says(engine, load_module(engine, WASM, "test")) for _ in range(2)] == [7, 7]
     assert counted == [WASM, WASM]
 
 
 def test_old_cache_files_are_removed(engine: wasmtime.Engine, folder: Path) -> None:
     for n in range(8):
-        compiled(engine, WASM, str(n))
+        load_module(engine, WASM, str(n))
     assert len(list(folder.iterdir())) == javascript_cache.KEPT

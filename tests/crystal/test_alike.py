@@ -41,10 +41,10 @@ async def test_every_family_leads_to_the_same_loom(family):
     script = [
         rate_limited(retry_after=0),
         whole[0],
-        whole[1].changed(cut=200),
+        whole[1].copy_with(cut=200),
         failing(503),
         whole[1],
-        whole[2].changed(framed=False, cut=150),
+        whole[2].copy_with(framed=False, cut=150),
         whole[2],
     ]
     async with FaultyServer(script) as server:
@@ -68,7 +68,7 @@ async def test_every_family_leads_to_the_same_loom(family):
 async def test_watchers_see_the_records_of_the_loom(family):
     whole = [Reply(framed(WIRE[family], said)) for said in TURNS]
     text = whole[0].body
-    script = [whole[0].changed(cut=int(len(text) * 0.6)), *whole]
+    script = [whole[0].copy_with(cut=int(len(text) * 0.6)), *whole]
     upserts, seen = Upserts(), []
 
     async def read():

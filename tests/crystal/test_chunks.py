@@ -98,7 +98,7 @@ def decoded(kind: type[Decoder], values, *, short: bool):
             payloads += decoder.feed(Event(orjson.dumps(value)))
         return payloads, decoder.finish(), decoder.draft.take()
     except CrystalError as error:
-        return payloads, str(error), decoder.failed(error)
+        return payloads, str(error), decoder.fail(error)
 
 
 @pytest.mark.parametrize(

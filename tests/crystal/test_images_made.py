@@ -12,7 +12,7 @@ from cantrip_actors.crystal.encode import Settings
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
-from cantrip_actors.crystal.provider import Asked, joined
+from cantrip_actors.crystal.provider import Asked, join_responses
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.stream.wire import FinalImage, ItemDone, ItemStart
@@ -214,7 +214,7 @@ class TestDecoding:
         assert refused.value.retryable is False
 
     def test_an_interrupted_answer_keeps_the_images_of_both_parts(self) -> None:
-        whole = joined(Response("a", images=(CAT,)), Response("b", images=(DOG, CAT)))
+        whole = join_responses(Response("a", images=(CAT,)), Response("b", images=(DOG, CAT)))
         assert whole.images == (CAT, DOG)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.crystal.constructors import anthropic, google, openai, openrouter
 from cantrip_actors.crystal.query import Query, ask
-from cantrip_actors.crystal.schemas import for_anthropic, for_gemini, for_openai, gemini_schema, missed, restored
+from cantrip_actors.crystal.schemas import drop_nulls, fit_answer, for_anthropic, for_gemini, for_openai, gemini_schema
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError
@@ -189,8 +189,8 @@ def test_openai_gets_a_strict_schema_or_one_marked_as_not_strict(name: str) -> N
     assert all(ref == "#" or ref.startswith("#/$defs/") for ref in references(fitted.schema))
     answer = fill_in(value, fitted.schema, fitted.schema)
     assert misfits(answer, fitted.schema) == []
-    assert missed(json.dumps(answer), schema)[1] == ""
-    assert misfits(restored(answer, schema), schema) == []
+    assert fit_answer(json.dumps(answer), schema)[1] == ""
+    assert misfits(drop_nulls(answer, schema), schema) == []
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -269,7 +269,7 @@ def test_nulls_of_omitted_properties_are_removed_and_others_stay(names, required
     value = {name: "x" for name in names if name in given_ or name in required}
     sent = for_openai(schema)
     if sent.strict:
-        assert restored(fill_in(value, sent.schema, sent.schema), schema) == value
+        assert drop_nulls(fill_in(value, sent.schema, sent.schema), schema) == value
 
 
 # -------------------------------------------------------------------------------------------------------- asking again

@@ -136,7 +136,7 @@ def test_events_of_any_shape_never_break_a_decoder(family, said, data):
         decoder.finish()
         payloads += decoder.draft.take()
     except CrystalError as error:
-        payloads += decoder.failed(error)
+        payloads += decoder.fail(error)
     assert faults(payloads) == []
 
 

@@ -50,7 +50,7 @@ def heard(family, chunks):
             payloads += decoder.feed(event)
         response = decoder.finish()
     except CrystalError as error:
-        return str(error), [*payloads, *decoder.failed(error)]
+        return str(error), [*payloads, *decoder.fail(error)]
     return response, payloads + decoder.draft.take()
 
 

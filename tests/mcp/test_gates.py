@@ -25,7 +25,7 @@ from cantrip_actors import (
     wrap,
 )
 from cantrip_actors.mcp import Elicited, ToolServer, ToolServerError, http, inproc, stdio
-from cantrip_actors.mcp.results import answered
+from cantrip_actors.mcp.results import convert_result
 from cantrip_actors.observe import ToolCallUpsert, Upserts
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ToolCall
@@ -104,7 +104,7 @@ async def test_a_tools_picture_is_an_image_of_the_observation() -> None:
 def test_structured_content_is_held_against_the_recorded_output_schema(structured: Any, told: Any) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "integer"}}}
     result = CallToolResult(content=[TextContent(type="text", text="3")], structured_content=structured)
-    value, is_error = answered(result, MODEST._replace(output=schema))
+    value, is_error = convert_result(result, MODEST._replace(output=schema))
     assert (value, is_error) == told if isinstance(told, tuple) else is_error and told in value
 
 
@@ -112,7 +112,7 @@ def test_structured_content_is_held_against_the_recorded_output_schema(structure
 def test_nothing_that_a_schema_refers_to_is_fetched() -> None:
     schema = {"type": "object", "properties": {"size": {"$ref": "http://127.0.0.1:9/size.json"}}}
     result = CallToolResult(content=[], structured_content={"size": 3})
-    value, is_error = answered(result, MODEST._replace(output=schema))
+    value, is_error = convert_result(result, MODEST._replace(output=schema))
     assert is_error
     assert "which is not in it" in value
 
@@ -140,7 +140,7 @@ def test_a_schema_of_a_server_cannot_cost_hours(schema: Any, told: str | None) -
     (made,) = gates_of(server, listed, None, in_programs=False)  # type: ignore[arg-type]
     refused = made.check(ToolCall("1", made.name, given))
     assert (told in refused.reason) if told else not isinstance(refused, Refused)
-    result = answered(CallToolResult(content=[], structured_content=given), MODEST._replace(output=schema))
+    result = convert_result(CallToolResult(content=[], structured_content=given), MODEST._replace(output=schema))
     assert (told in str(result.value)) if told else result.value == given
 
 

@@ -165,7 +165,7 @@ async def _get(
         except httpx.TransportError as error:
             raise GateError(f"{_shorten(url)} did not answer: {type(error).__name__}: {error}") from error
         try:
-            return await _received(response, url, most)
+            return await _read_response(response, url, most)
         except httpx.TransportError as error:
             raise GateError(f"{_shorten(url)}: the answer broke off: {type(error).__name__}: {error}") from error
         finally:
@@ -183,7 +183,7 @@ def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> 
     return client.build_request("GET", url.copy_with(host=address), headers=headers, extensions=extensions)
 
 
-async def _received(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:
+async def _read_response(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:
     if response.status_code in _REDIRECTS and "location" in response.headers:
         return _check_allowed(url.join(response.headers["location"]))
     kind = response.headers.get("content-type", "").split(";")[0].strip().lower()

@@ -31,7 +31,7 @@ KEPT: Final = 4
 _DIGEST: Final = 32
 
 
-def compiled(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Module:
+def load_module(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime.Module:
     """Return the module: from the folder if it is there, else compiled and stored there.
 
     `settings` names everything else that the machine code depends on. Blocks: compiling takes about a second.

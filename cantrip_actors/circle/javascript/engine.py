@@ -36,7 +36,7 @@ from typing import Any, Final, TypeVar
 import wasmtime
 from wasmtime import _ffi as ffi
 
-from cantrip_actors.circle.javascript.cache import compiled
+from cantrip_actors.circle.javascript.cache import load_module
 from cantrip_actors.circle.javascript.memory import Difference, difference
 from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
@@ -232,7 +232,7 @@ class Guest:
         self._engine.increment_epoch()
 
     @property
-    def halted(self) -> Limit | None:
+    def halt_reason(self) -> Limit | None:
         """The reason that `halt` was called with, or None."""
         return self._halt.reason
 
@@ -336,7 +336,7 @@ class Guest:
         self.call("qjs_result_free")
         return data
 
-    def used(self) -> int:
+    def measure_memory(self) -> int:
         """Return the bytes that the program's variables take, garbage included."""
         if self.call("compute_memory_usage"):
             raise LimitExceeded("crash")
@@ -544,7 +544,7 @@ def _compile() -> _Compiled:
     )
     if error:
         raise wasmtime.WasmtimeError._from_ptr(error)  # noqa: SLF001
-    guest = compiled(engine, _wasm(), f"stack {STACK}")
+    guest = load_module(engine, _wasm(), f"stack {STACK}")
     results = {one.name: len(one.type.results) for one in guest.exports if isinstance(one.type, wasmtime.FuncType)}
     native, glue = wasmtime.Module(engine, _HOST_FUNCTIONS), wasmtime.Module(engine, _GLUE)
     return _Compiled(engine, guest, linker, native, glue, results)

@@ -98,8 +98,8 @@ class JavaScriptSandbox(LiveSandbox):
         began, used = time.monotonic(), time.thread_time()
         guest.limit(self._left, self._clock)
         try:
-            if guest.halted:  # halted while the program waited
-                raise LimitExceeded(guest.halted)
+            if guest.halt_reason:  # halted while the program waited
+                raise LimitExceeded(guest.halt_reason)
             with clock.running(guest):
                 resume()
         except StopIteration as ended:
@@ -140,7 +140,7 @@ class JavaScriptSandbox(LiveSandbox):
         return replace(step, output=self._take_output())
 
     def _leaves_room(self, most: int) -> bool:
-        return self._guest.used() <= most and self._guest.has_room(RESERVE)
+        return self._guest.measure_memory() <= most and self._guest.has_room(RESERVE)
 
     def _host(self, request: bytes) -> str | None:
         """Return the answer to the prelude's `host(text)`: to printed text, or None while a gate call waits."""

@@ -154,7 +154,7 @@ def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
         parts.append(_GATES + "\n" + "\n".join(render(gate) for gate in gates) + "\n")
     if any(gate.name == "done" for gate in gates):
         parts.append("Finish with done(answer) or, which is the same, submit_answer(answer). No gate works after it.\n")
-    bounds = ", ".join(limits.exceeded(one) for one in ("seconds", "memory", "gate_calls"))
+    bounds = ", ".join(limits.describe(one) for one in ("seconds", "memory", "gate_calls"))
     parts.append(
         f"Limits of one program: {bounds}. One that exceeds them is ended, and what it did to variables is undone; "
         f"what gates did stays done. Of printed output {limits.output} characters are kept.\n"

@@ -128,9 +128,9 @@ class PythonSandbox:
         try:
             return self._ask(do, state, request_fields)
         except LimitExceeded as problem:
-            return problem.ended(self.limits, "")
+            return problem.end_step(self.limits, "")
         except WorkerEnded as ended:
-            return LimitExceeded(ended.limit).ended(self.limits, ended.output)
+            return LimitExceeded(ended.limit).end_step(self.limits, ended.output)
 
     def _restore(self, do: str, state: bytes) -> Stepped:
         """Load a snapshot in a worker, without running any program code. Raises ValueError."""

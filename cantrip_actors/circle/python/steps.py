@@ -196,9 +196,9 @@ class Steps:
         except DamagedSnapshot as damaged:
             return {"damaged": str(damaged)}, b""
         except LimitExceeded as problem:
-            step, made = problem.ended(limits, turn.output()), b""
+            step, made = problem.end_step(limits, turn.output()), b""
         except MemoryError:
-            step, made = LimitExceeded("memory").ended(limits, turn.output()), b""
+            step, made = LimitExceeded("memory").end_step(limits, turn.output()), b""
         return _encode_step(step), made
 
     def _begin(self, turn: _Turn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
@@ -399,7 +399,7 @@ def _dump(what: MontySession | FunctionSnapshot, limits: Limits) -> bytes:
     try:
         return what.dump()
     except MontyRuntimeError as error:
-        raise LimitExceeded("memory", limits.exceeded("memory") + KEEPING) from error
+        raise LimitExceeded("memory", limits.describe("memory") + KEEPING) from error
 
 
 def _read_suspended(turn: _Turn, suspended: bytes) -> bytes:

@@ -40,7 +40,7 @@ class Bounds:
         """Reset the count at the start of a program."""
         self._looked, self._taken = time.monotonic(), self._on_machine()
 
-    def exceeded(self) -> Limit | None:
+    def find_exceeded(self) -> Limit | None:
         """Return the exceeded limit as soon as it can be known; otherwise, and in most checks, None."""
         taken = self._on_machine()
         if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:

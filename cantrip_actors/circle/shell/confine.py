@@ -107,7 +107,7 @@ class Jail:
 
     def _start(self, files: Files, limits: Mapping[str, str], pipes: dict[str, Any]) -> Started:
         user, is_bubblewrap = files.user, self.name == "bubblewrap"
-        machine = groups.delegated()
+        machine = groups.find_delegated()
         group = None if machine is None else machine.make(limits)
         code = os.memfd_create("seccomp")
         ours, theirs = os.pipe()
@@ -115,7 +115,7 @@ class Jail:
             ours, theirs = theirs, ours
         try:
             shared = machine is not None and machine.bounds_memory
-            os.write(code, syscalls.compiled(namespaces=is_bubblewrap, names=not self.is_host, shared=shared))
+            os.write(code, syscalls.compile_filter(namespaces=is_bubblewrap, names=not self.is_host, shared=shared))
             os.lseek(code, 0, os.SEEK_SET)
             if is_bubblewrap:
                 arguments = [*_bubblewrap(self.program, files, code, theirs), *_BASH]

@@ -98,7 +98,7 @@ class Delegated:
 
 
 @cache
-def delegated() -> Delegated | None:
+def find_delegated() -> Delegated | None:
     """Return the part of the machine's tree that this process may use, or None."""
     mount = _mount()
     if mount is None:
@@ -122,15 +122,15 @@ def find(path: Path, *, is_root: bool) -> Delegated | None:
     _sweep(path)
     with contextlib.suppress(OSError):
         offered = set((path / "cgroup.controllers").read_text(encoding="ascii").split()) & set(CONTROLLERS)
-        enabled = _enabled_controllers(path)
+        enabled = _read_controllers(path)
         if not offered <= enabled:
             with contextlib.suppress(OSError):
                 _enable(path, offered - enabled)
-        return Delegated(path, frozenset(offered & _enabled_controllers(path)))
+        return Delegated(path, frozenset(offered & _read_controllers(path)))
     return None
 
 
-def _enabled_controllers(path: Path) -> set[str]:
+def _read_controllers(path: Path) -> set[str]:
     return set((path / "cgroup.subtree_control").read_text(encoding="ascii").split())
 
 

@@ -51,23 +51,23 @@ def restrict(workspace: str) -> None:
     """Confine this process and all that it will start. Raises OSError if that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def checked(result: int, what: str) -> int:
+    def check(result: int, what: str) -> int:
         if result < 0:
             raise OSError(ctypes.get_errno(), what)
         return result
 
     attributes = struct.pack("<QQQ", _ALL, _NETWORK, _SCOPES)
-    rules = checked(libc.syscall(_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
+    rules = check(libc.syscall(_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
     allowed = [(path, _READ) for path in SYSTEM] + [(path, 1 << 1 | 1 << 2) for path in DEVICES]
     for path, access in [*allowed, (workspace, _ALL & ~_DEVICES)]:
         if Path(path).exists():
             folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
             rights = access if Path(path).is_dir() else access & _FILE
             rule = struct.pack("<Qi", rights, folder)
-            checked(libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), path)
+            check(libc.syscall(_ADD, rules, _PATH_BENEATH, rule, 0), path)
             os.close(folder)
-    checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    checked(libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
+    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    check(libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
     os.close(rules)
 
 

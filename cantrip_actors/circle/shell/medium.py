@@ -31,7 +31,7 @@ from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.bounds import FILE, Bounds
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
 from cantrip_actors.circle.shell.files import Files
-from cantrip_actors.circle.shell.groups import delegated
+from cantrip_actors.circle.shell.groups import find_delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
 from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
@@ -121,7 +121,7 @@ class ShellSandbox(LiveSandbox):
         self._jail = confined
         self._definitions = shell_gates.definitions(gates)
         self._files = Files(confined.user())
-        machine = delegated()
+        machine = find_delegated()
         self._bounds = Bounds(self._files, self._processes, shares=machine is not None and machine.bounds_memory)
         self._process: Process | None = None
         self._state = b""
@@ -160,7 +160,7 @@ class ShellSandbox(LiveSandbox):
         began = time.monotonic()
         try:
             while True:
-                event = process.wait(self._left - (time.monotonic() - began), self._receive, self._bounds.exceeded)
+                event = process.wait(self._left - (time.monotonic() - began), self._receive, self._bounds.find_exceeded)
                 if self._interrupted:  # a killed shell may still have printed something
                     raise LimitExceeded("interrupted")
                 if event is None:  # the host cannot tell whether a shell's processes compute or wait
@@ -193,7 +193,7 @@ class ShellSandbox(LiveSandbox):
             hidden = 0
             self._discard()
         self._keep(hidden)
-        return self._finished(event.status)
+        return self._finish(event.status)
 
     def _keep(self, hidden: int = 0) -> None:
         if not self._files.keep(hidden):
@@ -209,9 +209,9 @@ class ShellSandbox(LiveSandbox):
             raise LimitExceeded("memory")
         self._discard()
         self._keep()
-        return self._finished(event.status)
+        return self._finish(event.status)
 
-    def _finished(self, status: int) -> Finished | Raised:
+    def _finish(self, status: int) -> Finished | Raised:
         self._print(self._decoder.decode(b"", final=True))
         output = self._take_output()
         if status == 0:

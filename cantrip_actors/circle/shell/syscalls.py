@@ -62,7 +62,7 @@ _ALL_BITS: Final = 0xFFFFFFFF
 _SOCKET_TYPE: Final = 0xF
 
 
-def compiled(*, namespaces: bool, names: bool, shared: bool) -> bytes:
+def compile_filter(*, namespaces: bool, names: bool, shared: bool) -> bytes:
     """Return the filter, compiled for this machine.
 
     `namespaces` says whether the shell has its own namespaces, `names` whether it may change files by their names,

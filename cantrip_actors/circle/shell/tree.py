@@ -104,7 +104,7 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
                 major, _, minor = device.partition(b":")
                 key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
                 if key not in sizes:
-                    sizes[key] = _mapped_size(thread, addresses.decode(), largest)
+                    sizes[key] = _measure_mapping(thread, addresses.decode(), largest)
         except PermissionError:  # also raised for a thread that is ending: without memory it belongs to root
             if _state(thread) not in "ZX":
                 raise
@@ -122,7 +122,7 @@ def _open_files(thread: str) -> Iterator[os.stat_result]:
                     yield status
 
 
-def _mapped_size(thread: str, addresses: str, largest: int) -> int:
+def _measure_mapping(thread: str, addresses: str, largest: int) -> int:
     process = Path(thread).parents[1]  # threads have no list of their own
     try:
         return (process / "map_files" / addresses).stat().st_blocks * 512

@@ -21,7 +21,7 @@ from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
-from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
@@ -60,10 +60,10 @@ class AnthropicDecoder(Decoder):
         elif kind == "content_block_stop":
             self._stop(value.get("index"))
         elif kind == "message_delta":
-            self._told(mapping(value.get("delta")))
+            self._note_stop(mapping(value.get("delta")))
             self._usage(value.get("usage"))
         elif kind == "message_start":
-            self._opened(mapping(value.get("message")))
+            self._begin_message(mapping(value.get("message")))
         elif kind == "message_stop":
             self._over()
         elif kind == "message":
@@ -72,7 +72,7 @@ class AnthropicDecoder(Decoder):
             raise failure(self.draft.provider, None, value)
         # anything else: `ping`, and events newer than this file (trap 4.1.14)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return all blocks if one of them is signed, or more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
@@ -80,16 +80,16 @@ class AnthropicDecoder(Decoder):
 
     # The message
 
-    def _opened(self, message: Mapping[str, Any]) -> None:
+    def _begin_message(self, message: Mapping[str, Any]) -> None:
         self.begins(message.get("id"))
         self.draft.start(message.get("model"))  # a repeated one changes only the counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
         self._usage(message.get("usage"))
         if not self._blocks:
-            self._prefilled = listed(message.get("content"))
-        self._told(message)
+            self._prefilled = objects(message.get("content"))
+        self._note_stop(message)
 
-    def _told(self, delta: Mapping[str, Any]) -> None:
+    def _note_stop(self, delta: Mapping[str, Any]) -> None:
         self.note(stop_reason=delta.get("stop_reason"), stop_sequence=delta.get("stop_sequence"))
         details = delta.get("stop_details")
         if isinstance(details, Mapping):
@@ -101,7 +101,7 @@ class AnthropicDecoder(Decoder):
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
             self.counts = _counts(self._counted)
-            for one in listed(self._counted.get("iterations")):
+            for one in objects(self._counted.get("iterations")):
                 if one.get("type") == "compaction":  # billed, and not in the counts above
                     more = _counts(one)
                     self.counts = self.counts._replace(
@@ -134,8 +134,8 @@ class AnthropicDecoder(Decoder):
                 self._whole(len(self._blocks), block)
 
     def _body(self, message: Mapping[str, Any]) -> None:
-        self._opened({**message, "content": None})
-        for index, block in enumerate(listed(message.get("content"))):
+        self._begin_message({**message, "content": None})
+        for index, block in enumerate(objects(message.get("content"))):
             self._whole(index, block)
         self._over()
 
@@ -157,8 +157,8 @@ class AnthropicDecoder(Decoder):
         if kind == "text":
             self._items[index] = item = self.draft.begin("message")
             self.draft.add(item, block.get("text"))
-            for citation in listed(block.get("citations")):
-                self._cited(citation)
+            for citation in objects(block.get("citations")):
+                self._cite(citation)
         elif kind == "thinking":
             self._items[index] = item = self.draft.begin("reasoning")
             self.draft.add(item, block.get("thinking"))
@@ -173,8 +173,8 @@ class AnthropicDecoder(Decoder):
                 item = self.draft.serve(KINDS.get(called, called), block.get("id"))
             self._items[index] = item
         elif str(kind).endswith("_tool_result"):
-            result, is_error = _served(block)
-            self.draft.served(block.get("tool_use_id"), result, is_error=is_error)
+            result, is_error = _parse_server_result(block)
+            self.draft.add_server_result(block.get("tool_use_id"), result, is_error=is_error)
         elif kind == "fallback":  # the model declined, perhaps within a call; another model continues, at its own price
             self.draft.cut_off()
             self.note(model=mapping(block.get("to")).get("model"))
@@ -201,12 +201,12 @@ class AnthropicDecoder(Decoder):
             block["signature"] = str(delta.get("signature") or "")  # in one piece
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
-            self._cited(mapping(delta.get("citation")))
+            self._cite(mapping(delta.get("citation")))
         elif kind == "compaction_delta":
             # in one piece, and null if it failed: unknown fields go back as well
             block.update((name, value) for name, value in delta.items() if name != "type")
 
-    def _cited(self, citation: Mapping[str, Any]) -> None:
+    def _cite(self, citation: Mapping[str, Any]) -> None:
         named = citation.get("title") or citation.get("document_title")
         self.draft.cite(citation.get("url") or citation.get("source"), named, citation.get("cited_text"))
 
@@ -253,9 +253,9 @@ class AnthropicWriter(Writer):
         """Return a run with a cache mark on its last block; the end of its JSON is known."""
         return fragment[: -len(_END)] + b',"cache_control":' + json_bytes(self._cache) + _END
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
-        content = self._replayed(message, ids) or self._plain(message, ids)
+        content = self._replay_blocks(message, ids) or self._plain(message, ids)
         if content:  # an empty one is refused (trap 4.1.8)
             yield json_bytes({"role": "assistant", "content": content})
 
@@ -267,7 +267,7 @@ class AnthropicWriter(Writer):
             content.append({"type": "tool_use", "id": own, "name": call.gate, "input": call.args or {}})
         return content
 
-    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+    def _replay_blocks(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         blocks = self.own(message)
         if not isinstance(blocks, (list, tuple)):
             return None
@@ -288,7 +288,7 @@ class AnthropicWriter(Writer):
             content.append(block)
         return None if renamed else content  # a call without a block: these are not the blocks of this message
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Yield one message with all results and texts (trap 4.1.7)."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -339,7 +339,7 @@ def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
 
-def _served(block: Mapping[str, Any]) -> tuple[Any, bool]:
+def _parse_server_result(block: Mapping[str, Any]) -> tuple[Any, bool]:
     """Return the result of a tool of the provider, and whether it is an error, without encrypted content."""
     content = block.get("content")
     if isinstance(content, Mapping) and "error_code" in content:
@@ -352,7 +352,7 @@ def _served(block: Mapping[str, Any]) -> tuple[Any, bool]:
         return told or str(content.get("type") or ""), bool(told.get("return_code"))
     if isinstance(content, str):
         return content, bool(block.get("is_error"))
-    parts = listed(content)
+    parts = objects(content)
     if any("url" in part for part in parts):
         return [{name: part[name] for name in ("url", "title") if part.get(name)} for part in parts], False
     return "\n".join(str(part.get("text") or "") for part in parts), bool(block.get("is_error"))
@@ -442,7 +442,7 @@ class Anthropic(Family):
         yield "top_p", {"top_p": settings.top_p}
         if settings.effort not in (None, "none"):
             yield "thinking", self._thinking(str(settings.effort), budget)
-        if settings.schema is not None and (schema := self.fitted(settings.schema).schema) is not None:
+        if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
             yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
         if system:
             marked = {} if self._cache is None or not self._cache.system else {"cache_control": self._cache.mark}
@@ -459,13 +459,13 @@ class Anthropic(Family):
             elif asked.choice == "none":  # also for models that refuse to be forced to call
                 yield "", {"tool_choice": {"type": "none"}}
 
-    def _typed(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_typed_settings(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the settings, without a summary if there is no thinking, and without those of calls if none are
         allowed.
         """
         idle = frozenset() if self._thinks(asked.settings) else frozenset({"reasoning_summary"})
         idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
-        yield from ((name, fields) for name, fields in super()._typed(asked) if name not in idle)
+        yield from ((name, fields) for name, fields in super()._write_typed_settings(asked) if name not in idle)
 
     def _tokens(self, settings: Settings) -> tuple[int, int]:
         """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
@@ -509,7 +509,7 @@ class Anthropic(Family):
         is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
         return frozenset({"thinking"}) if is_budgeted and not self._tokens(settings)[1] else frozenset()
 
-    def excluded(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
         if not self._thinks(asked.settings):
             return self._full(asked.settings)
@@ -520,7 +520,7 @@ class Anthropic(Family):
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
-    def continued(self, asked: Asked, response: Response) -> Asked | None:
+    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:
         """Return the query with the interrupted turn, unchanged (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None

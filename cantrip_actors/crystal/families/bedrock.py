@@ -25,7 +25,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.images import OFFICE, Takes, file_name
 from cantrip_actors.crystal.provider import Asked, Counting
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.crystal.typed_settings import Table
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -119,14 +119,14 @@ class BedrockDecoder(Decoder):
                     raise self.second_message()
                 self.draft.start(self.asked)
             elif kind == "messageStop":
-                self._stopped(event.get("stopReason"))
+                self._finish_message(event.get("stopReason"))
             elif kind == "metadata":
-                self._counted(mapping(event.get("usage")))
+                self._count_tokens(mapping(event.get("usage")))
                 self.over = self.complete
             elif name == "exception" or kind.endswith(("Exception", "Error")):
                 raise failure(self.draft.provider, None, {"error": {**event, "type": kind}})
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return all blocks if one of them is more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(block.keys() <= {"text", "toolUse"} and not _is_theirs(block) for block in blocks)
@@ -134,7 +134,7 @@ class BedrockDecoder(Decoder):
 
     def _body(self, value: Mapping[str, Any]) -> None:
         self.draft.start(self.asked)
-        for index, block in enumerate(listed(mapping(mapping(value["output"]).get("message")).get("content"))):
+        for index, block in enumerate(objects(mapping(mapping(value["output"]).get("message")).get("content"))):
             call, thought = mapping(block.get("toolUse")), mapping(block.get("reasoningContent"))
             if call:
                 self._start(index, {"toolUse": call})
@@ -148,14 +148,14 @@ class BedrockDecoder(Decoder):
             else:
                 self._blocks[index] = dict(block)
             self._stop(index)
-        self._counted(mapping(value.get("usage")))
-        self._stopped(value.get("stopReason"))
+        self._count_tokens(mapping(value.get("usage")))
+        self._finish_message(value.get("stopReason"))
         self.over = self.complete
 
-    def _counted(self, usage: Mapping[str, Any]) -> None:
+    def _count_tokens(self, usage: Mapping[str, Any]) -> None:
         read, written = tokens(usage.get("cacheReadInputTokens")), tokens(usage.get("cacheWriteInputTokens"))
         long = sum(
-            tokens(one.get("inputTokens")) for one in listed(usage.get("cacheDetails")) if one.get("ttl") == "1h"
+            tokens(one.get("inputTokens")) for one in objects(usage.get("cacheDetails")) if one.get("ttl") == "1h"
         )
         self.counts = Counts(
             prompt=tokens(usage.get("inputTokens")) + read + written,  # `inputTokens` does not include them
@@ -165,7 +165,7 @@ class BedrockDecoder(Decoder):
             written_long=long,
         )
 
-    def _stopped(self, reason: Any) -> None:
+    def _finish_message(self, reason: Any) -> None:
         self.draft.start(self.asked)
         self.note(stop_reason=reason)
         if reason in FLUKES:
@@ -255,22 +255,22 @@ class BedrockWriter(Writer):
         self.point = point
         """The cache mark after the last block of a context; None if the model has no cache."""
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
-        content = self._replayed(message, ids)
+        content = self._replay_blocks(message, ids)
         if content is None:
             content = [{"text": message.content}] if message.content and message.content.strip() else []
             content += [_call(own, call.gate, call.args) for call, own in zip(message.tool_calls, ids, strict=True)]
         if content:  # an empty one is refused
             yield json_bytes({"role": "assistant", "content": content})
 
-    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+    def _replay_blocks(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         blocks = self.own(message)
         if not isinstance(blocks, (list, tuple)):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
         content: list[dict[str, Any]] = []
-        for block in listed(blocks):
+        for block in objects(blocks):
             call = mapping(block.get("toolUse"))
             if call and not _is_theirs(block):
                 own = renamed.pop(str(call.get("toolUseId")), None)
@@ -284,7 +284,7 @@ class BedrockWriter(Writer):
                 content.append(block)
         return None if renamed else content
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -399,8 +399,8 @@ class Bedrock(Anthropic):
             if value is not None:
                 yield parameter, {"inferenceConfig": {name: value}}
         if settings.effort not in (None, "none"):
-            yield "thinking", self._asked_to_think(str(settings.effort), budget)
-        if settings.schema is not None and (schema := self.fitted(settings.schema).schema) is not None:
+            yield "thinking", self._thinking_fields(str(settings.effort), budget)
+        if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
             told = {"name": "answer", "schema": json_bytes(schema).decode()}
             wanted = {"type": "json_schema", "structure": {"jsonSchema": told}}
             yield "schema", {"outputConfig": {"textFormat": wanted}}
@@ -418,11 +418,11 @@ class Bedrock(Anthropic):
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
             yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without tools
 
-    def excluded(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters that Claude refuses together with thinking; other models report theirs."""
-        return super().excluded(asked) if self.is_claude else frozenset()
+        return super().exclude(asked) if self.is_claude else frozenset()
 
-    def _asked_to_think(self, effort: str, budget: int) -> Mapping[str, Any]:
+    def _thinking_fields(self, effort: str, budget: int) -> Mapping[str, Any]:
         if not self.is_claude:
             return {"outputConfig": {"effort": effort}}
         asked = self._thinking(effort, budget)
@@ -442,7 +442,7 @@ class Bedrock(Anthropic):
         self.encoder.forget()
         return "cache"
 
-    def continued(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
         """Return None: Converse does not interrupt a turn."""
         return None
 

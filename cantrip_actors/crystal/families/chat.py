@@ -20,7 +20,7 @@ from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
 from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.crystal.schemas import for_openai
-from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
@@ -117,7 +117,7 @@ class ChatDecoder(Decoder):
             self.note(served_by=value["provider"])
         served = tokens(mapping(mapping(usage).get("server_tool_use")).get("web_search_requests"))
         self._searches = served or self._searches
-        for choice in listed(choices):  # null, or left out (trap 4.3.1)
+        for choice in objects(choices):  # null, or left out (trap 4.3.1)
             if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
                 self._choice(choice, value)
 
@@ -157,7 +157,7 @@ class ChatDecoder(Decoder):
             self._is_repeat = True
         return not self._is_repeat
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Complete the response, also without a reason to stop (trap 4.3.6)."""
         self.complete = self.over = True
 
@@ -167,7 +167,7 @@ class ChatDecoder(Decoder):
             self._close_text()
             if self._searches:  # the server reports their number, and the sources that the text cites
                 searched = self.draft.serve_whole("web_search", None, {"requests": self._searches})
-                self.draft.served(searched, [dict(one) for one in self.draft.citations] or None)
+                self.draft.add_server_result(searched, [dict(one) for one in self.draft.citations] or None)
                 self.counts = self.counts._replace(uses=(("web_search", self._searches),))
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
@@ -177,7 +177,7 @@ class ChatDecoder(Decoder):
                 self.draft.cut_off()
         return super().finish()
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return the fields that a `Response` does not keep: reasoning that has to be sent back, signatures."""
         kept: dict[str, Any] = {}
         if self._details:
@@ -214,7 +214,7 @@ class ChatDecoder(Decoder):
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         self._reasoning(delta)
-        for annotation in listed(delta.get("annotations")):
+        for annotation in objects(delta.get("annotations")):
             cited = mapping(annotation.get("url_citation"))
             self.draft.cite(cited.get("url"), cited.get("title"), cited.get("content"))
         content = delta.get("content")
@@ -224,8 +224,8 @@ class ChatDecoder(Decoder):
                     self._think(text)
                 else:
                     self._say(text)
-        for part in (*listed(delta.get("images")), *(listed(content) if isinstance(content, list) else ())):
-            self._drawn(part)
+        for part in (*objects(delta.get("images")), *(objects(content) if isinstance(content, list) else ())):
+            self._add_image(part)
         transcript = mapping(delta.get("audio")).get("transcript")
         if isinstance(transcript, str):
             self._say(transcript)
@@ -233,7 +233,7 @@ class ChatDecoder(Decoder):
         if isinstance(refusal, str) and refusal:
             self._refusal.append(refusal)
             self.metadata["refusal"] = "".join(self._refusal)
-        calls = listed(delta.get("tool_calls"))
+        calls = objects(delta.get("tool_calls"))
         for position, call in enumerate(calls):
             self._part(call, position, alone=len(calls) == 1)
         if mapping(delta.get("function_call")).get("name") or mapping(delta.get("function_call")).get("arguments"):
@@ -242,14 +242,14 @@ class ChatDecoder(Decoder):
     def _whole(self, message: dict[str, Any]) -> None:
         """Read a message that was not streamed."""
         self.message = message
-        calls = listed(message.get("tool_calls"))
+        calls = objects(message.get("tool_calls"))
         self._delta({**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")})
         for n, call in enumerate(calls):
             self._part({**call, "index": n}, n, alone=False)
             self._settle(self._calls[-1])
         self.complete = True
 
-    def _drawn(self, part: Mapping[str, Any]) -> None:
+    def _add_image(self, part: Mapping[str, Any]) -> None:
         """Add an image of OpenRouter or LiteLLM: in one piece, perhaps repeated."""
         given = part.get("image_url")
         url = given.get("url") if isinstance(given, Mapping) else given
@@ -270,7 +270,7 @@ class ChatDecoder(Decoder):
                 self._field, told = self._field or field, True
                 self._think(thought)
                 break
-        for detail in listed(delta.get("reasoning_details")):
+        for detail in objects(delta.get("reasoning_details")):
             self._detail(detail, told=not told)
 
     def _think(self, text: str) -> None:
@@ -409,7 +409,7 @@ class ChatDecoder(Decoder):
             call.item = self.draft.call(call.name, call.id)
             self._show(call)
         if call.item.open:
-            given = {"input": call.text} if call.custom else mended(call.text)
+            given = {"input": call.text} if call.custom else repair_arguments(call.text)
             if isinstance(given, Mapping):
                 call.item.given = given
             elif given != call.text:
@@ -427,7 +427,7 @@ def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
     if isinstance(content, str):
         yield "text", content
         return
-    for part in listed(content):
+    for part in objects(content):
         if isinstance(part.get("thinking"), (list, str)):
             for _, text in parts_of_content(part["thinking"]):
                 yield "thinking", text
@@ -437,7 +437,7 @@ def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
                 yield "text", found
 
 
-def mended(arguments: str) -> Any:
+def repair_arguments(arguments: str) -> Any:
     """Return the arguments from JSON that is encoded twice, or is several objects of which only one has content."""
     found: list[Any] = []
     decoder, at = json.JSONDecoder(), 0
@@ -502,14 +502,14 @@ class ChatWriter(Writer):
         self.reasons = bool(_REASONS.match(model))
         """Whether each utterance is sent with its reasoning; it is empty if another model wrote it (R-08)."""
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance, with its reasoning if the model requires it."""
         if not message.content and not ids:
             return
         own = mapping(self.own(message)) if message.blocks else {}
         made: dict[str, Any] = {"role": "assistant", "content": self.utterance(message, own)}
         if own or self.reasons:
-            made.update(self._kept(own, message))
+            made.update(self._own_fields(own, message))
         extras = own.get("extra_content") or {}
         if ids:
             made["tool_calls"] = [
@@ -527,7 +527,7 @@ class ChatWriter(Writer):
         """Return the content of an utterance; `own` is the provider's own block of it."""
         return message.content or self.empty
 
-    def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
+    def _own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
         """Return the fields of the answer that are sent back with its utterance."""
         kept = {name: value for name, value in own.items() if name != "extra_content"}
         told = next((name for name in _REASONING if name in kept), None)
@@ -543,11 +543,11 @@ class ChatWriter(Writer):
         """Return whether the message itself has the images."""
         return "images" in mapping(self.own(message))
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Yield the results, one message each, then their images, which a result cannot contain, then the texts."""
         shown: list[str | File] = []
         for answer in answers:
-            first, *rest = self.results(answer, answer.told)
+            first, *rest = self.results(answer, answer.text)
             if isinstance(first, File):
                 what = "an image" if isinstance(first, Image) else "a file"
                 first, rest = f"[{what}, which follows]", [first, *rest]
@@ -662,7 +662,7 @@ class Chat(Family):
         if settings.effort is not None:
             yield "effort", self.thinking(settings.effort)
         if settings.schema is not None:
-            fitted = self.fitted(settings.schema)
+            fitted = self.fit_schema(settings.schema)
             answer = {"name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"response_format": {"type": "json_schema", "json_schema": answer}}
         if asked.tools:

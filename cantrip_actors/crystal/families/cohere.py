@@ -12,7 +12,7 @@ from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
 from cantrip_actors.terms.messages import Message, named_gate
 
@@ -45,7 +45,7 @@ class CohereDecoder(Decoder):
         kind = str(value.get("type") or name)
         message = mapping(mapping(value.get("delta")).get("message"))
         if kind in ("content-delta", "content-start"):
-            self._said(mapping(message.get("content")))
+            self._add_content(mapping(message.get("content")))
         elif kind == "tool-plan-delta":
             self._more("message", message.get("tool_plan"))
         elif kind == "tool-call-start":
@@ -55,19 +55,19 @@ class CohereDecoder(Decoder):
         elif kind in ("content-end", "tool-call-end"):
             self._end()
         elif kind == "citation-start":
-            self._cited(mapping(message.get("citations")))
+            self._cite(mapping(message.get("citations")))
         elif kind == "message-start":
             self.begins(value.get("id"))
             self.draft.start(self.asked)
             self.note(id=value.get("id"))
         elif kind == "message-end":
-            self._stopped(mapping(value.get("delta")))
+            self._finish_message(mapping(value.get("delta")))
         elif isinstance(value.get("message"), Mapping):
             self._body(value)
         elif kind == "error" or "message" in value or "error" in value:
             raise failure(self.draft.provider, None, value)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """The thoughts, which go back with the calls that came of them."""
         return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
 
@@ -76,17 +76,17 @@ class CohereDecoder(Decoder):
         self.draft.start(self.asked)
         self.note(id=value.get("id"))
         self._more("message", message.get("tool_plan"))
-        for part in listed(message.get("content")):
-            self._said(part)
+        for part in objects(message.get("content")):
+            self._add_content(part)
             self._end()
-        for call in listed(message.get("tool_calls")):
+        for call in objects(message.get("tool_calls")):
             self._call(call)
             self._end()
-        for citation in listed(message.get("citations")):
-            self._cited(citation)
-        self._stopped(value)
+        for citation in objects(message.get("citations")):
+            self._cite(citation)
+        self._finish_message(value)
 
-    def _said(self, part: Mapping[str, Any]) -> None:
+    def _add_content(self, part: Mapping[str, Any]) -> None:
         self._more("reasoning", part.get("thinking"))
         self._more("message", part.get("text"))
 
@@ -116,12 +116,12 @@ class CohereDecoder(Decoder):
             self.draft.end(self._open)
             self._open = None
 
-    def _cited(self, citation: Mapping[str, Any]) -> None:
-        for source in listed(citation.get("sources")):
+    def _cite(self, citation: Mapping[str, Any]) -> None:
+        for source in objects(citation.get("sources")):
             document = mapping(source.get("document"))
             self.draft.cite(document.get("url"), document.get("title") or source.get("id"), citation.get("text"))
 
-    def _stopped(self, told: Mapping[str, Any]) -> None:
+    def _finish_message(self, told: Mapping[str, Any]) -> None:
         reason, usage = told.get("finish_reason"), mapping(told.get("usage"))
         counted = mapping(usage.get("tokens")) or mapping(usage.get("billed_units"))
         self.counts = Counts(
@@ -144,7 +144,7 @@ class CohereWriter(ChatWriter):
 
     provider: ClassVar[str] = "cohere"
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: a plan and calls, or a text."""
         made: dict[str, Any] = {"role": "assistant"}
         thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
@@ -211,11 +211,12 @@ class Cohere(Chat):
             thinking = {"type": "enabled", "token_budget": budget} if budget else {"type": "disabled"}
             yield "thinking", {"thinking": thinking}
         if settings.schema is not None:
-            yield "schema", {"response_format": {"type": "json_object", "json_schema": self.fitted(settings.schema)[0]}}
+            schema = self.fit_schema(settings.schema).schema
+            yield "schema", {"response_format": {"type": "json_object", "json_schema": schema}}
         if asked.tools:
             yield from self._tools(asked)
 
-    def excluded(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: Asked) -> frozenset[str]:
         """It holds no answer to a schema while there are tools."""
         return frozenset({"schema"}) if asked.tools else frozenset()
 

@@ -20,7 +20,7 @@ from cantrip_actors.crystal.images import Takes, tile_tokens
 from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import Fitted, for_gemini, gemini_schema
 from cantrip_actors.crystal.server_tools import KINDS
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import GOOGLE, Table, candidates_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
@@ -32,7 +32,7 @@ FLUKES: Final = frozenset(
 """Reasons for an empty answer after which another attempt may succeed."""
 
 INTERRUPTED: Final = "CONTINUATION"
-"""The reason for an answer that the provider continues when it gets its token back (`Google.continued`)."""
+"""The reason for an answer that the provider continues when it gets its token back (`Google.continue_turn`)."""
 
 _INSIDE: Final = ("image/", "application/pdf")
 """Media types that a result can contain; audio and video follow it as parts of their own."""
@@ -79,7 +79,7 @@ class GoogleDecoder(Decoder):
             raise failure(self.draft.provider, None, value)
         if not self.is_of_message(value.get("responseId")):
             return
-        self._counted(value.get("usageMetadata"))
+        self._count_tokens(value.get("usageMetadata"))
         self.note(id=value.get("responseId"), model=value.get("modelVersion"))
         candidates = value.get("candidates")
         if not isinstance(candidates, list) or not candidates:
@@ -91,7 +91,7 @@ class GoogleDecoder(Decoder):
         candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
         if candidate is None:
             return  # another candidate, if several were asked for
-        for part in listed(mapping(candidate.get("content")).get("parts")):
+        for part in objects(mapping(candidate.get("content")).get("parts")):
             self.moves = True
             self._part(part)
         reason = candidate.get("finishReason")
@@ -102,7 +102,7 @@ class GoogleDecoder(Decoder):
             self.logprobs += candidates_of(candidate["logprobsResult"])
         if "groundingMetadata" in candidate:
             self._grounding.update(mapping(candidate["groundingMetadata"]))
-        self._fetched = listed(mapping(candidate.get("urlContextMetadata")).get("urlMetadata")) or self._fetched
+        self._fetched = objects(mapping(candidate.get("urlContextMetadata")).get("urlMetadata")) or self._fetched
         self.note(continuation=candidate.get("continuationToken"))
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
@@ -125,7 +125,7 @@ class GoogleDecoder(Decoder):
         if not self._more and (item.kind != "message" or self._parts[-1].keys() != _TEXT):
             return False
         if "usageMetadata" in value:
-            self._counted(value["usageMetadata"])
+            self._count_tokens(value["usageMetadata"])
         self.moves = self._is_steady = True
         self.draft.more(item, text)
         self._more.append(text)
@@ -156,13 +156,13 @@ class GoogleDecoder(Decoder):
                 )
         return super().finish()
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return the parts if one of them is signed, or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
         plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
         return None if plain and not self.is_part else self._parts
 
-    def _counted(self, usage: Any) -> None:
+    def _count_tokens(self, usage: Any) -> None:
         """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
         for name, given in mapping(usage).items():
             self._usage[name] = tokens(given) or self._usage.get(name, 0)
@@ -186,19 +186,19 @@ class GoogleDecoder(Decoder):
             self._served.add(tool)
             self.draft.serve_whole(tool, call.get("id"), mapping(call.get("args")))
         elif answer := mapping(part.get("toolResponse")):
-            self.draft.served(answer.get("id"), answer.get("response"))
+            self.draft.add_server_result(answer.get("id"), answer.get("response"))
         elif code := mapping(part.get("executableCode")):
             args = {"code": code.get("code") or "", "language": code.get("language") or ""}
             self._ran = self.draft.serve_whole("code_execution", code.get("id"), args)
         elif ran := mapping(part.get("codeExecutionResult")):
             failed = ran.get("outcome") not in (None, "OUTCOME_OK")
-            self.draft.served(ran.get("id") or self._ran, ran.get("output"), is_error=failed)
+            self.draft.add_server_result(ran.get("id") or self._ran, ran.get("output"), is_error=failed)
 
     def _ground(self) -> None:
         """Add the results of a search and the text that cites them, and the search itself if no part had it."""
         chunks = [
             mapping(one.get("web") or one.get("retrievedContext"))
-            for one in listed(self._grounding.get("groundingChunks"))
+            for one in objects(self._grounding.get("groundingChunks"))
         ]
         found = [
             {name: one[key] for name, key in (("url", "uri"), ("title", "title")) if one.get(key)} for one in chunks
@@ -207,7 +207,7 @@ class GoogleDecoder(Decoder):
         if isinstance(queries, list) and queries:
             if "web_search" not in self._served:
                 searched = self.draft.serve_whole("web_search", None, {"queries": queries})
-                self.draft.served(searched, found or None)
+                self.draft.add_server_result(searched, found or None)
             self.counts = self.counts._replace(uses=(("web_search", len(queries)),))
         if self._fetched and "url_context" not in self._served:
             urls = [one.get("retrievedUrl") for one in self._fetched]
@@ -215,8 +215,8 @@ class GoogleDecoder(Decoder):
             statuses = [
                 {"url": one.get("retrievedUrl"), "status": one.get("urlRetrievalStatus")} for one in self._fetched
             ]
-            self.draft.served(fetched, statuses)
-        for support in listed(self._grounding.get("groundingSupports")):
+            self.draft.add_server_result(fetched, statuses)
+        for support in objects(self._grounding.get("groundingSupports")):
             text = mapping(support.get("segment")).get("text")
             for at in support.get("groundingChunkIndices") or ():
                 if isinstance(at, int) and at < len(found):
@@ -228,7 +228,7 @@ class GoogleDecoder(Decoder):
         call = mapping(part.get("functionCall"))
         if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before (R-11)
             self._end_text()
-            self._called(call, part)
+            self._add_call(call, part)
             return
         self._end_call()
         if "functionCall" in part:
@@ -255,17 +255,17 @@ class GoogleDecoder(Decoder):
         data = mapping(part.get("inlineData"))
         if data and part.get("thought"):
             return  # a draft of the image: it is not sent back
-        kept = self._drawn(data)
+        kept = self._add_image(data)
         self._parts.append(dict(part) if kept is None else {**part, "inlineData": {**data, "data": kept}})
 
-    def _drawn(self, data: Mapping[str, Any]) -> str | None:
+    def _add_image(self, data: Mapping[str, Any]) -> str | None:
         """Add the image of a part; return the text that replaces its bytes in the parts."""
         if not str(data.get("mimeType") or "").startswith("image/"):
             return None
         self._end_text()
         return self.draft.image(data.get("data"))
 
-    def _called(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    def _add_call(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         name = call.get("name")
         if isinstance(name, str) and name:
             self._end_call()
@@ -279,7 +279,7 @@ class GoogleDecoder(Decoder):
                 self._parts[-1]["functionCall"]["id"] = call["id"]
         elif self._call is not None and isinstance(call.get("args"), Mapping):
             self._arguments.update(call["args"])
-        for piece in listed(call.get("partialArgs")):
+        for piece in objects(call.get("partialArgs")):
             if self._call is not None:
                 _put(self._arguments, piece)
                 self._half = str(piece.get("jsonPath")) if piece.get("willContinue") else ""
@@ -357,11 +357,11 @@ class GoogleWriter(Writer):
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether the model's own parts, which have the images, are sent back."""
-        return self._replayed(message) is not None
+        return self._replay_parts(message) is not None
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """Yield an utterance: its own parts if it has any, else text and calls."""
-        parts = self._replayed(message)
+        parts = self._replay_parts(message)
         if parts is None:
             parts = [{"text": message.content}] if message.content else []
             for n, call in enumerate(message.tool_calls):
@@ -372,22 +372,22 @@ class GoogleWriter(Writer):
         if parts:
             yield json_bytes({"role": "model", "parts": parts})
 
-    def _replayed(self, message: Message) -> list[dict[str, Any]] | None:
+    def _replay_parts(self, message: Message) -> list[dict[str, Any]] | None:
         parts = self.own(message)
         if not isinstance(parts, (list, tuple)):
             return None
         calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Yield one content: results in the order of their calls, which is how Gemini matches them, then texts."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
         for answer in answers:
-            content, inside, others = self._pictured(answer)
+            content, inside, others = self._split_files(answer)
             result = {"error" if answer.is_error else "output": content}  # has to be an object (trap 4.4.8)
             told: dict[str, Any] = {"name": answer.call.gate, "response": result}
-            if self._issued(answer):
+            if self._has_server_id(answer):
                 told["id"] = answer.call.id
             if inside:
                 told["parts"] = inside
@@ -397,7 +397,7 @@ class GoogleWriter(Writer):
         parts += [_part(part) for text in texts for part in self.parts(text)]
         yield json_bytes({"role": "user", "parts": parts})
 
-    def _pictured(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    def _split_files(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the text of a result, its images, and the files that follow it, with a text that names the call.
 
         Models up to Gemini 2 take none in results, and no model an address.
@@ -413,7 +413,7 @@ class GoogleWriter(Writer):
         whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
         return text, inside, [*whose, *others]
 
-    def _issued(self, answer: Answer) -> bool:
+    def _has_server_id(self, answer: Answer) -> bool:
         """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
         parts = self.own(answer.said)
         return isinstance(parts, (list, tuple)) and any(
@@ -535,7 +535,7 @@ class Google(Family):
                 thinking["thinkingLevel"] = settings.effort
             yield "thinking", {"generationConfig": {"thinkingConfig": thinking}}
         if settings.schema is not None:
-            schema = self.fitted(settings.schema).schema
+            schema = self.fit_schema(settings.schema).schema
             if schema is not None:
                 wanted = {"responseMimeType": "application/json", "responseJsonSchema": schema}
                 yield "schema", {"generationConfig": wanted}
@@ -556,7 +556,7 @@ class Google(Family):
         """Return the tokens of an image: a constant from Gemini 3 on, before that 258 for each tile of 768 pixels."""
         return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
 
-    def continued(self, asked: Asked, response: Response) -> Asked | None:
+    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:
         """Repeat the query with the token of the interrupted answer, which then continues."""
         token = response.metadata.get("continuation")
         if token is None:

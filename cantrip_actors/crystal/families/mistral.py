@@ -14,7 +14,7 @@ from cantrip_actors.crystal.draft import Decoder, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, parts_of_content
 from cantrip_actors.crystal.images import Takes, data_url, file_name, pixel_tokens
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import MISTRAL, Table
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -42,7 +42,7 @@ class MistralDecoder(ChatDecoder):
         if cached:
             self.counts = self.counts._replace(cached=cached)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """The thoughts, which go back with the utterance."""
         if not self._thoughts:
             return None
@@ -50,7 +50,7 @@ class MistralDecoder(ChatDecoder):
         return {"content": [{**thought, "signature": self._signature} if self._signature else thought]}
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
-        for part in listed(delta.get("content")):
+        for part in objects(delta.get("content")):
             self._thoughts += [text for kind, text in parts_of_content([part]) if kind == "thinking"]
             signature = part.get("signature")
             self._signature = signature if isinstance(signature, str) and signature else self._signature
@@ -62,9 +62,9 @@ class MistralWriter(ChatWriter):
 
     provider: ClassVar[str] = "mistral"
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance. `ids` are those of its calls, in order."""
-        return super().said(message, [short(one) for one in ids])
+        return super().write_utterance(message, [short(one) for one in ids])
 
     def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:
         """Return the content of an utterance: its thoughts, then its text."""
@@ -73,13 +73,13 @@ class MistralWriter(ChatWriter):
             return message.content or ""
         return [*thoughts, {"type": "text", "text": message.content}] if message.content else thoughts
 
-    def _kept(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
+    def _own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, with their images and files, then texts."""
         for answer in answers:
-            content = self.content(self.results(answer, answer.told))
+            content = self.content(self.results(answer, answer.text))
             told = {"role": "tool", "tool_call_id": short(answer.id), "name": answer.call.gate, "content": content}
             yield json_bytes(told)
         if answers and texts:  # a user's message must not follow a result

@@ -16,7 +16,7 @@ from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
-from cantrip_actors.crystal.shapes import listed, mapping
+from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import OLLAMA, Table, tokens_of
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
@@ -41,13 +41,13 @@ class OllamaDecoder(Decoder):
         message = mapping(value.get("message"))
         self._more("reasoning", message.get("thinking"))
         self._more("message", message.get("content"))
-        for call in listed(message.get("tool_calls")):
-            self._called(mapping(call.get("function")), call.get("id"))
+        for call in objects(message.get("tool_calls")):
+            self._add_call(mapping(call.get("function")), call.get("id"))
         self.logprobs += tokens_of(value.get("logprobs"))
         if value.get("done"):
             self._done(value)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """The thoughts, which go back with the calls that came of them."""
         return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
 
@@ -62,7 +62,7 @@ class OllamaDecoder(Decoder):
             self._open = self.draft.begin(kind)
         self.draft.add(self._open, text)
 
-    def _called(self, function: Mapping[str, Any], call_id: Any) -> None:
+    def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
         self._end()
         self.moves = True
         item = self.draft.call(function.get("name"), call_id)
@@ -87,7 +87,7 @@ class OllamaWriter(ChatWriter):
 
     provider: ClassVar[str] = "ollama"
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance; the arguments of its calls are objects."""
         if not message.content and not ids:
             return
@@ -102,16 +102,16 @@ class OllamaWriter(ChatWriter):
             ]
         yield json_bytes(made)
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, with their images, then texts."""
         for answer in answers:
-            parts = self.results(answer, answer.told)
-            yield json_bytes({"role": "tool", "tool_name": answer.call.gate, **_shown(parts)})
+            parts = self.results(answer, answer.text)
+            yield json_bytes({"role": "tool", "tool_name": answer.call.gate, **_message_content(parts)})
         for text in texts:
-            yield json_bytes({"role": "user", **_shown(self.parts(text))})
+            yield json_bytes({"role": "user", **_message_content(self.parts(text))})
 
 
-def _shown(parts: Sequence[str | File]) -> dict[str, Any]:
+def _message_content(parts: Sequence[str | File]) -> dict[str, Any]:
     """A text, and its images beside it."""
     images = [part.base64() for part in parts if not isinstance(part, str)]
     made: dict[str, Any] = {"content": "\n".join(part for part in parts if isinstance(part, str))}
@@ -173,7 +173,7 @@ class Ollama(Chat):
         if settings.effort is not None:
             yield "effort", self.thinking(settings.effort)
         if settings.schema is not None:
-            yield "schema", {"format": self.fitted(settings.schema).schema}
+            yield "schema", {"format": self.fit_schema(settings.schema).schema}
         if asked.tools and (asked.choice != "none" or settings.schema is not None):
             yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
         if asked.choice not in (None, "none"):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.scripted import Scripted, scripted
-from cantrip_actors.crystal.shapes import listed
+from cantrip_actors.crystal.shapes import objects
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
 from cantrip_actors.terms.messages import Response
@@ -42,7 +42,7 @@ def normalise_chat(body: Any) -> Response:
     if not decoder.complete:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     response, message = decoder.finish(), decoder.message
-    is_signed = any(_SIGNED & part.keys() for part in (message, *listed(message.get("tool_calls"))))
+    is_signed = any(_SIGNED & part.keys() for part in (message, *objects(message.get("tool_calls"))))
     kept = {own: decoder.metadata[name] for name, own in _METADATA.items() if name in decoder.metadata}
     return Response.of(replace(response, metadata=kept, blocks=(message,) if is_signed else ()))
 

@@ -27,7 +27,7 @@ def _summary(value: str, _tools: bool) -> Mapping[str, Any]:
     return {"reasoning": {"exclude": True} if value == "none" else {"summary": value}}
 
 
-def _marked(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
+def _mark(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
     """Return a message with a cache mark on its last part; an empty message is unchanged."""
     message = orjson.loads(fragment)
     content = message.get("content")
@@ -47,11 +47,11 @@ class OpenRouterWriter(ChatWriter):
 
     def mark(self, fragment: bytes) -> bytes:
         """Return the last message of a run with a cache mark."""
-        return fragment if self._cache is None else _marked(fragment, self._cache.mark)
+        return fragment if self._cache is None else _mark(fragment, self._cache.mark)
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
         """Yield the messages; the last one before the answer has a cache mark."""
-        *made, newest = super().heard(answers, texts, last=last)
+        *made, newest = super().write_messages(answers, texts, last=last)
         return [*made, self.mark(newest) if last and self.marks != 0 else newest]
 
 
@@ -83,14 +83,14 @@ class OpenRouter(Chat):
         """Return the system prompt with a cache mark."""
         if self._cache is None or not self._cache.system:
             return super().system(text)
-        return _marked(super().system(text), self._cache.mark)
+        return _mark(super().system(text), self._cache.mark)
 
     def request(self, asked: Asked) -> Request:
         """Return the request, which also asks for the cost."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
         return super().request(asked._replace(settings=asked.settings._replace(more=more)))
 
-    def excluded(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""
         thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
         return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()

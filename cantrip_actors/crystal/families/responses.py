@@ -24,7 +24,7 @@ from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
 from cantrip_actors.crystal.schemas import for_openai
 from cantrip_actors.crystal.server_tools import KINDS
-from cantrip_actors.crystal.shapes import json_object, listed, mapping
+from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
@@ -82,7 +82,7 @@ class ResponsesDecoder(Decoder):
         if kind.endswith(".delta"):
             self._delta(kind, value)
         elif kind == "response.output_item.added":
-            self._added(value)
+            self._add_item(value)
         elif kind == "response.output_item.done":
             self._done(self._at(value), mapping(value.get("item")))
         elif kind == "response.reasoning_summary_part.added":
@@ -97,7 +97,7 @@ class ResponsesDecoder(Decoder):
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
             raise self._failure(value)
         elif kind in _WAITING:
-            self._opened(mapping(value.get("response")))
+            self._begin_response(mapping(value.get("response")))
         elif value.get("object") == "response":
             self._body(value)
 
@@ -120,10 +120,10 @@ class ResponsesDecoder(Decoder):
                 return orjson.loads(data + b"}")
         return super()._leniently(data)
 
-    def kept(self) -> Any:
+    def own_content(self) -> Any:
         """Return the items if one of them is more than text and calls."""
         items = [slot.raw for _, slot in sorted(self._slots.items()) if slot.done]
-        plain = all(set(_told_of(item)) <= _PLAIN for item in items)
+        plain = all(set(_own_parts(item)) <= _PLAIN for item in items)
         return None if plain else [dict(item) for item in items]
 
     def _is_repeated(self, number: Any) -> bool:
@@ -136,18 +136,18 @@ class ResponsesDecoder(Decoder):
 
     # The response
 
-    def _opened(self, response: Mapping[str, Any]) -> None:
+    def _begin_response(self, response: Mapping[str, Any]) -> None:
         self.draft.start(response.get("model"))
         self.note(id=response.get("id"), model=response.get("model"))
 
     def _body(self, response: Mapping[str, Any]) -> None:
         if response.get("error") or response.get("status") == "failed":
             raise self._failure(response)
-        self._opened(response)
+        self._begin_response(response)
         self._over(response)
 
     def _over(self, response: Mapping[str, Any]) -> None:
-        self._opened(response)
+        self._begin_response(response)
         if response.get("status") == "failed":
             raise self._failure({"response": response})
         output = response.get("output")
@@ -155,7 +155,7 @@ class ResponsesDecoder(Decoder):
         for index, item in enumerate(output if isinstance(output, list) else ()):
             if not isinstance(item, Mapping):
                 continue
-            slot = _streamed(item, index, streamed)
+            slot = _find_slot(item, index, streamed)
             if slot is None:  # indexes differ from the stream's if an item is missing in one of them
                 self._done(index if index not in self._slots else 1 + max(self._slots), item)
             elif not slot.done:  # the event that ends it is missing
@@ -165,7 +165,7 @@ class ResponsesDecoder(Decoder):
                 self._finish(slot, slot.raw)
         self._call_built_in()
         self._usage(response.get("usage"))
-        used = Counter(name for slot in self._slots.values() if (name := _billed(slot)))
+        used = Counter(name for slot in self._slots.values() if (name := _billable_tool(slot)))
         self.counts = self.counts._replace(uses=tuple(sorted(used.items())))
         details = mapping(response.get("incomplete_details"))
         if details:
@@ -203,7 +203,7 @@ class ResponsesDecoder(Decoder):
             return index if known is None or slot is None or slot.id == given or not slot.done else known
         return known if known is not None else len(self._slots)
 
-    def _added(self, value: Mapping[str, Any]) -> None:
+    def _add_item(self, value: Mapping[str, Any]) -> None:
         index, raw = self._at(value), mapping(value.get("item"))
         if index in self._slots:
             return
@@ -215,7 +215,7 @@ class ResponsesDecoder(Decoder):
             name = str(raw.get("name") or slot.kind)
             slot.item = self.draft.serve(KINDS.get(name, name), raw.get("id"))
         elif slot.kind in KINDS:
-            slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _called(raw))
+            slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _mcp_tool(raw))
         elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
 
@@ -223,7 +223,7 @@ class ResponsesDecoder(Decoder):
         slot = self._slots.get(self._at(value))
         if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
             # some servers send no event for the beginning
-            self._added({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
+            self._add_item({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
             slot = self._slots.get(self._at(value))
         if slot is None or slot.done:
             return
@@ -244,7 +244,7 @@ class ResponsesDecoder(Decoder):
     def _done(self, index: int, item: Mapping[str, Any]) -> None:
         slot = self._slots.get(index)
         if slot is None:
-            self._added({"output_index": index, "item": item})
+            self._add_item({"output_index": index, "item": item})
             slot = self._slots[index]
         if not slot.done:
             # the event "added" may have only a part of the encrypted reasoning (trap 4.2.2)
@@ -254,10 +254,10 @@ class ResponsesDecoder(Decoder):
         slot.done, slot.raw = True, raw
         kind = raw.get("type")
         if slot.item is not None and slot.item.kind == "server_call":
-            args, result, is_error = _served(raw)
+            args, result, is_error = _parse_server_call(raw)
             slot.item.given = args
             self.draft.end(slot.item)
-            self.draft.served(slot.item.call_id, result, is_error=is_error)
+            self.draft.add_server_result(slot.item.call_id, result, is_error=is_error)
             return
         text = _text_of(raw)
         if kind == "reasoning":
@@ -267,7 +267,7 @@ class ResponsesDecoder(Decoder):
             if slot.item is not None:
                 self.draft.end(slot.item, text or None)
         elif kind == "message":
-            self._said(slot, raw, text)
+            self._end_message(slot, raw, text)
         elif kind == "function_call":
             self._end_call(slot, raw)
         elif kind == "image_generation_call":
@@ -278,21 +278,21 @@ class ResponsesDecoder(Decoder):
             slot.item.given = {"input": raw.get("input") or slot.final or slot.item.text}
             self.draft.end(slot.item)
 
-    def _said(self, slot: _Slot, raw: Mapping[str, Any], text: str) -> None:
+    def _end_message(self, slot: _Slot, raw: Mapping[str, Any], text: str) -> None:
         if slot.item is None:
             slot.item = self.draft.begin("message")
-        for part in listed(raw.get("content")):
+        for part in objects(raw.get("content")):
             if part.get("type") == "refusal":
                 self.metadata["refusal"] = text
             self.logprobs += tokens_of(part.get("logprobs"))
-            for one in listed(part.get("annotations")):
-                self._cited(one, str(part.get("text") or ""))
+            for one in objects(part.get("annotations")):
+                self._cite(one, str(part.get("text") or ""))
         self.draft.end(slot.item, text or None)
 
     def _is_theirs(self, raw: Mapping[str, Any]) -> bool:
         return raw.get("call_id") == "" and raw.get("name") not in self.tools
 
-    def _cited(self, one: Mapping[str, Any], text: str) -> None:
+    def _cite(self, one: Mapping[str, Any], text: str) -> None:
         start, end = one.get("start_index"), one.get("end_index")
         quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else None
         self.draft.cite(one.get("url") or one.get("file_id"), one.get("title") or one.get("filename"), quoted)
@@ -342,7 +342,7 @@ class ResponsesDecoder(Decoder):
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
 
 
-def _streamed(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
+def _find_slot(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
     """Return the slot of an item of the final output, if it streamed: by its ids, by its content, else by its index."""
     marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
     text = _text_of(item)
@@ -375,14 +375,14 @@ _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
 _OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 
 
-def _told_of(item: Mapping[str, Any]) -> Iterable[str]:
+def _own_parts(item: Mapping[str, Any]) -> Iterable[str]:
     """Yield the parts of an item that a `Response` does not keep: its type, and fields that have to be sent back."""
     yield str(item.get("type"))
     # these fields of a call have to be sent back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
     yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
 
 
-def _billed(slot: _Slot) -> str:
+def _billable_tool(slot: _Slot) -> str:
     """Return the tool of a call that has a price of its own, else "": of the calls that browse the web, only searches
     do.
     """
@@ -392,18 +392,18 @@ def _billed(slot: _Slot) -> str:
     return slot.item.name if slot.item.name != "web_search" or action == "search" else ""
 
 
-def _called(item: Mapping[str, Any]) -> str:
+def _mcp_tool(item: Mapping[str, Any]) -> str:
     """Return the tool that is called within an MCP server, else ""."""
     return f"{item.get('server_label')}.{item.get('name')}" if item.get("type") == "mcp_call" else ""
 
 
-def _served(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
+def _parse_server_call(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
     """Return the arguments of a call of the provider's own tool, its result, and whether that is an error."""
     is_error = bool(item.get("error")) or item.get("status") in ("failed", "incomplete")
     match item.get("type"):
         case "web_search_call":
             action = mapping(item.get("action"))
-            found = [{"url": one["url"]} for one in listed(action.get("sources")) if one.get("url")]
+            found = [{"url": one["url"]} for one in objects(action.get("sources")) if one.get("url")]
             args = {
                 name: value for name, value in action.items() if name not in ("sources", "type") and value is not None
             }
@@ -411,11 +411,11 @@ def _served(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any, bool]:
         case "file_search_call":
             found = [
                 {name: one[name] for name in ("file_id", "filename", "score", "text") if one.get(name) is not None}
-                for one in listed(item.get("results"))
+                for one in objects(item.get("results"))
             ]
             return {"queries": item.get("queries") or []}, found or None, is_error
         case "code_interpreter_call":
-            outputs = listed(item.get("outputs"))
+            outputs = objects(item.get("outputs"))
             logs = "".join(str(one.get("logs") or one.get("url") or "") for one in outputs)
             return {"code": item.get("code") or ""}, logs or None, is_error
         case "mcp_call":
@@ -435,10 +435,10 @@ def _text_of(item: Mapping[str, Any]) -> str:
     if kind in ("function_call", "custom_tool_call"):
         return str(item.get("arguments") or item.get("input") or "")
     if kind == "message":
-        parts = listed(item.get("content"))
+        parts = objects(item.get("content"))
         return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     if kind == "reasoning":
-        parts = listed(item.get("summary") or item.get("content"))
+        parts = objects(item.get("summary") or item.get("content"))
         return "\n\n".join(str(part.get("text") or "") for part in parts if part.get("text"))
     return ""
 
@@ -449,9 +449,9 @@ class ResponsesWriter(Writer):
     provider: ClassVar[str] = "openai"
     takes = Takes(files=("application/pdf", *OFFICE), fetched=("*/*",), ids=frozenset({"openai"}))
 
-    def said(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
+    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own items if it has any, else a message and calls."""
-        items = self._replayed(message, ids)
+        items = self._replay_items(message, ids)
         if items is None:
             items = []
             if message.content:
@@ -464,9 +464,9 @@ class ResponsesWriter(Writer):
 
     def shows_images(self, message: Message, ids: Sequence[str]) -> bool:
         """Return whether the images are sent as part of the call that made them."""
-        return self._replayed(message, ids) is not None
+        return self._replay_items(message, ids) is not None
 
-    def _replayed(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+    def _replay_items(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         given = self.own(message)
         if not isinstance(given, (list, tuple)):
             return None
@@ -485,7 +485,7 @@ class ResponsesWriter(Writer):
                 item = {name: item[name] for name in ("type", "encrypted_content", "summary") if name in item}
                 item.setdefault("summary", [])
             if item.get("type") == "message":
-                item["content"] = [_with_annotations(part) for part in listed(item.get("content"))]
+                item["content"] = [_with_annotations(part) for part in objects(item.get("content"))]
             if "call_id" in item:
                 own = renamed.pop(str(item["call_id"]), None)
                 if own is not None:
@@ -495,13 +495,13 @@ class ResponsesWriter(Writer):
             items.append(item)
         return None if renamed else items
 
-    def heard(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Yield the results, one item each, then the texts."""
         for answer in answers:
             if not (answer.said.blocks or answer.images):
-                yield json_bytes({"type": "function_call_output", "call_id": answer.id, "output": answer.told})
+                yield json_bytes({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
                 continue
-            call, parts = self._call_of(answer), self.results(answer, answer.told)
+            call, parts = self._call_of(answer), self.results(answer, answer.text)
             item = output_item(call, answer, parts)
             if item is None:
                 kind = call.get("type", "function_call")
@@ -618,7 +618,7 @@ class Responses(Family):
                 {"reasoning": {"effort": settings.effort, "summary": None if summary == "none" else summary}},
             )
         if settings.schema is not None:
-            fitted = self.fitted(settings.schema)
+            fitted = self.fit_schema(settings.schema)
             answer = {"type": "json_schema", "name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"text": {"format": answer}}
         if asked.tools:

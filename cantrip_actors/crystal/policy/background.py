@@ -18,7 +18,7 @@ from cantrip_actors.crystal.client import Request
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
+from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -71,16 +71,16 @@ class Background(CrystalWrapper, PostingCrystal):
 
     async def post(self, query: Query) -> Any:
         """Start a response and return its handle. Raises ProviderError."""
-        attempt = posted(self.name, query)
+        attempt = next_attempt(self.name, query)
         request = await self._inner.prepare(query.invocation, query.options)
         for _ in range(LESSONS):
             try:
                 return await self._begin(request, attempt)
             except ProviderError as error:  # a parameter that is refused is refused at once
-                request = await self._learnt(query, error)
+                request = await self._learn(query, error)
         return await self._begin(request, attempt)
 
-    async def _learnt(self, query: Query, error: ProviderError) -> Request:
+    async def _learn(self, query: Query, error: ProviderError) -> Request:
         try:
             await self._inner.read(query.invocation, query.options, error)
         except AskAgain as again:
@@ -132,13 +132,13 @@ class Background(CrystalWrapper, PostingCrystal):
         try:
             response = await self._inner.read(query.invocation, query.options, answer)
         except AskAgain as again:
-            return Response(handle=await self._begin(again.request, made_again(attempt, again)))
+            return Response(handle=await self._begin(again.request, repeat(attempt, again)))
         except ProviderError as error:
             if not error.retryable:
                 error.usage = attempt.spent + error.usage
                 raise
             request = await self._inner.prepare(query.invocation, query.options)
-            return Response(handle=await self._begin(request, made_again(attempt, error)))
+            return Response(handle=await self._begin(request, repeat(attempt, error)))
         self._watched.pop(handle["response"], None)
         return replace(response, usage=attempt.spent + response.usage)
 

@@ -27,7 +27,7 @@ import anyio
 from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed
 from cantrip_actors.crystal.batch_families import endpoint_of
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.policy.handles import Attempt, made_again, posted
+from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -99,7 +99,7 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     async def post(self, query: Query) -> Any:
         """Submit a query with the next batch and return its handle. Raises ProviderError."""
-        return await self._hand_in(query, posted(self.name, query))
+        return await self._hand_in(query, next_attempt(self.name, query))
 
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the queries are in batches that have ended. A batch is polled once in `POLL` seconds."""
@@ -116,7 +116,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         try:
             if not await self._endpoint.has_ended(batch):
                 return False
-            await self._answered(batch)
+            await self._fetch_answers(batch)
         except ProviderError as error:
             _log.warning("a batch cannot be looked at", batch=batch, why=str(error))
             return error.status in _GONE
@@ -125,7 +125,7 @@ class Batched(CrystalWrapper, PostingCrystal):
     async def collect(self, handle: Any, query: Query) -> Response:
         """Return the answer to a query, or its new handle if it had to be submitted again. Raises ProviderError."""
         own, attempt = handle["id"], Attempt.of(handle)
-        answers = [await self._answered(batch) for batch in handle["batches"]]
+        answers = [await self._fetch_answers(batch) for batch in handle["batches"]]
         found = [one[own] for one in answers if own in one]
         if not found and handle.get("unsure"):  # none of the batches that might have contained it does
             return Response(handle=await self._hand_in(query, attempt, is_new=True))
@@ -133,11 +133,11 @@ class Batched(CrystalWrapper, PostingCrystal):
         if answer is None:
             answer = ProviderError(f"{self.name}: the batch ended before it came to this query", retryable=True)
         if isinstance(answer, ProviderError) and answer.retryable:
-            return Response(handle=await self._hand_in(query, made_again(attempt, answer)))
+            return Response(handle=await self._hand_in(query, repeat(attempt, answer)))
         try:
             response = await self._inner.read(query.invocation, query.options, answer, batch=True)
         except AskAgain as again:
-            return Response(handle=await self._hand_in(query, made_again(attempt, again), again.request))
+            return Response(handle=await self._hand_in(query, repeat(attempt, again), again.request))
         except ProviderError as error:
             error.usage = attempt.spent + error.usage
             raise
@@ -166,7 +166,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         if group is None:
             request = request or await self._inner.prepare(query.invocation, query.options)
             group = self._join(own, request)
-        batch = await self._sent(own, group)
+        batch = await self._submit(own, group)
         return self._handle(own, attempt, [Listed(batch, 0.0, frozenset((own,)))])
 
     def _handle(self, own: str, attempt: Attempt, found: Sequence[Listed]) -> Any:
@@ -184,7 +184,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         async with self._listing:
             at, earliest, found = self._list
             if anyio.current_time() - at > LISTED or earliest > since:
-                found = await self._endpoint.listed(since - CLOCKS)
+                found = await self._endpoint.list_batches(since - CLOCKS)
                 self._list = (anyio.current_time(), since, found)
         sure = [one for one in found if one.ids is not None and own in one.ids]
         return sure[:1] or [one for one in found if one.ids is None and one.created >= since - CLOCKS]
@@ -204,7 +204,7 @@ class Batched(CrystalWrapper, PostingCrystal):
             group.is_full.set()
         return group
 
-    async def _sent(self, own: str, group: _Group) -> str:
+    async def _submit(self, own: str, group: _Group) -> str:
         """Return the batch of a query's group; the first query whose wait is over submits the group."""
         try:
             with anyio.CancelScope(deadline=group.deadline):
@@ -243,7 +243,7 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     # Answers
 
-    async def _answered(self, batch: str) -> Answers:
+    async def _fetch_answers(self, batch: str) -> Answers:
         async with self._fetching:
             found = self._answers.get(batch)
             if found is None:

@@ -93,7 +93,7 @@ class Circuit:
     why: str = ""
     """The failure that opened the breaker."""
 
-    def restarted(self) -> Circuit:
+    def copy_for_restart(self) -> Circuit:
         """Return the same circuit without calls in flight."""
         return replace(self, probing=0)
 

@@ -88,7 +88,7 @@ class Estimator:
 
     def _messages(self, messages: Sequence[Message]) -> tuple[int, int]:
         if not isinstance(messages, View):
-            return sum(map(_characters, messages)), sum(map(self._pictured, messages))
+            return sum(map(_characters, messages)), sum(map(self._count_image_tokens, messages))
         # the underlying list is kept with its count, so that no other list gets its address in memory
         prefix = messages.prefix
         key = (id(prefix[0]), prefix[1])
@@ -99,13 +99,13 @@ class Estimator:
             message = messages[at]
             count += _characters(message)
             if message.images:
-                images += self._pictured(message)
+                images += self._count_image_tokens(message)
         self._counted[key] = (prefix, len(messages), count, images)
         if len(self._counted) > _KEPT:
             self._counted.popitem(last=False)
         return count, images
 
-    def _pictured(self, message: Message) -> int:
+    def _count_image_tokens(self, message: Message) -> int:
         images = message.images
         return sum(self._image_tokens(one) if isinstance(one, Image) else file_tokens(one) for one in images)
 

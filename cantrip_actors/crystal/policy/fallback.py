@@ -113,13 +113,13 @@ class Fallback:
         failed: list[tuple[str, CrystalError]] = []
         for number, crystal in enumerate(self.crystals):
             name = crystal_name(crystal)
-            shown = query if watch is None else watch.shown(query)
+            shown = query if watch is None else watch.prepare(query)
             reply = await ask_one(number, self.member(number), shown)
             if isinstance(reply, Response):
                 told: dict[str, Any] = {**reply.metadata, "crystal": name}
                 if failed:
                     told["fell_back"] = [{"crystal": which, "error": str(error)} for which, error in failed]
-                return replace(reply, metadata=told, usage=_spent(failed) + reply.usage)
+                return replace(reply, metadata=told, usage=_sum_usage(failed) + reply.usage)
             failed.append((name, reply))
             if not self.when(reply):
                 break
@@ -172,7 +172,7 @@ def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = wo
     return Fallback(crystals, when)
 
 
-def _spent(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
+def _sum_usage(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
     return sum((error.usage for _, error in failed), NO_USAGE)
 
 
@@ -186,7 +186,7 @@ def _none_of(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
         status=last.status if isinstance(last, ProviderError) else None,
         attempts=sum(error.attempts if isinstance(error, ProviderError) else 1 for error in errors),
         retryable=False,
-        usage=_spent(failed),
+        usage=_sum_usage(failed),
     )
     made.__cause__ = last
     return made

@@ -33,7 +33,7 @@ class Attempt:
         return told
 
 
-def posted(name: str, query: Query) -> Attempt:
+def next_attempt(name: str, query: Query) -> Attempt:
     """Return the attempt for a query: the first, or the next after an answer that did not meet the request.
 
     Raises CrystalError after `ATTEMPTS` attempts.
@@ -47,7 +47,7 @@ def posted(name: str, query: Query) -> Attempt:
     return Attempt(number, usage)
 
 
-def made_again(attempt: Attempt, why: ProviderError) -> Attempt:
+def repeat(attempt: Attempt, why: ProviderError) -> Attempt:
     """Return the next attempt at a query whose last one failed.
 
     Raises ProviderError, with the usage of all attempts, after `ATTEMPTS` attempts.

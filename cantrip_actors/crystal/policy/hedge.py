@@ -100,9 +100,9 @@ class _Race:
             try:
                 response = await self._through(self._query._replace(emit=emit), attempt)
             except CrystalError as error:
-                self._failed(number, error)
+                self._record_error(number, error)
             else:
-                self._answered(number, response)
+                self._record_response(number, response)
         self._running -= 1
 
     def result(self) -> Response:
@@ -127,7 +127,7 @@ class _Race:
             if other != number:
                 scope.cancel()
 
-    def _answered(self, number: int, response: Response) -> None:
+    def _record_response(self, number: int, response: Response) -> None:
         if self._response is None:
             self._response = response
         elif response.usage is not NO_USAGE:
@@ -135,7 +135,7 @@ class _Race:
         if number == self._winner:
             self.over.set()
 
-    def _failed(self, number: int, error: CrystalError) -> None:
+    def _record_error(self, number: int, error: CrystalError) -> None:
         if self._winner is None and self._running > 1:  # the other attempt may still succeed
             self._errors.append(error)
             return

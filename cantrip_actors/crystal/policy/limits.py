@@ -227,7 +227,7 @@ class Queue:
         self.window: int | None = None
         self.epoch = 0
 
-    def restarted(self) -> Queue:
+    def copy_for_restart(self) -> Queue:
         """Return a queue with the same buckets and nothing in flight, for a restart of the crystal's actor."""
         made = Queue(self.limits)
         if self.limits.shared is None:

@@ -124,8 +124,8 @@ def draw(text: str | None, limits: Limits, ask: Ask, now: float) -> tuple[str, G
     """Return the account and the grant after an `ask`. The account is a text, None for a new one."""
     known: dict[str, Any] = json.loads(text) if text else {}
     account = _Account(**known)
-    requests = _filled(account.requests, limits.requests_per_minute, ask.returned_requests, account.at, now)
-    tokens = _filled(account.tokens, limits.tokens_per_minute, ask.returned_tokens, account.at, now)
+    requests = _refill(account.requests, limits.requests_per_minute, ask.returned_requests, account.at, now)
+    tokens = _refill(account.tokens, limits.tokens_per_minute, ask.returned_tokens, account.at, now)
     places = {
         holder: [n, until] for holder, (n, until) in account.places.items() if until > now and holder != ask.holder
     }
@@ -141,7 +141,7 @@ def draw(text: str | None, limits: Limits, ask: Ask, now: float) -> tuple[str, G
         grant = grant._replace(wait=paused_until - now, paused=paused_until - now)
     elif ask.requests:
         wanted = ask if is_tried else ask._replace(requests=1, tokens=ask.least)
-        grant = _granted(wanted, limits, requests, tokens, free)
+        grant = _grant(wanted, limits, requests, tokens, free)
         requests -= grant.requests
         tokens -= grant.tokens
         if grant.requests and not is_tried:
@@ -152,7 +152,7 @@ def draw(text: str | None, limits: Limits, ask: Ask, now: float) -> tuple[str, G
     return json.dumps(made._asdict()), grant
 
 
-def _filled(left: float | None, rate: float | None, returned: float, at: float, now: float) -> float:
+def _refill(left: float | None, rate: float | None, returned: float, at: float, now: float) -> float:
     if rate is None:
         return 0.0
     size = max(1.0, rate)
@@ -161,7 +161,7 @@ def _filled(left: float | None, rate: float | None, returned: float, at: float, 
     return min(size, left + returned + max(0.0, now - at) * rate / _MINUTE)
 
 
-def _granted(ask: Ask, limits: Limits, requests: float, tokens: float, free: int | None) -> Grant:
+def _grant(ask: Ask, limits: Limits, requests: float, tokens: float, free: int | None) -> Grant:
     wanted, wait = ask.requests, 0.0
     places = None if free is None else min(ask.running + wanted, free)
     if places is not None:

@@ -100,9 +100,9 @@ class Traffic:
             try:
                 response = await attempt(query)
             except CrystalError as error:
-                ended = self._answered(query, error.usage) if isinstance(error, NotAsAsked) else end_of(error)
+                ended = self._record_answer(query, error.usage) if isinstance(error, NotAsAsked) else end_of(error)
                 raise
-            ended = self._answered(query, response.usage)
+            ended = self._record_answer(query, response.usage)
             return response
         finally:
             self._over(place, given, ended)
@@ -123,7 +123,7 @@ class Traffic:
 
     def books(self) -> Books:
         """Return the state to keep when the actor is restarted: everything but the attempts in flight."""
-        return Books(self._queue.restarted(), self._circuit.restarted(), self._estimator)
+        return Books(self._queue.copy_for_restart(), self._circuit.copy_for_restart(), self._estimator)
 
     def go_on(self, books: Books) -> None:
         """Resume with the state of an earlier incarnation."""
@@ -168,7 +168,7 @@ class Traffic:
         if self._queue.waiting:
             self._wake(None if wake_at is None else max(0.0, wake_at - now))
 
-    def _answered(self, query: Query, usage: Usage) -> Ended:
+    def _record_answer(self, query: Query, usage: Usage) -> Ended:
         if not self._counts_tokens or usage.estimated_tokens or not usage.total_tokens:
             return _ANSWERED  # without reported usage, the estimate stands
         self._estimator.learn(query.invocation, usage)

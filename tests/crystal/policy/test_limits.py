@@ -233,7 +233,7 @@ class TestPauses:
 def test_a_restart_keeps_the_buckets_and_forgets_queries_in_flight():
     clerk = Clerk(concurrency=2, tokens_per_minute=600)
     many(clerk, 4, tokens=200)
-    left = clerk.queue.restarted()
+    left = clerk.queue.copy_for_restart()
     assert (left.running, left.waiting, left.tokens.left) == (0, [], 200)
 
 
