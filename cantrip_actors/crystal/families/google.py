@@ -308,7 +308,7 @@ class GoogleDecoder(Decoder):
 
 def _by_modality(details: Any) -> dict[str, Any]:
     """Return Google's counts of each modality with the names of OpenAI's interfaces."""
-    return {f"{one.get('modality')}_tokens".lower(): one.get("tokenCount") for one in map(mapping, listed(details))}
+    return {f"{one.get('modality')}_tokens".lower(): one.get("tokenCount") for one in map(mapping, objects(details))}
 
 
 def _is_bare(part: Mapping[str, Any]) -> bool:
