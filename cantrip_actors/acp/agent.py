@@ -15,7 +15,6 @@ from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.acp.commands import available_commands, command_in
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
-    CANCELLED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -99,16 +98,16 @@ class Agent:
         if method == "session/cancel" and isinstance(params, Mapping):
             session = self._sessions.get(str(params.get("sessionId")))
             if session is not None:
-                await session.cancel()
+                session.cancel()
 
-    def answer_cancelled(self, method: str, params: Any) -> Any:
-        """Return the result of a request that the editor has cancelled."""
-        if method != "session/prompt":
-            raise RequestError(CANCELLED, "cancelled")
-        session = self._sessions.get(str(params.get("sessionId")))
-        if session is not None and self._tasks is not None:
-            self._tasks.start_soon(session.cancel)
-        return {"stopReason": "cancelled"}
+    def cancel(self, method: str, params: Any) -> bool:
+        """Cancel a request; return whether it answers by itself, as a prompt does once its entity has stopped."""
+        session = None
+        if method == "session/prompt" and isinstance(params, Mapping):
+            session = self._sessions.get(str(params.get("sessionId")))
+        if session is not None:
+            session.cancel()
+        return session is not None
 
     async def _notify(self, session_id: str, update: Update) -> None:
         await self.connection.notify("session/update", {"sessionId": session_id, "update": update})
@@ -240,7 +239,7 @@ class Agent:
 
     async def _close(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
-        await session.cancel()
+        session.cancel()
         session.leave()
         self._sessions.pop(session.id, None)
         return {}
@@ -250,7 +249,7 @@ class Agent:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.server_prompts.close()
-            await session.cancel()
+            session.cancel()
         header = self._header(session_id)
         if header is not None:
             number, key = 0, str(header.key)

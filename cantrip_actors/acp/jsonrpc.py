@@ -53,6 +53,14 @@ class Answered(NamedTuple):
     then: Callable[[], Awaitable[None]]
 
 
+class _Request(NamedTuple):
+    """A request of the peer that is being answered."""
+
+    method: str
+    params: Any
+    scope: anyio.CancelScope
+
+
 class Handler(Protocol):
     """Answers a peer."""
 
@@ -62,8 +70,8 @@ class Handler(Protocol):
     async def notice(self, method: str, params: Any) -> None:
         """Handle a notification."""
 
-    def answer_cancelled(self, method: str, params: Any) -> Any:
-        """Return the result of a request that the peer has cancelled. Raises RequestError."""
+    def cancel(self, method: str, params: Any) -> bool:
+        """Cancel a request; return whether it answers by itself. If it does not, its task is cancelled."""
 
 
 class Connection:
@@ -80,7 +88,7 @@ class Connection:
         self._write = write
         self._trace = trace
         self._send, self._receive = anyio.create_memory_object_stream[bytes](WAITING)
-        self._scopes: dict[tuple[type, Id], anyio.CancelScope] = {}
+        self._requests: dict[tuple[type, Id], _Request] = {}
         """The running requests of the peer."""
         self._asked: dict[int, _Answer] = {}
         """Our requests to the peer."""
@@ -134,8 +142,8 @@ class Connection:
         elif not isinstance(id, str | int | float | None) or isinstance(id, bool):
             await self._fail(None, RequestError(INVALID_REQUEST, "id: expected a text or a number"))
         else:
-            scope = self._scopes[(type(id), id)] = anyio.CancelScope()
-            await tasks.start(self._respond, method, params, id, scope)
+            request = self._requests[(type(id), id)] = _Request(method, params, anyio.CancelScope())
+            await tasks.start(self._respond, request, id)
 
     async def _notice(self, method: str, params: Any) -> None:
         try:
@@ -145,20 +153,18 @@ class Connection:
 
     async def _respond(
         self,
-        method: str,
-        params: Any,
+        request: _Request,
         id: Id,
-        scope: anyio.CancelScope,
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
         """Answer a request; requests begin in the order of their arrival."""
         task_status.started()
         try:
-            with scope:
-                result = await self._handler.answer(method, params)
-            if scope.cancelled_caught:
-                result = self._handler.answer_cancelled(method, params)
+            with request.scope:
+                result = await self._handler.answer(request.method, request.params)
+            if request.scope.cancelled_caught:
+                raise RequestError(CANCELLED, "cancelled")
         except RequestError as error:
             await self._fail(id, error)
         else:
@@ -166,13 +172,13 @@ class Connection:
             await self._put({"jsonrpc": "2.0", "id": id, "result": done.result})
             await done.then()
         finally:
-            self._scopes.pop((type(id), id), None)
+            self._requests.pop((type(id), id), None)
 
     def _cancel(self, params: Any) -> None:
         id = params.get("requestId") if isinstance(params, dict) else None
-        scope = self._scopes.get((type(id), id)) if isinstance(id, str | int | float) else None
-        if scope is not None:
-            scope.cancel()
+        request = self._requests.get((type(id), id)) if isinstance(id, str | int | float) else None
+        if request is not None and not self._handler.cancel(request.method, request.params):
+            request.scope.cancel()
 
     async def _fail(self, id: Id, error: RequestError) -> None:
         told: dict[str, Any] = {"code": error.code, "message": error.message}

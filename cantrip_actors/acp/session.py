@@ -22,6 +22,7 @@ from cantrip_actors import (
     Entity,
     EntityEnded,
     Episode,
+    Receipt,
     Request,
     Runtime,
     UnknownRequest,
@@ -50,6 +51,8 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
 
+LOOK: Final = 0.05
+"""Seconds between two looks whether an intent was taken."""
 KEY: Final = "acp:"
 """The prefix of the keys of sessions."""
 
@@ -89,6 +92,8 @@ class Session:
         self._prompts = 0
         self._cancels = 0
         """The number of cancellations: each also cancels the prompts that arrived before it."""
+        self._cancelled = anyio.Event()
+        """The next cancellation."""
         self._making: anyio.CancelScope | None = None
         """Cancels the making of a prompt by a server."""
         self._forks = self._count_forks()
@@ -183,12 +188,26 @@ class Session:
 
     async def _give(self, prompt: Prompt, cancels: int) -> Episode:
         """Give the entity the prompt as its intent; return the episode."""
-        entity, wait = await self._begin(prompt)
-        if self._cancels > cancels:  # it was cancelled before its episode began
-            await entity.interrupt("cancelled in the editor", now=True, by=self.by)
-        return await wait()
+        entity, receipt = await self._begin(prompt)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._interrupt_if_cancelled, entity, receipt, cancels)
+            episode = await (entity.episode() if receipt is None else receipt.episode())
+            tasks.cancel_scope.cancel()
+        return episode
 
-    async def _begin(self, prompt: Prompt) -> tuple[Entity, Callable[[], Awaitable[Episode]]]:
+    async def _interrupt_if_cancelled(self, entity: Entity, receipt: Receipt | None, cancels: int) -> None:
+        """Interrupt the episode of a prompt once the prompt is cancelled and the entity has taken its intent.
+
+        An interrupt overtakes intents and does not reach those that wait.
+        """
+        while self._cancels <= cancels:
+            await self._cancelled.wait()
+        while receipt is not None and receipt.state == "waiting":  # noqa: ASYNC110  # the inbox is in the loom
+            await anyio.sleep(LOOK)
+        await entity.interrupt("cancelled in the editor", now=True, by=self.by)
+
+    async def _begin(self, prompt: Prompt) -> tuple[Entity, Receipt | None]:
+        """Give the entity the prompt; return the entity, and the receipt of the intent, None if it began with it."""
         context = prompt.context
         cantrip, self._folds = self.cantrip(), False
         if self._fork_at:
@@ -202,7 +221,7 @@ class Session:
                 key=self._fork_key(self._forks),
                 by=self.by,
             )
-            return entity, entity.episode
+            return entity, None
         if self._fork_at == "" or not self.has_begun:
             self._fork_at = None
             roots = [str(root) for root in self._editor.roots]
@@ -213,18 +232,18 @@ class Session:
                 key=self._fork_key(self._forks),
                 by=self.by,
             )
-            return entity, entity.episode
+            return entity, None
         entity = self.runtime.find(self.entity_id, cantrip=cantrip)
         receipt = await entity.post(prompt.intent, context=context or None, by=self.by)
-        return entity, receipt.episode
+        return entity, receipt
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         """Interrupt the running prompt and the waiting ones."""
         self._cancels += 1
+        self._cancelled.set()
+        self._cancelled = anyio.Event()
         if self._making is not None:
             self._making.cancel()
-        if self._prompts and self.has_begun:
-            await self.runtime.find(self.entity_id).interrupt("cancelled in the editor", now=True, by=self.by)
 
     def leave(self) -> None:
         """Release the entity, and the servers of the session, once it is idle."""
@@ -354,7 +373,7 @@ class Session:
         elif option == "reject":
             await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
         elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and self._is_open(request):
-            await self.cancel()  # the protocol's word for it: the user has cancelled the prompt
+            self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
     def _is_open(self, request: Request) -> bool:
         return any(one.id == request.id for one in self.runtime.requests())
