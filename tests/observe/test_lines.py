@@ -290,7 +290,7 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert f"{episode.entity_id}  Supervisor  up" in text
     system = json.loads(text.partition("-- system\n")[2].partition("\n")[0])
     assert system["loom"] == {"url": "memory:", "durability": "none", "backlog": 0, "size": None}
-    assert set(system) == {"at", "crystals", "counters", "loom", "requests", "streams"}
+    assert set(system) == {"at", "crystals", "counters", "loom", "queues", "requests", "streams"}
     assert "circle" in text
     assert "in block" in text
     assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+, [\d.]+s\)", text)
