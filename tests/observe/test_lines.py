@@ -18,7 +18,7 @@ import anyio
 import pytest
 import structlog
 
-from cantrip_actors import Runtime, gate
+from cantrip_actors import EntityCrashed, Runtime, gate
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
@@ -240,6 +240,61 @@ def test_a_folder_keeps_the_newest_reports_only(tmp_path: Path) -> None:
     names = sorted(one.name for one in tmp_path.iterdir())
     assert len(names) == MOST_FILES
     assert names[0] == "0000-00006.json"
+
+
+class Unreadable(Exception):
+    """An exception without a text, by a fault of its own."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.rule("LOG-04", "S-52")
+async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def crashing(_self: Any, *_: Any) -> Any:
+        raise Unreadable
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    telemetry = Telemetry(otel=False)
+    with structlog.testing.capture_logs() as logged:
+        async with Runtime.open(telemetry=telemetry) as runtime:
+            with pytest.raises(EntityCrashed, match=r"crashed \(Unreadable: <its text cannot be read>\)"):
+                await runtime.cast(cantrip([done(1)]), "go")
+    exits = [line for line in logged if line["event"] == "child terminated" and line["child"] == "entity"]
+    reports = [one for one in telemetry.crashes if one["what"] == "Exited" and one["actor"] == "entity"]
+    assert len(exits) == len(reports) == telemetry.counters.value_of("cantrip.supervisor.crashes")["entity", "crash"]
+    assert {one["exception"] for one in reports} == {"Unreadable"}
+    assert {tuple(one["leaves"]) for one in reports} == {("Unreadable: <its text cannot be read>",)}
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_report_is_bounded_whatever_the_exception_says(tmp_path: Path) -> None:
+    crashes = Crashes(tmp_path)
+    crashes.take(crashed(Crash(ExceptionGroup("many", [ValueError(f"begin {'x' * 1_000_000} end")] * 200))))
+    (file,) = tmp_path.iterdir()
+    (report,) = crashes
+    assert file.stat().st_size < 3_000_000
+    assert len(report["leaves"]) == 100
+    assert report["leaves"][0].startswith("ValueError: begin xxx")
+    assert report["leaves"][0].endswith("xxx end")
+    assert max(len(text) for text in [report["traceback"], report["reason"], *report["events"]]) < 21_000
+
+
+@pytest.mark.rule("LOG-05", "LOG-03")
+async def test_a_secret_at_the_place_where_a_text_is_cut_is_redacted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cantrip_actors.observe.crashes.LONGEST", 200)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry, secrets=[SECRET]):
+        for before in range(60, 110):
+            telemetry.crashes.take(crashed(Crash(ValueError("x" * before + SECRET + "y" * 500)), at=float(before)))
+    assert not [part for part in (SECRET[:14], SECRET[-14:]) if part in json.dumps(list(telemetry.crashes))]
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_report_that_a_killed_process_did_not_finish_hides_no_other(tmp_path: Path) -> None:
+    Crashes(tmp_path).take(crashed())
+    (tmp_path / "0000.json").write_text('{"id": "00')
+    assert [one["exception"] for one in read_crashes(tmp_path)] == ["KeyError"]
 
 
 @pytest.mark.rule("LOG-05", "LOG-03")
