@@ -143,6 +143,8 @@ OURS = {
     "cluster.unowned.longest": ("gauge", "s", ""),
     "cluster.stranded": ("gauge", "1", ""),
     "cluster.quarantined": ("gauge", "1", ""),
+    "queue.waiting": ("gauge", "1", "queue"),
+    "queue.running": ("gauge", "1", "queue"),
 }
 
 
@@ -288,6 +290,61 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 0}
 
 
+class Priced:
+    """A crystal of this name, each of whose answers costs the same."""
+
+    def __init__(self, name: str, *answers: object) -> None:
+        self.name = name
+        self.address = f"https://{name.partition(':')[2]}.example"
+        self._answers = [*answers]
+
+    async def invoke(self, _: object) -> object:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {**answer, "usage": {"prompt_tokens": 7, "completion_tokens": 3, "cost": 0.5}}  # type: ignore[dict-item]
+
+
+@pytest.mark.rule("METRIC-02")
+async def test_a_summary_by_another_crystal_is_counted_with_that_crystal() -> None:
+    telemetry = counting()
+    own = Priced("openai:big", *[say("look")] * 3, done(1))
+    other = Priced("mistral:small", ProviderError("busy", status=503), {"content": "in short"})
+    spell = cantrip(own, look, folding=Folding(trigger_after_turns=2, keep_turns=1, summary=other), name="folding")
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(spell, "go")
+        read_ = telemetry.counters.value_of
+        tokens, cost = read_(f"{USED}input_tokens"), read_("cantrip.cost.usd")
+        retries, found = read_("cantrip.crystal.retries"), telemetry.counters.histograms()
+    assert tokens == {("chat", "openai", "big", "", "unknown"): 28, ("chat", "mistral_ai", "small", "", "unknown"): 7}
+    assert cost == {("big", "folding"): 2.0, ("small", "folding"): 0.5}
+    assert retries == {("mistral:small", "503"): 1}
+    durations = {labels[1:]: one.count for labels, one in found["gen_ai.client.inference.duration"].items()}
+    assert durations == {
+        ("openai", "big", "", "big.example", "443", ""): 4,
+        ("mistral_ai", "small", "", "small.example", "443", ""): 1,
+    }
+
+
+@pytest.mark.rule("METRIC-02", "METRIC-06")
+async def test_actors_have_the_kind_of_their_role_and_not_a_name() -> None:
+    telemetry = counting()
+    seen: dict[Any, float] = {}
+
+    @gate
+    async def peek() -> str:
+        """Look at the metrics."""
+        seen.update(telemetry.counters.value_of("cantrip.actors"))
+        return "x"
+
+    circle = Circle(["done", peek, inproc("private", tools())], [max_turns(4)])
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(Cantrip(scripted([say("peek"), done(1)]), circle=circle), "go")
+    kinds = {kind: count for (kind, _), count in seen.items()}
+    assert kinds == dict.fromkeys(kinds, 1)
+    assert {"root", "servers", "server", "connection", "crystals", "crystal", "entities", "cell", "circle"} <= {*kinds}
+
+
 @pytest.mark.rule("METRIC-02")
 async def test_pending_approvals_are_zero_while_nobody_was_asked() -> None:
     telemetry = counting()
@@ -384,6 +441,15 @@ def test_names_have_the_units_and_suffixes_of_prometheus() -> None:
     assert "# TYPE cantrip_crystal_paused_seconds gauge" in page
     assert "_created" not in page
     assert page.count("# HELP ") == len(METRICS)
+
+
+@pytest.mark.rule("METRIC-03")
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), 1e300, -0.5])
+def test_every_number_can_be_on_the_page(number: float) -> None:
+    counters = Counters(METRICS)
+    counters.read_gauges_of(lambda: [("cantrip.crystal.paused", ("x",), number)])
+    (shown,) = [value for (name, _), value in parsed(counters.prometheus()).items() if "paused" in name]
+    assert shown == number or (shown != shown and number != number)  # noqa: PLR0124  # NaN differs from itself
 
 
 @pytest.mark.rule("METRIC-04")
@@ -531,7 +597,7 @@ def test_each_event_of_a_supervisor_has_its_counter() -> None:
         "gave_up": {("loom",): 1},
         "zombies": {("loom",): 1},
         "failed_starts": {("loom",): 1},
-        "dead_letters": {("",): 2},
+        "dead_letters": {("loom",): 2},
     }
 
 
