@@ -352,6 +352,77 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert re.search(r"-- the oldest call in hand\n\S+: \w+, [\d.]+s\n", text)
 
 
+def signalling() -> Any:
+    """Return a gate during which the signal comes."""
+
+    @gate
+    async def strike() -> str:
+        """Get a signal."""
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return "struck"
+
+    return strike
+
+
+@pytest.mark.rule("LOG-06", "LOG-03")
+@pytest.mark.real_time
+async def test_a_dump_has_the_last_exits_of_actors_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, crashes = GatesActor.handle_call, iter([True])
+
+    async def crash_once(self: Any, message: Any, caller: Any) -> Any:
+        if next(crashes, False):
+            raise RuntimeError(f"refused: {SECRET}")
+        return await whole(self, message, caller)
+
+    monkeypatch.setattr(GatesActor, "handle_call", crash_once)
+    out, strike = io.StringIO(), signalling()
+    async with Runtime.open(secrets=[SECRET]) as runtime:
+        with dump_at_signal(runtime, out):
+            await runtime.cast(cantrip([say("echo", text="x"), say("strike"), done(1)], strike), "go")
+        whole_tree = runtime.dump()
+    assert "last exit crash: RuntimeError: refused: [redacted" in out.getvalue()
+    assert SECRET not in out.getvalue() + whole_tree
+
+
+class Full(io.StringIO):
+    """A standard error whose reader is gone."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+def closed() -> io.StringIO:
+    out = io.StringIO()
+    out.close()
+    return out
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.real_time
+@pytest.mark.parametrize("out", [Full(), closed()], ids=["broken", "closed"])
+async def test_a_dump_that_cannot_be_written_does_not_touch_the_interrupted_gate(out: io.StringIO) -> None:
+    strike = signalling()
+    async with Runtime.open() as runtime:
+        with dump_at_signal(runtime, out):
+            episode = await runtime.cast(cantrip([say("strike"), done(1)], strike), "go")
+    assert episode.thread[0].observation == "struck"
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.real_time
+async def test_a_dump_after_the_end_of_the_runtime_has_the_tasks_and_the_stack() -> None:
+    out = io.StringIO()
+    runtime = Runtime.open()
+    async with runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+    with dump_at_signal(runtime, out):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        while "-- the event loop is at" not in out.getvalue():
+            await anyio.sleep(0.01)
+    assert "-- tasks" in out.getvalue()
+    assert "test_a_dump_after_the_end" in out.getvalue()
+
+
 def test_the_library_adds_no_logging_handlers() -> None:
     assert logging.getLogger("cantrip_actors").handlers == []
 
