@@ -158,6 +158,8 @@ class Spans(EpisodeSpans):
         self._messages: Messages | None = None
         self._shown: Mapping[str, Any] = {}
         self._reasons: list[str] = []
+        self._descriptions: dict[str, str] = {}
+        """The redacted descriptions of the gates that were called: once for an episode."""
 
     # What the runtime asks for
 
@@ -503,7 +505,9 @@ class Spans(EpisodeSpans):
         if found is None:  # the model invented the name
             known[names.TOOL] = gate = "_OTHER"
         else:
-            known[names.TOOL_DESCRIPTION] = self._redact(found.description)
+            if gate not in self._descriptions:
+                self._descriptions[gate] = self._redact(found.description)
+            known[names.TOOL_DESCRIPTION] = self._descriptions[gate]
             if found.server is not None:  # the SDK's span of the call is below this one
                 known[names.MCP_METHOD] = method_of(self._cell, found)
                 known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
