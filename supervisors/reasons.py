@@ -49,6 +49,14 @@ class Killed:
         return "killed"
 
 
+def text_of(exception: BaseException) -> str:
+    """Return the text of an exception, and of one whose own `__str__` raises that it has none: a report needs it."""
+    try:
+        return str(exception)
+    except Exception:  # user code, in the middle of a report
+        return "<its text cannot be read>"
+
+
 @dataclass(frozen=True, slots=True)
 class Crash:
     """An exception left the actor.
@@ -62,7 +70,7 @@ class Crash:
     others: tuple[BaseException, ...] = ()
 
     def __str__(self) -> str:
-        text = f"crash: {type(self.exception).__name__}: {self.exception}".rstrip(": ")
+        text = f"crash: {type(self.exception).__name__}: {text_of(self.exception)}".rstrip(": ")
         return f"{text} (and {len(self.others)} more)" if self.others else text
 
 

@@ -80,11 +80,13 @@ class LoomSource:
 
     def turns(self, entity_id: str) -> list[str]:
         """Return the turns of an entity as lines."""
-        return [
-            line
-            for turn in self._loom.turns(entity_id)
-            for line in _turn_lines(turn.sequence, turn.utterance, turn.observation)
-        ]
+        from cantrip_actors import LoomError
+
+        try:
+            turns = self._loom.turns(entity_id)
+        except LoomError as error:
+            raise Unreachable(str(error)) from error
+        return [line for turn in turns for line in _turn_lines(turn.sequence, turn.utterance, turn.observation)]
 
     def act(self, what: str, entity_id: str, text: str) -> str:  # noqa: ARG002
         """Refuse: a loom has no listener."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Any, TextIO
 import anyio
 from anyio import to_thread
 
-from cantrip_actors import Runtime
+from cantrip_actors import LoomError, Runtime, RuntimeClosed
 from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import system_of
@@ -81,23 +82,32 @@ def _check(call: Call) -> None:
 def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None]:
     """Write the tree of actors, the tasks and the stack of the event loop to standard error at SIGUSR2.
 
-    The handler runs between two steps of the interpreter, so it answers while a gate blocks the loop.
+    The handler runs between two steps of the interpreter, so it answers while a gate blocks the loop. The code that it
+    interrupts may be a gate's or an actor's, so what it cannot read or write is left out of the dump.
     """
 
     def handle(_number: int, frame: FrameType | None) -> None:
         to = out or sys.stderr
-        shown = json.dumps(system_of(runtime, runtime.inspect()))
-        actors, oldest = runtime.dump(), _oldest_call(runtime)
-        parts = ("-- actors", actors, *oldest, "-- system", shown, "-- tasks", *_tasks(), "-- the event loop is at")
-        print(*parts, sep="\n", file=to)
-        traceback.print_stack(frame, file=to)
-        to.flush()
+        parts = [*_state_of(runtime), "-- tasks", *_tasks(), "-- the event loop is at", *traceback.format_stack(frame)]
+        text = "\n".join(part.rstrip("\n") for part in parts)
+        # standard error may be closed, its reader gone, or the interrupted code in the middle of writing to it
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            print(runtime.redact(text), file=to, flush=True)
 
     before = signal.signal(signal.SIGUSR2, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def _state_of(runtime: Runtime) -> list[str]:
+    """Return the lines about the actors and the system, or why there are none."""
+    try:
+        shown = json.dumps(system_of(runtime, runtime.inspect()))
+        return ["-- actors", runtime.dump(), *_oldest_call(runtime), "-- system", shown]
+    except (LoomError, RuntimeClosed) as error:
+        return [f"-- no state: {error}"]
 
 
 def _oldest_call(runtime: Runtime) -> list[str]:

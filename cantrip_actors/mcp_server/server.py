@@ -160,7 +160,7 @@ class _Measuring:
             raise
         finally:
             tool = (ctx.params or {}).get("name", "") if ctx.method == "tools/call" else ""
-            shown = tool if tool in self._offered else "_OTHER" if tool else ""
+            shown = tool if isinstance(tool, str) and tool in self._offered else "_OTHER" if tool else ""
             method = ctx.method if ctx.method in METHODS else "_OTHER"
             self._telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
 

@@ -111,7 +111,7 @@ class _Reader:
                     self._chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
             case Lent():
                 answer = f"{self._header.entity_id}:{fact.at}:{len(self._made)}"
-                self._chat(answer, 0.0, fact.usage, {names.SAMPLING: True})
+                self._chat(answer, 0.0, fact.usage, {names.SAMPLING: True}, fact.crystal)
             case Closed():
                 self._now = _nanoseconds(fact.at)
                 self._usage += fact.usage
@@ -139,7 +139,7 @@ class _Reader:
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: name,
             names.CONVERSATION: header.entity_id,
-            names.REQUEST_MODEL: _model(header)[1],
+            names.REQUEST_MODEL: _model(header.crystal)[1],
             names.ENTITY: header.entity_id,
             names.PARENT: header.parent_entity,
             names.DEPTH: header.depth,
@@ -177,9 +177,9 @@ class _Reader:
         more.update(usage_attributes(said.usage, said.metadata))
         self._chat(turn, said.seconds, said.usage, more)
 
-    def _chat(self, what: str, seconds: float, usage: Usage, more: dict[str, Any]) -> None:
+    def _chat(self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None) -> None:
         self._usage += usage
-        provider, model = _model(self._header)
+        provider, model = _model(crystal or self._header.crystal)
         start, self._now = self._now, self._now + round(seconds * 1e9)
         known: dict[str, Any] = {
             names.OPERATION: names.CHAT,
@@ -231,9 +231,9 @@ class _Reader:
         return RecordedSpan(name, trace_id, _hash(what, 8), parent, start, self._now, known, is_client=is_client)
 
 
-def _model(header: Header) -> tuple[str, str]:
-    provider, found, model = header.crystal.partition(":")
-    return (provider, model) if found and model else (header.crystal, header.crystal)
+def _model(crystal: str) -> tuple[str, str]:
+    provider, found, model = crystal.partition(":")
+    return (provider, model) if found and model else (crystal, crystal)
 
 
 def _ids(traceparent: str | None) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite, isnan
 from typing import Final
 
 from cantrip_actors.observe.metrics import Metric
@@ -244,4 +245,6 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not isfinite(value):  # a crystal says what it costs, and a program for how long it pauses
+        return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

@@ -1,6 +1,7 @@
 """Crash reports: one for each unexpected end of an actor, with the facts that are needed to understand it.
 
 The last 200 are kept in memory, and with a folder as files of mode 0600, at most 1,000: the oldest are deleted first.
+Long texts are cut, so the memory and the folder are bounded whatever an exception says.
 In a storm of crashes the reports beyond 500 a second are dropped and counted, as the supervisors' own log lines are.
 """
 
@@ -24,6 +25,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
 from supervisors.events import ChildEvent, DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
+from supervisors.reasons import text_of
 from supervisors.reports import BURST, WINDOW, beyond_ours
 
 if TYPE_CHECKING:
@@ -40,6 +42,12 @@ EVENTS: Final = 20
 
 HISTORY: Final = 2_000
 """The most events of all actors that are remembered for reports."""
+
+LONGEST: Final = 20_000
+"""The most characters of a text in a report: of a longer one the beginning and the end are kept."""
+
+LEAVES: Final = 100
+"""The most leaves of an exception group in a report."""
 
 NEWEST: Final = 20
 """The number of an entity's last records that are searched for its last turn."""
@@ -72,7 +80,8 @@ class Crashes:
 
     def take(self, event: Event) -> None:
         """Remember an event, and report it if it is a crash."""
-        self._events.append((event.ref.path, in_words(event)))
+        words = in_words(event)
+        self._events.append((event.ref.path, words if len(words) <= LONGEST else _cut(self._redact(words))))
         reason = _reason(event)
         if reason is None or not isinstance(event, ChildEvent):
             return
@@ -104,10 +113,11 @@ class Crashes:
             **self._entity(path),
             "versions": {"cantrip-actors": version("cantrip-actors"), "python": platform.python_version()},
         }
-        if self._core is None:
-            return report
-        shown: Report = self._core.guard.redactor.value(report)
-        return shown
+        shown: Report = self._redact(report)
+        return {name: _cut(value) for name, value in shown.items()}
+
+    def _redact(self, value: Any) -> Any:
+        return value if self._core is None else self._core.guard.redactor.value(value)
 
     def _entity(self, path: str) -> Report:
         """Return the entity, and its turn, for which the actor at a path works."""
@@ -139,9 +149,16 @@ class Crashes:
 
 
 def read_crashes(folder: Path) -> Iterator[Report]:
-    """Yield the reports in a folder, the newest first. Raises OSError."""
+    """Yield the reports in a folder, the newest first. Raises OSError.
+
+    A file that was deleted meanwhile is left out, and so is one that a killed process did not finish.
+    """
     for file in sorted(folder.glob("*.json"), reverse=True):
-        yield json.loads(file.read_text(encoding="utf-8"))
+        try:
+            report = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            continue
+        yield report
 
 
 def _reason(event: Event) -> ExitReason | None:
@@ -160,8 +177,17 @@ def _exception(reason: ExitReason) -> Report:
         return {}
     error = reason.exception
     trace = traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))
-    leaves = [f"{type(leaf).__name__}: {leaf}" for leaf in _leaves(error)]
+    leaves = [f"{type(leaf).__name__}: {text_of(leaf)}" for leaf in islice(_leaves(error), LEAVES)]
     return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace)}
+
+
+def _cut(value: Any) -> Any:
+    """Cut a text, or the texts of a list. Redact it first: half of a secret is not recognised."""
+    if isinstance(value, list):
+        return [_cut(one) for one in value]
+    more = len(value) - LONGEST if isinstance(value, str) else 0
+    half = LONGEST // 2
+    return value if more <= 0 else f"{value[:half]}… ({more} more characters) …{value[-half:]}"
 
 
 def _leaves(error: BaseException) -> Iterable[BaseException]:

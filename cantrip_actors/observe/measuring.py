@@ -65,8 +65,8 @@ _REASONS: Mapping[type, str] = {Crash: "crash", Killed: "killed", Normal: "norma
 """Names of exit reasons; all others are shutdowns."""
 
 ROLES = frozenset(
-    {"runtime", "loom", "crystals", "entities", "registry", "mail", "scheduler", "retention"}
-    | {"children", "circle", "entity"}
+    {"root", "runtime", "loom", "crystals", "servers", "entities", "registry", "mail", "scheduler", "retention", "node"}
+    | {"children", "circle", "entity", "connection"}
 )
 """The ids of actors that are the same in every runtime."""
 
@@ -84,6 +84,7 @@ class _About:
         "provider",
         "queries",
         "server",
+        "summariser",
         "tenant",
         "tools",
         "turns",
@@ -98,6 +99,8 @@ class _About:
         self.methods: Mapping[str, str] = {}
         """The protocol's method for each gate that is a tool of a server."""
         self.is_workflow = False
+        self.summariser: tuple[str, str] | None = None
+        """The provider and the model of its summaries, if another crystal than its own writes them."""
         self.provider = provider
         self.model = model
         self.server = server
@@ -105,8 +108,9 @@ class _About:
         self.tenant = tenant
         self.queries: dict[str, tuple[Histogram, Histogram, Histogram]] = {}
         """By the model that answered: durations, prompt tokens, answer tokens."""
-        self.used: dict[str, tuple[Count, Count, Count]] = {}
-        """By the model that answered: tokens of prompts and answers, and those read from a cache."""
+        self.used: dict[str | tuple[str, str], tuple[Count, Count, Count]] = {}
+        """By the model that answered, or by another crystal's provider and model: tokens of prompts and answers, and
+        those read from a cache."""
         self.tools: dict[tuple[str, bool], Histogram] = {}
         """By gate, and whether it failed."""
         self.turns: Count | None = None
@@ -145,7 +149,7 @@ class Measuring:
             Ran: self._count_gate,
             Turned: self._count_turn,
             Compacted: self._count_fold,
-            Lent: self._count_fold,
+            Lent: self._count_lent,
             Waiting: self._note_request,
             Settled: self._count_decision,
             Closed: self._count_close,
@@ -235,8 +239,11 @@ class Measuring:
         self._pending[entity_id] = (waiting.gate, waiting.at)
         self._asking.add(waiting.gate)
 
-    def _count_fold(self, entity_id: str, compacted: Compacted | Lent) -> None:
-        self._use(entity_id, compacted.usage, "", {})
+    def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
+        self._use(entity_id, compacted.usage, "", {}, self._about(entity_id).summariser)
+
+    def _count_lent(self, entity_id: str, lent: Lent) -> None:
+        self._use(entity_id, lent.usage, "", {}, _provider(lent.crystal))
 
     def _count_close(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
@@ -251,20 +258,24 @@ class Measuring:
             episode.queries += 1
         self._turns[entity_id] = said.seconds
 
-    def _use(self, entity_id: str, usage: Usage, model: str, metadata: Any) -> None:
+    def _use(
+        self, entity_id: str, usage: Usage, model: str, metadata: Any, other: tuple[str, str] | None = None
+    ) -> None:
+        """Count the tokens of an answer by the entity's crystal, or by another one of this provider and model."""
         if not usage.total_tokens and not usage.cost:
             return
         about = self._about(entity_id)
         counters = self._counters
-        used = about.used.get(model)
+        provider, asked = other or (about.provider, about.model)
+        used = about.used.get(other or model)
         if used is None:
-            labels = (names.CHAT, about.provider, about.model, model, "unknown")
+            labels = (names.CHAT, provider, asked, model, "unknown")
             parts = ("input_tokens", "output_tokens", "cache_read.input_tokens")
             one, two, three = (counters.count(USED + part, labels) for part in parts)
-            used = about.used[model] = (one, two, three)
+            used = about.used[other or model] = (one, two, three)
         prompts, answers, cached = used
         if "modality_tokens" in metadata:
-            known = (names.CHAT, about.provider, about.model, model)
+            known = (names.CHAT, provider, asked, model)
             prompts.value += self._use_by_modality("input", usage.prompt_tokens, metadata, known)
             answers.value += self._use_by_modality("output", usage.completion_tokens, metadata, known)
         else:
@@ -273,10 +284,10 @@ class Measuring:
         cached.value += usage.cached_tokens
         for name, key in (("cache_write.input", "cache_written_tokens"), ("reasoning.output", "reasoning_tokens")):
             if metadata.get(key):
-                labels = (names.CHAT, about.provider, about.model, model, "unknown")
+                labels = (names.CHAT, provider, asked, model, "unknown")
                 counters.add(f"{USED}{name}_tokens", labels, metadata[key])
         if usage.cost:
-            counters.add("cantrip.cost.usd", (about.model, about.cantrip, *self._tenant(about)), usage.cost)
+            counters.add("cantrip.cost.usd", (asked, about.cantrip, *self._tenant(about)), usage.cost)
 
     def _use_by_modality(self, side: str, total: int, metadata: Any, labels: Labels) -> int:
         """Count the tokens whose modality the provider says; return how many others there are."""
@@ -370,34 +381,31 @@ class Measuring:
 
     # Queries
 
-    def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float) -> None:
-        """Count a query: how long it took, and its tokens."""
+    def answered(self, cell: Cell, crystal: Any, reply: Response | CrystalError, seconds: float) -> None:
+        """Count a query to a crystal: how long it took, and its tokens."""
         usage = reply.usage
-        if isinstance(reply, Response) and not self._legacy:
+        if isinstance(reply, Response) and not self._legacy and crystal is cell.crystal.crystal:
             about = self._about(cell.entity_id)
             model = reply.metadata.get("model", "")
             series = about.queries.get(model)
             if series is None:
-                series = about.queries[model] = self._series(self._query(cell, reply), "")
+                series = about.queries[model] = self._series(self._query(cell, crystal, reply), "")
         else:
-            series = self._series(self._query(cell, reply), "" if isinstance(reply, Response) else error_type(reply))
+            labels = self._query(cell, crystal, reply)
+            series = self._series(labels, "" if isinstance(reply, Response) else error_type(reply))
             if not isinstance(reply, Response) and not usage.total_tokens:  # a failed call counts as 0 tokens
                 for part in ("input_tokens", "output_tokens"):
-                    self._counters.count(USED + part, self._failed_usage(cell))
+                    self._counters.count(USED + part, (*labels[:3], "", "unknown"))
         durations, prompts, answers = series
         durations.add_later(seconds)
         prompts.add_later(usage.prompt_tokens)
         answers.add_later(usage.completion_tokens)
         if self._legacy:
             error = "" if isinstance(reply, Response) else error_type(reply)
-            labels, counters = self._query(cell, reply)[:3], self._counters
+            labels, counters = self._query(cell, crystal, reply)[:3], self._counters
             counters.observe("gen_ai.client.operation.duration", (*labels, error), seconds)
             counters.observe("gen_ai.client.token.usage", (*labels, "input"), usage.prompt_tokens)
             counters.observe("gen_ai.client.token.usage", (*labels, "output"), usage.completion_tokens)
-
-    def _failed_usage(self, cell: Cell) -> Labels:
-        about = self._about(cell.entity_id)
-        return (names.CHAT, about.provider, about.model, "", "unknown")
 
     def _series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
         return (
@@ -409,22 +417,24 @@ class Measuring:
     def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
         """Count a part of an answer: the seconds since the query began, and since the part before."""
         name = "time_to_first_chunk" if since_last is None else "time_per_output_chunk"
-        labels = self._query(cell, None)
+        labels = self._query(cell, cell.crystal.crystal, None)
         self._counters.observe(f"gen_ai.client.inference.{name}", labels, seconds if since_last is None else since_last)
 
-    def retried(self, cell: Cell, failed: ProviderError) -> None:
+    def retried(self, crystal: Any, failed: ProviderError) -> None:
         """Count a failed attempt that will be retried."""
         status = "" if failed.status is None else str(failed.status)
-        self._counters.add("cantrip.crystal.retries", (crystal_name(cell.plan.cantrip.crystal), status))
+        self._counters.add("cantrip.crystal.retries", (crystal_name(crystal), status))
 
     def resumed(self) -> None:
         """Count an episode that another process had begun."""
         self._counters.add("cantrip.entity.resumed")
 
-    def _query(self, cell: Cell, reply: Response | CrystalError | None) -> Labels:
-        about = self._about(cell.entity_id)
+    def _query(self, cell: Cell, crystal: Any, reply: Response | CrystalError | None) -> Labels:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
+        if crystal is not cell.crystal.crystal:
+            return (names.CHAT, *_provider(crystal_name(crystal)), answered, *_address_of(crystal))
+        about = self._about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
     # Supervision
@@ -447,7 +457,7 @@ class Measuring:
             case StartFailed(expected=False) if event.reason is not None:
                 add("cantrip.supervisor.failed_starts", (_kind(event.spec.id, event.ref.path),))
             case DeadLetter():
-                add("cantrip.supervisor.dead_letters", ("",))
+                add("cantrip.supervisor.dead_letters", (_kind(event.ref.path.rpartition("/")[2], event.ref.path),))
             case _:
                 pass
 
@@ -543,15 +553,23 @@ def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
 
 def _about_cell(cell: Cell) -> _About:
     plan = cell.plan
-    address = getattr(cell.crystal.crystal, "address", None)
-    parts = urlsplit(address if isinstance(address, str) else "")
-    port = parts.port or (443 if parts.scheme == "https" else 80 if parts.scheme else "")
     told = _provider(crystal_name(plan.cantrip.crystal))
-    about = _About(plan.cantrip.name or "", *told, parts.hostname or "", str(port), plan.tenant, plan.gates)
+    server, port = _address_of(cell.crystal.crystal)
+    about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
+    other = cell.crystal.summariser
+    if other is not None and other.crystal is not cell.crystal.crystal:
+        about.summariser = _provider(crystal_name(other.crystal))
     about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
     if plan.cantrip.circle.servers:
         about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
     return about
+
+
+def _address_of(crystal: Any) -> tuple[str, str]:
+    """Return the host and the port of a crystal's provider; empty texts if it has none."""
+    address = getattr(crystal, "address", None)
+    parts = urlsplit(address if isinstance(address, str) else "")
+    return parts.hostname or "", str(parts.port or (443 if parts.scheme == "https" else 80 if parts.scheme else ""))
 
 
 def tool_type(gate: Gate | None) -> str:
@@ -578,10 +596,10 @@ def _provider(crystal: str) -> tuple[str, str]:
 
 
 def _kind(id: object, path: str) -> str:
-    """Return the role of an actor: its id, unless that names an entity or a crystal."""
+    """Return the role of an actor: its id, unless that names an entity, a crystal or a server of tools."""
     if id in ROLES:
         return str(id)
-    return "crystal" if "/crystals/" in path else "cell"
+    return "crystal" if "/crystals/" in path else "server" if "/servers/" in path else "cell"
 
 
 def _seconds(since: str, until: str) -> float:

@@ -51,6 +51,7 @@ MCP_SESSION: Final = "mcp.session.id"
 TRANSPORT: Final = "network.transport"
 ERROR: Final = "error.type"
 EXCEPTION: Final = "exception.type"
+EXCEPTION_TEXT: Final = "exception.message"
 
 # content
 SYSTEM: Final = "gen_ai.system_instructions"
@@ -60,6 +61,7 @@ TOOLS: Final = "gen_ai.tool.definitions"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 DETAILS_EVENT: Final = "gen_ai.client.inference.operation.details"
+EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 SETTINGS: Final = {

@@ -45,6 +45,11 @@ class Settings:
         return self.content in ("span", "both")
 
     @property
+    def content_in_events(self) -> bool:
+        """Whether content is written to events, which are log records."""
+        return self.content in ("event", "both") and self.logger is not None
+
+    @property
     def wants_content(self) -> bool:
         """Whether content is written anywhere."""
         return self.content != "none" or self.on_content is not None
@@ -56,8 +61,18 @@ class Settings:
         present = {name: value for name, value in said.items() if value}
         if self.content_on_span and span.is_recording():
             span.set_attributes({name: text_of(value) for name, value in present.items()})
-        if self.content in ("event", "both") and self.logger is not None:
+        if self.content_in_events:
             from opentelemetry._logs import LogRecord
 
             attributes = {names.OPERATION: names.CHAT, **present}
             self.logger.emit(LogRecord(event_name=names.DETAILS_EVENT, attributes=attributes, context=context))
+
+    def record_failure(self, context: Any, error: Exception, text: str) -> None:
+        """Write the text of the error that a query ended with as an event; it may quote what was said."""
+        if self.content_in_events:
+            from opentelemetry._logs import LogRecord, SeverityNumber
+
+            known = {names.OPERATION: names.CHAT, names.EXCEPTION: type(error).__name__, names.EXCEPTION_TEXT: text}
+            event = LogRecord(event_name=names.EXCEPTION_EVENT, attributes=known, context=context)
+            event.severity_number = SeverityNumber.WARN
+            self.logger.emit(event)

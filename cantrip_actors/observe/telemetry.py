@@ -197,15 +197,15 @@ class Telemetry(Instrument):
             backfill(self._settings, cell)
         return begin_spans(self._settings, cell, state, None, resumes=True)
 
-    def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float) -> None:
+    def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:
         """Count a query, and end its span."""
-        self._measuring.answered(cell, reply, seconds)
+        self._measuring.answered(cell, cell.crystal.crystal if crystal is None else crystal, reply, seconds)
         if cell.spans is not None:
             cell.spans.answered(reply)
 
-    def retried(self, cell: Cell, failed: ProviderError, delay: float) -> None:
+    def retried(self, cell: Cell, failed: ProviderError, delay: float, crystal: Any = None) -> None:
         """Count a retry, and add it to the span of the query."""
-        self._measuring.retried(cell, failed)
+        self._measuring.retried(cell.crystal.crystal if crystal is None else crystal, failed)
         if cell.spans is not None:
             cell.spans.retried(failed, delay)
 

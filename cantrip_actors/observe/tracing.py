@@ -158,6 +158,8 @@ class Spans(EpisodeSpans):
         self._messages: Messages | None = None
         self._shown: Mapping[str, Any] = {}
         self._reasons: list[str] = []
+        self._descriptions: dict[str, str] = {}
+        """The redacted descriptions of the gates that were called: once for an episode."""
 
     # What the runtime asks for
 
@@ -323,7 +325,9 @@ class Spans(EpisodeSpans):
         kind = None
         if ran.is_error:
             kind = "refused" if denied or not is_open or self._checks else None
-            kind = _marked(ran.result) or kind or error_of_result(ran.result)
+            found = self._cell.plan.gates.get(ran.gate)
+            is_remote = found is not None and found.server is not None  # a server's text says nothing of our classes
+            kind = _marked(ran.result) or kind or ("tool_error" if is_remote else error_of_result(ran.result))
         if self._settings.content_on_span and self._inner is not None and self._inner.is_recording():
             if ran.args is not None:
                 self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(ran.args))))
@@ -409,7 +413,7 @@ class Spans(EpisodeSpans):
             instructions, inputs = self._messages.of_query(action.messages)
             self._shown = {names.SYSTEM: instructions, names.INPUTS: inputs}
             if self._turns == 0 or self._settings.inputs == "all":
-                self._shown = {**self._shown, names.TOOLS: definitions_of(action.tools)}
+                self._shown = {**self._shown, names.TOOLS: self._redact(definitions_of(action.tools))}
 
     @observing
     def answered(self, reply: Response | CrystalError) -> None:
@@ -422,7 +426,10 @@ class Spans(EpisodeSpans):
             outputs = output_of(reply, self._redact)
         if self._shown or outputs:
             self._settings.record(span, self._inner_context, {**self._shown, names.OUTPUTS: outputs})
-        kind = None if isinstance(reply, Response) else error_type(reply)
+        kind = None
+        if not isinstance(reply, Response):
+            kind = error_type(reply)
+            self._settings.record_failure(self._inner_context, reply, self._redact(str(reply)))
         if span.is_recording():
             span.set_attributes(self._facts_of(reply))
         self._end_inner(kind)
@@ -498,7 +505,9 @@ class Spans(EpisodeSpans):
         if found is None:  # the model invented the name
             known[names.TOOL] = gate = "_OTHER"
         else:
-            known[names.TOOL_DESCRIPTION] = found.description
+            if gate not in self._descriptions:
+                self._descriptions[gate] = self._redact(found.description)
+            known[names.TOOL_DESCRIPTION] = self._descriptions[gate]
             if found.server is not None:  # the SDK's span of the call is below this one
                 known[names.MCP_METHOD] = method_of(self._cell, found)
                 known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")

@@ -146,7 +146,7 @@ class EntityActor(Actor):
         self._state = State(cell.plan.parent_turn)
         self._transient = Transient(self._moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
-        self._retried = retried_by(cell)
+        self._retried = retried_by(cell, cell.crystal)
         self._held: list[InUse] = []
         """Its crystals."""
         self._held_servers: list[ServerInUse] = []

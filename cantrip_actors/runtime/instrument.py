@@ -162,10 +162,14 @@ class Instrument(Protocol):
     def resume(self, cell: Any, state: State) -> EpisodeSpans | None:
         """Begin the spans of an episode that another process began, or that was unloaded meanwhile."""
 
-    def answered(self, cell: Any, reply: Response | CrystalError, seconds: float) -> None:
-        """Handle the crystal's final answer to the running query, which took this many seconds."""
+    def answered(self, cell: Any, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:
+        """Handle a crystal's final answer to the running query, which took this many seconds.
 
-    def retried(self, cell: Any, failed: ProviderError, delay: float) -> None:
+        It may be another crystal than the entity's: that of its summaries, or one that answers a server of tools. Left
+        out, it is the entity's.
+        """
+
+    def retried(self, cell: Any, failed: ProviderError, delay: float, crystal: Any = None) -> None:
         """Handle a failed attempt of the running query; the next one begins in `delay` seconds."""
 
     def streamed(self, cell: Any, seconds: float, since_last: float | None) -> None:

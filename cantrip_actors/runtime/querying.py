@@ -16,10 +16,10 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 
 
-def retried_by(cell: Cell) -> Callable[[ProviderError, float], None] | None:
-    """Return the callback that reports retries of an entity's queries."""
+def retried_by(cell: Cell, bound: Bound) -> Callable[[ProviderError, float], None] | None:
+    """Return the callback that reports retries of an entity's queries to a crystal."""
     instrument = cell.services.watchers.instrument
-    return None if instrument is None else partial(instrument.retried, cell)
+    return None if instrument is None else partial(instrument.retried, cell, crystal=bound.crystal)
 
 
 async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
@@ -32,7 +32,7 @@ async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | Cr
             query = query._replace(emit=_TimedParts(query, instrument, cell, began))
     reply: Response | CrystalError = await bound.uses.asks.call(request_of(cell, bound, query))
     if instrument is not None:
-        instrument.answered(cell, reply, time.monotonic() - began)
+        instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)
     return reply
 
 

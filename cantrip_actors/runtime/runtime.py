@@ -363,7 +363,7 @@ class Runtime:
         Raises RuntimeClosed if the runtime was not opened.
         """
         self._check_whole("a dump of the actors")
-        return inspect.dump(self._tree.system)
+        return self._tree.guard.redactor.text(inspect.dump(self._tree.system))
 
     async def check_writer(self) -> None:
         """Return once the loom's writer has answered: it is alive, and has written all earlier messages.

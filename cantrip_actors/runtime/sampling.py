@@ -72,7 +72,7 @@ class Sampling:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent}")
             messages = [_message(role, given) for role, given in asked.messages]
             options = {"max_tokens": min(asked.max_tokens, TOKENS)}
-            query = Query(Invocation(messages, (), None), options, retried=retried_by(self._cell))
+            query = Query(Invocation(messages, (), None), options, retried=retried_by(self._cell, self._bound))
             began = anyio.current_time()
             reply = await query_crystal(self._cell, self._bound, query)
             if not isinstance(reply, Response):

@@ -44,7 +44,9 @@ async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | Non
     summariser = cell.crystal.summariser
     assert summariser is not None
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
-    reply = await query_crystal(cell, summariser, Query(Invocation(asked, (), None), retried=retried_by(cell)))
+    reply = await query_crystal(
+        cell, summariser, Query(Invocation(asked, (), None), retried=retried_by(cell, summariser))
+    )
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, open_loom, scripted
 from cantrip_actors.cli.app import app
-from cantrip_actors.cli.top import LoomSource, ServiceSource
+from cantrip_actors.cli.top import LoomSource, ServiceSource, Unreachable
 from cantrip_actors.cli.top_screen import View, screen
 from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
@@ -222,6 +222,73 @@ async def test_top_shows_the_same_for_a_loom_and_a_service(tmp_path: Path) -> No
     assert from_service["entities"][0]["tokens"] == 10
     assert from_service["live"]["actors"]["entity"]["up"] == 1
     assert "live" not in from_loom
+
+
+@pytest.mark.real_time
+async def test_once_prints_the_same_json_for_a_loom_and_for_its_service(tmp_path: Path) -> None:
+    async def printed(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "cantrip_actors.cli.main", "top", "--once", "--json", *arguments]
+        ended = await anyio.run_process(command, env={**os.environ, "CANTRIP_TOKEN": ADMIN})
+        return json.loads(ended.stdout)
+
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with served([echo()], url) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 5}, 200)
+        await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        while not (await on.get("requests"))["items"]:
+            await anyio.sleep(0.02)
+        from_service, from_loom = await printed("--url", on.url), await printed("--loom", url)
+    assert from_service.keys() == from_loom.keys() == {"at", "totals", "entities", "requests"}
+    for part in ("totals", "entities", "requests"):
+        assert from_service[part] == from_loom[part]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
+async def test_keys_on_a_terminal_decide_steer_interrupt_and_stop(columns: int, rows: int) -> None:
+    def drive(url: str) -> tuple[int, bool]:
+        with on_terminal("top", "--url", url, "--token", ADMIN, columns=columns, rows=rows) as shown:
+            for name, keys, said in (
+                ("one", "a", "allow is done"),
+                ("two", "dtoo much\r", "deny is done"),
+                ("nap", "thurry\r", "steer is done"),
+                ("nap", "kn\r", "filter 'nap'"),
+                ("nap", "i", "interrupt is done"),
+                ("nap", "ky\r", "stop is done"),
+            ):
+                shown.wait_for("q quit")
+                shown.press(f"f{name}\r")
+                shown.wait_for(f"filter '{name}'")
+                shown.press("\x1b[B")
+                shown.wait_for("> ")
+                shown.press(keys)
+                shown.wait_for(said)
+                shown.press("\x1b")  # takes the note away
+            shown.press("q")
+            return shown.end(), shown.is_restored
+
+    async with served([echo()]) as on:
+        made = {
+            name: (await on.post("entities", {"cantrip": "echo", "intent": intent, "name": name}, 201))["entity_id"]
+            for name, intent in (("one", "pay 1"), ("two", "pay 2"), ("nap", "nap 60"))
+        }
+        while len((await on.get("requests"))["items"]) < 2:
+            await anyio.sleep(0.02)
+        assert await to_thread.run_sync(drive, on.url) == (0, True)
+        turns = {name: json.dumps((await on.get(f"entities/{one}/turns"))["items"]) for name, one in made.items()}
+        state = (await on.get(f"entities/{made['nap']}"))["state"]
+    assert "paid 1" in turns["one"]
+    assert "too much" in turns["two"]
+    assert "paid 2" not in turns["two"]
+    assert state == "cancelled"
+
+
+def test_the_turns_of_an_entity_that_cannot_be_read_are_a_note(loom: Path) -> None:
+    with (
+        open_loom(f"sqlite:{loom}", read_only=True) as opened,
+        pytest.raises(Unreachable, match="entity gone is not in this loom"),
+    ):
+        LoomSource(opened, "here").turns("gone")
 
 
 @asynccontextmanager

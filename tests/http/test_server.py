@@ -359,3 +359,47 @@ finally:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "dispatch" in done.stdout
     assert not HEAVY & set(done.stderr.split())
+
+
+STUCK = """
+import time
+from pathlib import Path
+
+from cantrip_actors import Cantrip, Circle, gate, scripted
+from cantrip_actors.wards import max_turns
+
+
+@gate
+async def block() -> str:
+    "Block the event loop."
+    Path("blocked").touch()
+    time.sleep(60)
+    return "x"
+
+
+says = [{"tool_calls": [{"gate": "block", "args": {}}]}]
+STUCK = Cantrip(scripted(says), circle=Circle(["done", block], [max_turns(2)]), name="stuck")
+"""
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_service_whose_loop_is_blocked_in_a_gate_dumps_at_the_signal(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    with process(tmp_path, backend, "--debug-dump", serves="stuck:STUCK") as on:
+        body = {"cantrip": "stuck", "intent": "go"}
+        httpx.post(f"{on.url}/api/v1/casts", json=body, headers=on.headers).raise_for_status()
+        ends = time.monotonic() + 30
+        while not (tmp_path / "blocked").exists() and time.monotonic() < ends:
+            time.sleep(0.02)
+        on.child.send_signal(signal.SIGUSR2)
+        assert on.child.stderr is not None
+        lines: list[str] = []
+        while "time.sleep(60)" not in "".join(lines[-1:]):
+            lines.append(on.child.stderr.readline())
+            assert lines[-1], "".join(lines)
+    dump = "".join(lines)
+    for title in ("actors", "the oldest call in hand", "system", "tasks", "the event loop is at"):
+        assert f"-- {title}\n" in dump
+    assert "circle  GatesActor  up" in dump
+    assert "in block" in dump

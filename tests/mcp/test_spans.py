@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from cantrip_actors import Runtime
-from cantrip_actors.mcp import http
+from cantrip_actors.mcp import http, inproc, stdio
 from tests.mcp.test_gates import spell
 from tests.mcp.test_servers import LEFT_OPEN, program, served
 from tests.observe.spans import Sdk
@@ -95,3 +97,48 @@ async def test_a_call_of_a_program_has_the_version_of_the_protocol_and_no_sessio
         await runtime.cast(spell(say("t__add", a=1, b=2), done("ok"), server=server), "go")
     call = sdk.one("execute_tool t__add").attributes
     assert [call.get(name) for name in TRANSPORT] == ["pipe", MODERN_PROTOCOL_VERSIONS[-1], None]
+
+
+TELLING = """
+from mcp.server.mcpserver import Context, MCPServer
+
+server = MCPServer("telling")
+
+
+@server.tool(structured_output=False)
+def told(ctx: Context) -> str:
+    "Return the traceparent that this call came with."
+    return str(dict(ctx.request_context.meta or {}).get("traceparent"))
+
+
+server.run()
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-13")
+async def test_a_server_in_another_process_gets_the_traceparent_of_the_call(tmp_path: Path) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    sdk = Sdk()
+    server = stdio("t", sys.executable, str(tmp_path / "telling.py"))
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        outcome = await runtime.cast(spell(say("t__told"), done("ok"), server=server), "go")
+    call = sdk.one("execute_tool t__told").context
+    assert str(outcome.thread[0].observation).startswith(f"00-{call.trace_id:032x}-{call.span_id:016x}-")
+    assert sdk.below(sdk.one("execute_tool t__told")) == []  # the SDK of MCP has no provider here
+
+
+@pytest.mark.rule("OTEL-10", "OTEL-13")
+async def test_the_error_of_a_server_is_a_tool_error_whatever_its_text_looks_like() -> None:
+    server = MCPServer("scripts")
+
+    @server.tool(structured_output=False)
+    def fail() -> CallToolResult:
+        """Fail as a server in JavaScript does."""
+        told = "TypeError: Cannot read properties of undefined"
+        return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
+
+    sdk = Sdk()
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        await runtime.cast(spell(say("t__fail"), done("ok"), server=inproc("t", server)), "go")
+    assert sdk.one("execute_tool t__fail").attributes["error.type"] == "tool_error"

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequest, CallToolRequestParams, CallToolResult
 from pydantic import BaseModel
 
 from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
@@ -224,3 +225,21 @@ async def test_requests_of_clients_are_timed_by_method_and_offered_tool(era: str
     assert calls["helper"] == ("", 1)
     assert calls["_OTHER"][0] != ""
     assert "made_up" not in str(list(timed))
+
+
+@pytest.mark.rule("METRIC-02", "METRIC-06")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_a_call_of_a_tool_whose_name_is_not_a_text_is_refused_and_counted(era: str) -> None:
+    telemetry = Telemetry(otel=False)
+    params = CallToolRequestParams.model_construct(name=["x"], arguments={})
+    request = CallToolRequest.model_construct(method="tools/call", params=params)
+    async with (
+        Runtime.open("memory:", cantrips=[helper()], telemetry=telemetry) as runtime,
+        connected(era, [helper()], runtime=runtime) as (client, _),
+    ):
+        with pytest.raises(MCPError) as refused:
+            await client.session.send_request(request, CallToolResult)
+        timed = telemetry.counters.histograms()["mcp.server.operation.duration"]
+    assert refused.value.error.code == INVALID_PARAMS
+    calls = {labels[1:]: one.count for labels, one in timed.items() if labels[0] == "tools/call"}
+    assert calls == {("_OTHER", "ValidationError"): 1}

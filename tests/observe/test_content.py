@@ -1,14 +1,19 @@
 """What was said, in spans and events: nothing of it by default, and never a secret (OTEL-11)."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import jsonschema
 import pytest
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from cantrip_actors import Call, Cantrip, Circle, Invocation, Runtime, gate, scripted
+from cantrip_actors import Call, Cantrip, Circle, ProviderError, Runtime, gate, scripted
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.observe.content import mode_of
+from cantrip_actors.observe.content import Messages, mode_of
+from cantrip_actors.terms.messages import Message
 from cantrip_actors.wards import max_turns
 from tests.observe.spans import Sdk
 from tests.runtime.spells import cantrip, done, say
@@ -21,7 +26,7 @@ MARKS = ("USER-SAID", "MODEL-SAID", "GATE-SAID", "SYSTEM-SAID", "THOUGHT", "ARGU
 
 @gate
 async def look(what: str) -> str:
-    """Look at something."""
+    """Look at something with sk-live-0123456789abcdefghij."""
     return f"GATE-SAID {what} {SECRET}"
 
 
@@ -133,19 +138,59 @@ async def test_messages_have_the_shapes_of_the_conventions() -> None:
     assert json.loads(tool["gen_ai.tool.call.result"]).startswith("GATE-SAID ARGUMENT")
 
 
-async def test_many_turns_cost_linear_bytes_with_new_inputs() -> None:
-    sdk = Sdk()
+async def test_a_thousand_turns_cost_linear_time_and_bytes_with_new_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sdk, whole, converted = Sdk(), Messages._form, []
 
-    def policy(context: Invocation) -> object:
-        said = sum(message.role == "assistant" for message in context) if len(context) > 390 else 0
-        return done(1) if said >= 200 else say("echo", text="x" * 50)
+    def counted(self: Messages, message: Message) -> Any:
+        converted.append(message.role)
+        return whole(self, message)
 
-    spell = cantrip(policy, wards=(max_turns(250),))
+    monkeypatch.setattr(Messages, "_form", counted)
+    spell = cantrip([*[say("echo", text="x" * 50)] * 1_000, done(1)], wards=(max_turns(1_001),))
     async with Runtime.open(telemetry=sdk.telemetry(content="span")) as runtime:
         await runtime.cast(spell, "go")
     sizes = [len(chat.attributes["gen_ai.input.messages"]) for chat in sdk.named("chat scripted")]
-    assert len(sizes) == 201
+    assert len(sizes) == 1_001
     assert max(sizes) < 600
+    assert Counter(converted) == {"user": 1, "assistant": 1_000, "tool": 1_000}  # each message once
+
+
+async def test_the_users_function_gets_the_content_of_spans_that_are_not_sampled() -> None:
+    got: list[Any] = []
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    telemetry = Telemetry(tracer_provider=provider, on_content=lambda span, *parts: got.append((span, parts)))
+    async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
+        await runtime.cast(spell(), "USER-SAID")
+    assert [mark for mark in MARKS if mark not in str(got)] == []
+    assert not [span for span, _ in got if span.is_recording()]
+
+
+class Failing:
+    """A crystal whose provider quotes the prompt."""
+
+    name = "anthropic:claude-sonnet-4-5"
+
+    async def invoke(self, _: object) -> object:
+        raise ProviderError(f"USER-SAID is not allowed, {SECRET}", status=400)
+
+
+@pytest.mark.parametrize(("content", "events"), [(None, 0), ("span", 0), ("event", 1), ("both", 1)])
+async def test_the_error_of_a_query_is_an_event_of_its_span_where_content_is(content: Any, events: int) -> None:
+    sdk = Sdk()
+    async with Runtime.open(telemetry=sdk.telemetry(content=content), secrets=[SECRET]) as runtime:
+        with pytest.raises(ProviderError):
+            await runtime.cast(cantrip(Failing()), "go")
+    assert SECRET not in sdk.exported
+    assert ("USER-SAID" in sdk.exported) == bool(events)
+    logs = [one.log_record for one in sdk.log_exporter.get_finished_logs()]
+    found = [one for one in logs if one.event_name == "gen_ai.client.operation.exception"]
+    assert len(found) == events
+    for one in found:
+        told = dict(one.attributes or {})
+        assert "USER-SAID is not allowed, [redacted" in told.pop("exception.message")
+        assert told == {"gen_ai.operation.name": "chat", "exception.type": "ProviderError"}
+        assert one.severity_number is SeverityNumber.WARN
+        assert one.span_id == sdk.one("chat claude-sonnet-4-5").context.span_id
 
 
 async def test_the_users_function_gets_the_content_without_secrets() -> None:

@@ -18,7 +18,7 @@ import anyio
 import pytest
 import structlog
 
-from cantrip_actors import Runtime, gate
+from cantrip_actors import EntityCrashed, Runtime, gate
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
@@ -242,6 +242,61 @@ def test_a_folder_keeps_the_newest_reports_only(tmp_path: Path) -> None:
     assert names[0] == "0000-00006.json"
 
 
+class Unreadable(Exception):
+    """An exception without a text, by a fault of its own."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.rule("LOG-04", "S-52")
+async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def crashing(_self: Any, *_: Any) -> Any:
+        raise Unreadable
+
+    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    telemetry = Telemetry(otel=False)
+    with structlog.testing.capture_logs() as logged:
+        async with Runtime.open(telemetry=telemetry) as runtime:
+            with pytest.raises(EntityCrashed, match=r"crashed \(Unreadable: <its text cannot be read>\)"):
+                await runtime.cast(cantrip([done(1)]), "go")
+    exits = [line for line in logged if line["event"] == "child terminated" and line["child"] == "entity"]
+    reports = [one for one in telemetry.crashes if one["what"] == "Exited" and one["actor"] == "entity"]
+    assert len(exits) == len(reports) == telemetry.counters.value_of("cantrip.supervisor.crashes")["entity", "crash"]
+    assert {one["exception"] for one in reports} == {"Unreadable"}
+    assert {tuple(one["leaves"]) for one in reports} == {("Unreadable: <its text cannot be read>",)}
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_report_is_bounded_whatever_the_exception_says(tmp_path: Path) -> None:
+    crashes = Crashes(tmp_path)
+    crashes.take(crashed(Crash(ExceptionGroup("many", [ValueError(f"begin {'x' * 1_000_000} end")] * 200))))
+    (file,) = tmp_path.iterdir()
+    (report,) = crashes
+    assert file.stat().st_size < 3_000_000
+    assert len(report["leaves"]) == 100
+    assert report["leaves"][0].startswith("ValueError: begin xxx")
+    assert report["leaves"][0].endswith("xxx end")
+    assert max(len(text) for text in [report["traceback"], report["reason"], *report["events"]]) < 21_000
+
+
+@pytest.mark.rule("LOG-05", "LOG-03")
+async def test_a_secret_at_the_place_where_a_text_is_cut_is_redacted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cantrip_actors.observe.crashes.LONGEST", 200)
+    telemetry = Telemetry(otel=False)
+    async with Runtime.open(telemetry=telemetry, secrets=[SECRET]):
+        for before in range(60, 110):
+            telemetry.crashes.take(crashed(Crash(ValueError("x" * before + SECRET + "y" * 500)), at=float(before)))
+    assert not [part for part in (SECRET[:14], SECRET[-14:]) if part in json.dumps(list(telemetry.crashes))]
+
+
+@pytest.mark.rule("LOG-05")
+def test_a_report_that_a_killed_process_did_not_finish_hides_no_other(tmp_path: Path) -> None:
+    Crashes(tmp_path).take(crashed())
+    (tmp_path / "0000.json").write_text('{"id": "00')
+    assert [one["exception"] for one in read_crashes(tmp_path)] == ["KeyError"]
+
+
 @pytest.mark.rule("LOG-05", "LOG-03")
 async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = EntityActor._carry
@@ -290,11 +345,82 @@ async def test_a_signal_dumps_the_actors_while_a_gate_blocks_the_loop() -> None:
     assert f"{episode.entity_id}  Supervisor  up" in text
     system = json.loads(text.partition("-- system\n")[2].partition("\n")[0])
     assert system["loom"] == {"url": "memory:", "durability": "none", "backlog": 0, "size": None}
-    assert set(system) == {"at", "crystals", "counters", "loom", "requests", "streams"}
+    assert set(system) == {"at", "crystals", "counters", "loom", "queues", "requests", "streams"}
     assert "circle" in text
     assert "in block" in text
     assert re.search(r"circle  GatesActor  up .*in hand 1 \(\w+, [\d.]+s\)", text)
     assert re.search(r"-- the oldest call in hand\n\S+: \w+, [\d.]+s\n", text)
+
+
+def signalling() -> Any:
+    """Return a gate during which the signal comes."""
+
+    @gate
+    async def strike() -> str:
+        """Get a signal."""
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return "struck"
+
+    return strike
+
+
+@pytest.mark.rule("LOG-06", "LOG-03")
+@pytest.mark.real_time
+async def test_a_dump_has_the_last_exits_of_actors_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, crashes = GatesActor.handle_call, iter([True])
+
+    async def crash_once(self: Any, message: Any, caller: Any) -> Any:
+        if next(crashes, False):
+            raise RuntimeError(f"refused: {SECRET}")
+        return await whole(self, message, caller)
+
+    monkeypatch.setattr(GatesActor, "handle_call", crash_once)
+    out, strike = io.StringIO(), signalling()
+    async with Runtime.open(secrets=[SECRET]) as runtime:
+        with dump_at_signal(runtime, out):
+            await runtime.cast(cantrip([say("echo", text="x"), say("strike"), done(1)], strike), "go")
+        whole_tree = runtime.dump()
+    assert "last exit crash: RuntimeError: refused: [redacted" in out.getvalue()
+    assert SECRET not in out.getvalue() + whole_tree
+
+
+class Full(io.StringIO):
+    """A standard error whose reader is gone."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+def closed() -> io.StringIO:
+    out = io.StringIO()
+    out.close()
+    return out
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.real_time
+@pytest.mark.parametrize("out", [Full(), closed()], ids=["broken", "closed"])
+async def test_a_dump_that_cannot_be_written_does_not_touch_the_interrupted_gate(out: io.StringIO) -> None:
+    strike = signalling()
+    async with Runtime.open() as runtime:
+        with dump_at_signal(runtime, out):
+            episode = await runtime.cast(cantrip([say("strike"), done(1)], strike), "go")
+    assert episode.thread[0].observation == "struck"
+
+
+@pytest.mark.rule("LOG-06")
+@pytest.mark.real_time
+async def test_a_dump_after_the_end_of_the_runtime_has_the_tasks_and_the_stack() -> None:
+    out = io.StringIO()
+    runtime = Runtime.open()
+    async with runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+    with dump_at_signal(runtime, out):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        while "-- the event loop is at" not in out.getvalue():
+            await anyio.sleep(0.01)
+    assert "-- tasks" in out.getvalue()
+    assert "test_a_dump_after_the_end" in out.getvalue()
 
 
 def test_the_library_adds_no_logging_handlers() -> None:

@@ -40,8 +40,10 @@ from cantrip_actors.crystals import local
 from cantrip_actors.gates import GateError, ask
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.backfill import otlp_json, spans_of
+from cantrip_actors.runtime.crystal_actor import CrystalActor
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.program_actor import CircleActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.drawings import folder_for, trace_svg
 from tests.observe.spans import Sdk, links_of, parent_of
@@ -578,6 +580,27 @@ async def test_an_entity_that_asks_another_is_the_parent_of_its_episode(sdk: Sdk
 
 
 @pytest.mark.rule("OTEL-05")
+async def test_a_cast_by_a_gate_is_below_the_gate(sdk: Sdk) -> None:
+    @gate
+    async def delegate() -> Any:
+        """Cast another cantrip."""
+        return (await runtime.cast(cantrip([done("yes")], name="inner"), "go")).result
+
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        await runtime.cast(cantrip([say("delegate"), done(1)], delegate), "go")
+    inner = ("invoke_agent inner", ["chat scripted", "execute_tool done"])
+    assert sdk.tree(sdk.one("execute_tool delegate")) == [inner]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("OTEL-05")
+def test_a_cast_of_synchronous_code_is_below_the_callers_span(sdk: Sdk) -> None:
+    with Runtime.blocking("memory:", telemetry=sdk.telemetry()) as runtime, sdk.tracer.start_as_current_span("request"):
+        runtime.cast(cantrip([done(1)]), "go")
+    assert sdk.tree() == [("request", [("invoke_agent", ["chat scripted", "execute_tool done"])])]
+
+
+@pytest.mark.rule("OTEL-05")
 async def test_two_casts_at_once_never_mix(sdk: Sdk) -> None:
     seen: dict[str, int] = {}
 
@@ -612,6 +635,30 @@ async def test_a_restarted_actor_keeps_the_parent(sdk: Sdk, monkeypatch: pytest.
     assert name == "invoke_agent"
     assert below.count("chat scripted") == 3
     assert below[-1] == "execute_tool done"
+
+
+@pytest.mark.rule("OTEL-06")
+async def test_a_restarted_crystal_keeps_the_parent(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, CrystalActor, "handle_call", after=False, at=2)
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        with sdk.tracer.start_as_current_span("request"):
+            assert (await runtime.cast(cantrip([say("look"), done(1)], look), "go")).result == 1
+    below = ["chat scripted", "execute_tool look", "chat scripted", "chat scripted", "execute_tool done"]
+    assert sdk.tree() == [("request", [("invoke_agent", below)])]
+    assert [span.attributes.get("error.type") for span in sdk.named("chat scripted")] == [None, "Died", None]
+
+
+@pytest.mark.rule("OTEL-06")
+async def test_a_gate_of_a_restarted_program_is_below_the_program(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, CircleActor, "handle_call", after=False, at=3)  # between the call and the program's end
+    circle = Circle(["done", look], [max_turns(5)], medium="python")
+    async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
+        with sdk.tracer.start_as_current_span("request"):
+            spell = Cantrip(scripted([{"code": "seen = look('1')"}, {"code": "done(look('2'))"}]), circle=circle)
+            assert (await runtime.cast(spell, "go")).result == "saw 2"
+    first = ["chat scripted", ("execute_tool python", ["execute_tool look"]), "execute_tool python"]
+    second = ["chat scripted", ("execute_tool python", ["execute_tool look", "execute_tool done"])]
+    assert sdk.tree() == [("request", [("invoke_agent", [*first, *second])])]
 
 
 # The past

@@ -89,10 +89,11 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lent(msgspec.Struct, frozen=True, gc=False):
-    """A crystal has answered a server of tools, and that cost so much."""
+    """A crystal of this name has answered a server of tools, and that cost so much."""
 
     usage: Usage
     at: str
+    crystal: str
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +140,7 @@ def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
         elif isinstance(record, Folded):
             yield record.entity_id, "", Compacted(record.usage, record.at)
         elif isinstance(record, Sampled):
-            yield record.entity_id, "", Lent(record.usage, record.at)
+            yield record.entity_id, "", Lent(record.usage, record.at, record.crystal)
         elif isinstance(record, Ended):
             yield record.entity_id, "", Closed(record.reason, record.ward, record.at, record.usage or NO_USAGE)
 
