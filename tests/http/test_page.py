@@ -851,7 +851,7 @@ def test_an_open_breaker_and_an_entity_near_its_limits_need_a_person(chrome: Any
 @pytest.mark.rule("PAGE-10")
 def test_a_token_that_only_reads_has_no_action_in_the_page_and_may_not_act(chrome: Any, service: Live) -> None:
     payer = cast(service, "echo", "pay 4", "payer-of-four")
-    cast(service, "echo", "pay 4", "another-payer")
+    another = cast(service, "echo", "pay 4", "another-payer")
     bob = cast(service, "echo", "hello", "bob-read-only")
     until(lambda: story(service, bob)[-1]["event"] == "episode")
     (turn,) = [one["data"]["id"] for one in story(service, bob) if one["event"] == "turn"]
@@ -889,6 +889,8 @@ def test_a_token_that_only_reads_has_no_action_in_the_page_and_may_not_act(chrom
             assert status == 403, path
         page.faults.clear()
     assert [story(service, one)[-1]["event"] for one in (payer, bob)] == ["request", "episode"]
+    for entity in (payer, another):
+        service.call(service.on.ask, "DELETE", f"entities/{entity}", 204)
 
 
 # What hostile text cannot do
@@ -1350,13 +1352,14 @@ def test_the_buttons_of_a_request_stay_where_they_are_when_another_comes(chrome:
     with opened(chrome, service, is_staged=True) as page:
         ask = """n => stage.send("request", { id: `r${n}`, entity: `e${n}`, kind: "approval", gate: "pay", args: { n },
             text: "", schema: null, asked_at: new Date(2e12 + n).toISOString() }, `e${n}:1`)"""
-        approve = page.locator('#needs .card.ask button:has-text("Approve")')
+        approve = page.locator('#needs [data-key="r1"] button:has-text("Approve")')
         page.evaluate(ask, 1)
         approve.wait_for()
         before = approve.bounding_box()
         page.evaluate(ask, 2)
-        page.wait_for_selector('#needs .many button:has-text("Approve all 2")')
-        assert approve.first.bounding_box() == before
+        page.wait_for_selector('#needs [data-key="r2"]')
+        page.wait_for_selector('#needs .many button:has-text("Approve all")')
+        assert approve.bounding_box() == before
 
 
 def test_numbered_lists_keep_their_numbers(chrome: Any) -> None:
