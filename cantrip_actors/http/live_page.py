@@ -1,11 +1,15 @@
 """The live page: HTML, modules and a stylesheet from the wheel; they load nothing from other hosts.
 
-The page names its assets by a hash of all of them: a browser caches them for a year and gets a new version at once.
+The page names its assets by a hash of all of them: a browser caches them for a year and gets a new version at once. So
+no answer has an ETag: a name that is kept has one content, and the page itself is not stored. Compressed with gzip,
+which every browser accepts, the files have a third of their size.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -27,6 +31,8 @@ PAGE_HEADERS: Final = {
 
 _KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _FOR_A_YEAR: Final = "public, max-age=31536000, immutable"
+_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?!;\s*q=0(?:\.0*)?\s*(?:,|$))(?:;|,|$)", re.IGNORECASE)
+"""An `Accept-Encoding` that names gzip with another weight than 0."""
 
 
 @cache
@@ -40,6 +46,11 @@ def assets() -> dict[str, str]:
     return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}
 
 
+@cache
+def _compressed(path: str) -> bytes:
+    return gzip.compress(assets()[path].encode(), mtime=0)
+
+
 def page_routes() -> list[Route]:
     """Return the routes of the page; they need no token, since they show no data of the service."""
     return [Route(path, _serve, methods=["GET"]) for path in assets()]
@@ -47,6 +58,10 @@ def page_routes() -> list[Route]:
 
 async def _serve(request: Request) -> Response:
     path = request.url.path
-    headers = PAGE_HEADERS if path == "/" else {**PAGE_HEADERS, "cache-control": _FOR_A_YEAR}
-    kind = "html" if path == "/" else path.rpartition(".")[2]
-    return Response(assets()[path], headers=headers, media_type=_KINDS[kind])
+    headers = {**PAGE_HEADERS, "vary": "accept-encoding"}
+    if path != "/":
+        headers["cache-control"] = _FOR_A_YEAR
+    kind = _KINDS["html" if path == "/" else path.rpartition(".")[2]]
+    if _GZIP.search(request.headers.get("accept-encoding", "")):
+        return Response(_compressed(path), headers={**headers, "content-encoding": "gzip"}, media_type=kind)
+    return Response(assets()[path], headers=headers, media_type=kind)

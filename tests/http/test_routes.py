@@ -590,6 +590,36 @@ async def test_the_cookie_of_a_service_with_a_name_is_sent_over_tls_only() -> No
             assert (await page.get("/api/v1/cantrips", headers=secure)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [
+        ("gzip, deflate, br, zstd", True),
+        ("br;q=1.0, GZIP;q=0.5", True),
+        ("gzip", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+        ("identity", False),
+        ("x-gzip", False),
+        ("", False),
+    ],
+)
+async def test_the_files_of_the_page_are_compressed_for_those_who_accept_gzip(
+    accepted: str, is_compressed: bool
+) -> None:
+    async with served() as on, httpx.AsyncClient(base_url=on.url) as client:
+        sizes = 0
+        for path, text in assets().items():
+            sent = await client.get(path, headers={"accept-encoding": accepted})
+            assert sent.text == text
+            assert ("content-encoding" in sent.headers) is is_compressed
+            assert "accept-encoding" in sent.headers["vary"].split(", ")
+            assert "etag" not in sent.headers
+            sizes += int(sent.headers["content-length"])
+            lasts = "no-store" if path == "/" else "public, max-age=31536000, immutable"
+            assert sent.headers["cache-control"] == lasts
+    assert (sizes < 60_000) is is_compressed
+
+
 async def test_without_the_page_there_is_neither_page_nor_session() -> None:
     async with served(page=False) as on:
         await on.ask("GET", "/", 404)

@@ -113,7 +113,7 @@ export class ActorsPane {
   }
   #label(path) {
     const last = parts(path).at(-1), entity = this.model.entities.get(last);
-    return entity ? title(entity) : /^\d+$/.test(last) ? "crystal" : last;
+    return entity ? title(entity) : /^\d+$/.test(last) ? `crystal ${(this.#below.get(path.slice(0, path.lastIndexOf("/"))) ?? []).indexOf(path) + 1}` : last; // in the order of their first queries
   }
   #make(row) {
     row.parts = { sign: h("span", { class: "stand" }), name: h("span", { class: "name", dir: "auto" }), kind: h("span", { class: "kind" }), badges: h("span", { class: "badges" }) };

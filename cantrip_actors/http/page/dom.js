@@ -116,9 +116,14 @@ export const prose = (text) => cut(text, (part) => {
   for (const [at, piece] of part.split(/^```[^\n]*\n?/m).entries()) {
     if (at % 2) { made.append(...code(piece.replace(/\n$/, ""))); list = paragraph = null; continue; }
     for (const line of piece.split("\n")) {
-      const item = /^\s*(?:[-*]|\d+\.)\s+(.*)/.exec(line), title = /^#{1,4}\s+(.*)/.exec(line);
+      const item = /^\s*(?:[-*]|(\d{1,9})\.)\s+(.*)/.exec(line), title = /^#{1,4}\s+(.*)/.exec(line);
       if (!line.trim()) list = paragraph = null;
-      else if (item) { list ??= made.appendChild(h("ul")); paragraph = null; inline(list.appendChild(h("li")), item[1]); }
+      else if (item) {
+        const tag = item[1] ? "ol" : "ul";
+        if (list?.localName !== tag) list = made.appendChild(h(tag, item[1] ? { start: item[1] } : null));
+        paragraph = null;
+        inline(list.appendChild(h("li")), item[2]);
+      }
       else if (title) { list = paragraph = null; inline(made.appendChild(h("p", { class: "head" })), title[1]); }
       else if (paragraph) { paragraph.append("\n"); inline(paragraph, line); }
       else { list = null; paragraph = inline(made.appendChild(h("p")), line); }

@@ -25,7 +25,7 @@ export class LoomPane {
       make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id), onSelect,
       onToggle: (id) => { this.#closed.has(id) ? this.#closed.delete(id) : this.#closed.add(id); this.rebuild(); },
     });
-    this.search = h("input", { type: "search", placeholder: "Filter by name, intent, state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
+    this.search = h("input", { type: "search", placeholder: "Name, intent or state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
       oninput: () => { this.#query = this.search.value.toLowerCase(); this.#refilter(); },
       onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
     this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
@@ -41,7 +41,7 @@ export class LoomPane {
     for (const chip of this.chips.querySelectorAll("[data-filter]")) setAttr(chip, "aria-pressed", String(chip.dataset.filter === key));
     this.#refilter();
   }
-  #refilter() { this.rebuild(); this.onFilter(); }
+  #refilter() { this.tree.node.scrollTop = 0; this.rebuild(); this.onFilter(); }
   // What the filter shows, for actions on many.
   matches(entity) {
     const [, , test] = FILTERS.find(([key]) => key === this.#filter);

@@ -21,7 +21,8 @@ export class NeedsPane {
     this.logBox = h("details", { class: "log", hidden: true }, h("summary", null, "Crashes ", this.logCount = h("span", { class: "count" })), this.log);
     this.calm = h("div", { class: "calm" }, sign("check"), h("p", null, "Nothing needs you."), h("p", { class: "dim" }, "Approvals, questions and interrupted entities come here."));
     node.append(h("div", { class: "head" }, h("h2", { id: "needs-title" }, "Needs you"), this.count),
-      h("div", { class: "scroll" }, this.manyRequests, this.list, this.manyBroken, this.broken, this.held, this.near, this.calm, this.logBox));
+      h("div", { class: "scroll" }, this.list, this.broken, this.held, this.near, this.calm, this.logBox),
+      this.manyRequests, this.manyBroken); // below what scrolls, so that nothing moves under a pointer when they come
   }
   get open() { return [...this.model.requests.values()].sort((a, b) => (a.asked_at < b.asked_at ? -1 : 1)); }
   get interrupted() { return [...this.model.entities.values()].filter((one) => one.interrupted); }

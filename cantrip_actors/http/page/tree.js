@@ -25,13 +25,15 @@ export class Tree {
     new ResizeObserver(() => this.draw()).observe(this.node);
   }
 
-  setRows(rows) {
+  setRows(rows) { // what a reader scrolled to stays where it is when rows come above it
+    const top = this.node.scrollTop, anchor = top ? this.rows[Math.floor(top / this.rowHeight)]?.id : null, was = this.#at.get(anchor);
     this.rows = rows;
     this.#at = new Map(rows.map((row, at) => [row.id, at]));
     if (!this.#at.has(this.#current)) this.#current = this.#at.has(this.selected) ? this.selected : rows[0]?.id ?? null;
     this.canvas.style.height = `${rows.length * this.rowHeight}px`;
     this.empty.hidden = rows.length > 0;
     this.node.hidden = !rows.length;
+    if (this.#at.has(anchor)) this.node.scrollTop = top + (this.#at.get(anchor) - was) * this.rowHeight;
     this.draw();
   }
   has(id) { return this.#at.has(id); }

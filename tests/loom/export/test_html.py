@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.loom.export.html import family, html_page
 from cantrip_actors.loom.redaction import redacted_loom
-from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.records import Committed, IntentGiven, Resumed
 from cantrip_actors.redact.redactor import Redactor
 from tests.loom.browser import ENTER, ESCAPE, browsing, missing
 from tests.loom.histories import AT, header, histories, run, texts, turn
@@ -70,6 +70,13 @@ class Reader(html.parser.HTMLParser):
             self.scripts.append(data)
 
 
+def resumed_loom():
+    """Return a loom with an entity that a person resumed after its first of three turns."""
+    records = run("e", "t1", "t2", "t3")
+    after = next(at for at, one in enumerate(records) if isinstance(one, Committed)) + 1
+    return loom_of([*records[:after], Resumed("e", AT, "token:ann"), *records[after:]])
+
+
 class TestBytes:
     def test_a_page_has_one_data_block_per_entity_and_one_program(self):
         written = written_once()
@@ -123,6 +130,11 @@ class TestBytes:
             "[folded: turns 1-3]",
             "[folded: turns 1-6]",
         ]
+
+    @pytest.mark.rule("PAGE-02", "C-01")
+    def test_a_page_shows_who_resumed_an_entity_at_the_turn_after_it(self):
+        items = Reader(page(resumed_loom())).data["e-0"]["items"]
+        assert [item.get("resumed") for item in items if item["kind"] == "turn"] == [None, [f"by ann, {AT}"], None]
 
     def test_a_family_is_an_entity_with_its_children_and_forks(self):
         assert set(family(loom_of(*FAMILY), "a")) == {"a", "b", "c", "d", "f"}
@@ -185,6 +197,12 @@ class TestInABrowser:
         seen.click("#open-all")
         assert "ValueError" in seen.text("#main")
         assert "look it up" in seen.text(f"[data-entity='{written.child}'] .inside")
+
+    @pytest.mark.rule("PAGE-02", "C-01")
+    def test_a_turn_shows_who_resumed_its_entity(self, shown):
+        seen = shown(resumed_loom(), "#e=e")
+        assert f"resumed by ann, {AT}" in " ".join(seen.text("[data-turn='t2']").split())
+        assert "resumed" not in seen.text("[data-turn='t1']") + seen.text("[data-turn='t3']")
 
     @pytest.mark.rule("LOOM-4", "LOOM-8")
     def test_children_and_forks_are_below_their_turns_and_links_lead_there_and_back(self, shown):

@@ -4,7 +4,7 @@
 
 const ATTRIBUTES = new Set(["alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "dir", "disabled", "fill", "for",
   "height", "hidden", "href", "id", "loading", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
-  "selected", "spellcheck", "src", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+  "selected", "spellcheck", "src", "start", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
 
 export const fill = (made, options, inside) => {
   for (const [name, value] of Object.entries(options ?? {})) {
