@@ -9,7 +9,7 @@ The row number in `releases` orders the releases: the highest one is the newest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import orjson
@@ -38,7 +38,7 @@ class NodeInfo(NamedTuple):
     labels: Mapping[str, str] = {}  # a tuple's default, never changed
     serves: Mapping[str, str | None] = {}
     """The names of the cantrips that it offers, by their content ids."""
-    unclear: Sequence[str] = ()
+    unclear: tuple[str, ...] = ()
     """Which of these contents it knows with several crystals or dependencies: it takes over no entity of them."""
 
 
@@ -73,4 +73,5 @@ def encode_info(info: NodeInfo) -> str:
 def decode_info(text: str | bytes) -> NodeInfo:
     """Return the description in a row; fields of a later version are ignored."""
     known = orjson.loads(text)
+    known["unclear"] = tuple(known.get("unclear", ()))
     return NodeInfo(**{name: known[name] for name in NodeInfo._fields if name in known})

@@ -103,9 +103,9 @@ class KnownCantrips:
             return True
         return known is not None and known.one_rest and known.one_crystal
 
-    def unclear(self, contents: Iterable[str]) -> list[str]:
+    def unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
         """Return which of these contents are known with several crystals or dependencies, in order."""
-        return sorted(one for one in contents if not self.is_clear("", one))
+        return tuple(sorted(one for one in contents if not self.is_clear("", one)))
 
     def of(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.

@@ -310,10 +310,17 @@ def test_an_interrupt_ends_running_and_waiting_programs(shell):
     box = shell.open(GATES, Limits(seconds=30))
     box.interrupt()
     printed(box, "x=1")
-    timer = threading.Timer(0.2, box.interrupt)
-    timer.start()
+    ended = threading.Event()
+
+    def interrupt():
+        while not ended.wait(0.2):  # the first one may come before the program begins
+            box.interrupt()
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     assert box.begin("x=2; sleep 100") == Exceeded("interrupted from outside")
-    timer.join()
+    ended.set()
+    interrupter.join()
     step = box.begin("x=2; call_agent x")
     box.interrupt()
     assert box.answer(step, Answer(1)).limit == "interrupted from outside"

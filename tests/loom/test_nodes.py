@@ -69,7 +69,7 @@ def test_a_node_that_returns_late_keeps_untaken_entities(store: Any) -> None:
 
 @pytest.mark.rule("N-06")
 def test_a_node_whose_row_was_removed_meanwhile_has_one_again(store: Any) -> None:
-    store.join("late", -7200, INFO)
+    store.join("late", -2 * 86_400, INFO)
     store.join("other", 60, INFO)
     assert [node.owner for node in store.nodes()] == ["other"]
     store.beat("late", 60, INFO, busy=0, is_draining=False)
