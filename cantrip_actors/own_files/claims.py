@@ -16,10 +16,8 @@ import re
 import stat
 import unicodedata
 import weakref
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Final, NamedTuple
 
 HOME: Final = ".cantrip"
@@ -57,23 +55,17 @@ class Claim:
     """A claim that a path belongs to the runtime, until `release` is called."""
 
     def __init__(self, path: Path, *, is_folder: bool) -> None:
-        self._key = path, is_folder
-        self._is_held = True
-        with _lock:
-            _claimed[self._key] += 1
+        self.key = path, is_folder
+        _claims.add(self)
 
     def release(self) -> None:
         """End the claim; a second call does nothing."""
-        with _lock:
-            if self._is_held:
-                self._is_held = False
-                _claimed[self._key] -= 1
-                if not _claimed[self._key]:
-                    del _claimed[self._key]
+        _claims.discard(self)
 
 
-_lock: Final = Lock()
-_claimed: Final[Counter[tuple[Path, bool]]] = Counter()
+_claims: Final[set[Claim]] = set()
+"""No lock: the collector of garbage may release a claim in the middle of any statement, also of one that holds a lock.
+Each change is one step of the interpreter."""
 
 
 def claim_file(path: str | os.PathLike[str]) -> Claim:
@@ -106,8 +98,7 @@ class Own:
     @classmethod
     def now(cls) -> Own:
         """Return the files that are claimed now. Raises OSError if a claimed file cannot be inspected."""
-        with _lock:
-            claims = list(_claimed)
+        claims = {claim.key for claim in _claims.copy()}
         folders, files, names, beside = set(), set(), set(), set()
         for path, is_folder in claims:
             above = _status(path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from cantrip_actors.circle.shell import medium as shell_medium
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.verify import verify_loom
-from cantrip_actors.own_files.claims import Own, claim_file, claim_folder
+from cantrip_actors.own_files.claims import Claim, Own, claim_file, claim_folder, hold
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.wards import max_turns
 
@@ -263,3 +264,26 @@ def test_no_shell_is_opened_where_it_could_read_a_loom(tmp_path: Path, monkeypat
         shell.open([], Limits())
     claim.release()
     shell.open([], Limits()).close()
+
+
+@pytest.mark.rule("X-11")
+def test_a_claim_that_the_collector_releases_within_another_claim_does_not_block(tmp_path, monkeypatch):
+    class Owner:
+        """Keeps a claim."""
+
+    owner = Owner()
+    hold(owner, claim_file(tmp_path / "old.db"))
+    other = [owner]
+    other.append(other)  # only the collector ends it
+    del owner, other
+
+    class Collecting(type(tmp_path)):
+        """A path that makes the collector run where it is compared."""
+
+        def __hash__(self):
+            gc.collect()
+            return super().__hash__()
+
+    claim = Claim(Collecting(tmp_path / "new.db"), is_folder=False)
+    Own.now()
+    claim.release()
