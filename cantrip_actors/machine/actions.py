@@ -1,4 +1,4 @@
-"""The actions that the loop asks its driver for. A step has records and one action, whose result is an event."""
+"""The actions that the loop asks its driver for. A step has records and one action, which results in an event."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _score(member: Member, entity_id: str) -> float:
 
 
 def _served(member: Member, one: Candidate) -> Mapping[str, str | None]:
-    """Return the contents that a node can continue an entity with: nobody's dependencies are guessed (V-0001)."""
+    """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
     if one.is_clear or not member.unclear:
         return member.serves
     return {id: name for id, name in member.serves.items() if id not in member.unclear}

@@ -482,7 +482,7 @@ class _Connection:
     async def _sample(
         self, params: CreateMessageRequestParams, call: GateCall | None
     ) -> CreateMessageResult | ErrorData:
-        """Return the crystal's answer to the server, or the reason why there is none."""
+        """Return the crystal's answer to the server, or the reason why it gets no answer."""
         if params.tools:
             return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
         try:

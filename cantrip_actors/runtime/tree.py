@@ -490,8 +490,8 @@ class Tree(Core):
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
         `facts` are the entity's, if they were just read. Without `cantrip`, it continues with the known one of its
-        content. `by` is the person who resumes it, for the record. One caller at a time loads an entity, so that none
-        gets a cell whose claim still fails.
+        content. `by` is the person who resumes it, for the record. One caller at a time loads an entity, so that no
+        caller gets a cell whose claim still fails.
 
         Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
         cannot be used.

@@ -276,7 +276,7 @@ def queued(id, place, queue="reports"):
 
 
 @pytest.mark.rule("N-50")
-def test_what_waits_in_a_queue_has_an_order_of_its_own(store):
+def test_timers_in_a_queue_have_an_order_of_their_own(store):
     for one in (
         queued("c", -2.0),
         queued("a", -3.0),
@@ -303,7 +303,7 @@ def test_what_waits_in_a_queue_has_an_order_of_its_own(store):
 
 @pytest.mark.rule("N-50")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
-def test_what_waits_in_a_queue_is_there_again_and_is_copied(kind):
+def test_timers_in_a_queue_are_kept_and_copied(kind):
     with anywhere(kind) as place:
         with place.open() as store:
             store.replace_timer(None, queued("b", -2.0))

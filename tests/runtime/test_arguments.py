@@ -54,7 +54,7 @@ async def test_a_key_that_not_every_store_keeps_is_refused_by_all(place: Place) 
 
 
 @pytest.mark.rule("C-53")
-async def test_who_acts_and_why_are_texts_so_that_the_loom_can_be_read_again(place: Place) -> None:
+async def test_a_person_or_a_reason_that_is_not_a_text_is_refused(place: Place) -> None:
     asks = cantrip([say("question", text="Which?"), done(1)], "question")
     async with Runtime.open(place.url, cantrips=[ECHO]) as runtime:
         entity = await runtime.invoke(ECHO, "go", name="echo")

@@ -179,7 +179,7 @@ async def test_processes_that_are_killed_stay_within_their_shared_limit_together
             dying.kill()
             dying.wait()
             living[f"w{n + 3}"] = hammering(f"w{n + 3}")
-        with anyio.fail_after(60):  # what is allowed is used
+        with anyio.fail_after(60):  # the nodes use the whole limit
             while ledger.read_text().count("\n") < PER_MINUTE + 6:
                 await anyio.sleep(0.1)
     finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
+from cantrip_actors.crystal.families.pieces import PiecesDecoder
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
@@ -30,15 +31,10 @@ EFFORT: Final[Mapping[str, int]] = {
 """Tokens for thinking."""
 
 
-class CohereDecoder(Decoder):
+class CohereDecoder(PiecesDecoder):
     """The stream of a message."""
 
     provider: ClassVar[str] = "cohere"
-
-    def __init__(self, model: str = "", **more: Any) -> None:
-        super().__init__(model, **more)
-        self._open: Item | None = None
-        self._thoughts: list[str] = []
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
@@ -47,7 +43,7 @@ class CohereDecoder(Decoder):
         if kind in ("content-delta", "content-start"):
             self._add_content(mapping(message.get("content")))
         elif kind == "tool-plan-delta":
-            self._more("message", message.get("tool_plan"))
+            self._add_text("message", message.get("tool_plan"))
         elif kind == "tool-call-start":
             self._call(mapping(message.get("tool_calls")))
         elif kind == "tool-call-delta":
@@ -67,15 +63,11 @@ class CohereDecoder(Decoder):
         elif kind == "error" or "message" in value or "error" in value:
             raise failure(self.draft.provider, None, value)
 
-    def own_content(self) -> Any:
-        """The thoughts, which go back with the calls that came of them."""
-        return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
-
     def _body(self, value: Mapping[str, Any]) -> None:
         message = mapping(value["message"])
         self.draft.start(self.asked)
         self.note(id=value.get("id"))
-        self._more("message", message.get("tool_plan"))
+        self._add_text("message", message.get("tool_plan"))
         for part in objects(message.get("content")):
             self._add_content(part)
             self._end()
@@ -87,19 +79,8 @@ class CohereDecoder(Decoder):
         self._finish_message(value)
 
     def _add_content(self, part: Mapping[str, Any]) -> None:
-        self._more("reasoning", part.get("thinking"))
-        self._more("message", part.get("text"))
-
-    def _more(self, kind: Any, text: Any) -> None:
-        if not isinstance(text, str) or not text:
-            return
-        self.moves = True
-        if kind == "reasoning":
-            self._thoughts.append(text)
-        if self._open is None or self._open.kind != kind:
-            self._end()
-            self._open = self.draft.begin(kind)
-        self.draft.add(self._open, text)
+        self._add_text("reasoning", part.get("thinking"))
+        self._add_text("message", part.get("text"))
 
     def _call(self, call: Mapping[str, Any]) -> None:
         self._end()
@@ -110,11 +91,6 @@ class CohereDecoder(Decoder):
         if self._open is not None and self._open.kind == "function_call":
             self.moves = True
             self.draft.add(self._open, mapping(call.get("function")).get("arguments"))
-
-    def _end(self) -> None:
-        if self._open is not None:
-            self.draft.end(self._open)
-            self._open = None
 
     def _cite(self, citation: Mapping[str, Any]) -> None:
         for source in objects(citation.get("sources")):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
+from cantrip_actors.crystal.families.pieces import PiecesDecoder
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
@@ -22,15 +23,10 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
 
 
-class OllamaDecoder(Decoder):
+class OllamaDecoder(PiecesDecoder):
     """The lines of an answer, each with a piece of its message."""
 
     provider: ClassVar[str] = "ollama"
-
-    def __init__(self, model: str = "", **more: Any) -> None:
-        super().__init__(model, **more)
-        self._open: Item | None = None
-        self._thoughts: list[str] = []
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """One piece, or a whole answer: they have one shape."""
@@ -39,28 +35,13 @@ class OllamaDecoder(Decoder):
         self.draft.start(value.get("model"))
         self.note(model=value.get("model"))
         message = mapping(value.get("message"))
-        self._more("reasoning", message.get("thinking"))
-        self._more("message", message.get("content"))
+        self._add_text("reasoning", message.get("thinking"))
+        self._add_text("message", message.get("content"))
         for call in objects(message.get("tool_calls")):
             self._add_call(mapping(call.get("function")), call.get("id"))
         self.logprobs += tokens_of(value.get("logprobs"))
         if value.get("done"):
             self._done(value)
-
-    def own_content(self) -> Any:
-        """The thoughts, which go back with the calls that came of them."""
-        return {"thinking": "".join(self._thoughts)} if self._thoughts and self.draft.calls else None
-
-    def _more(self, kind: Any, text: Any) -> None:
-        if not isinstance(text, str) or not text:
-            return
-        self.moves = True
-        if kind == "reasoning":
-            self._thoughts.append(text)
-        if self._open is None or self._open.kind != kind:
-            self._end()
-            self._open = self.draft.begin(kind)
-        self.draft.add(self._open, text)
 
     def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
         self._end()
@@ -69,11 +50,6 @@ class OllamaDecoder(Decoder):
         given = function.get("arguments")
         self.draft.add(item, given if isinstance(given, str) else json_bytes(given or {}).decode())
         self.draft.end(item)
-
-    def _end(self) -> None:
-        if self._open is not None:
-            self.draft.end(self._open)
-            self._open = None
 
     def _done(self, value: Mapping[str, Any]) -> None:
         self._end()
