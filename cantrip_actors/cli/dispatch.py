@@ -46,7 +46,7 @@ STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed":
 
 app = typer.Typer(
     name="dispatch",
-    help="Dispatch work under a frozen contract, and look at what became of it.\n\n"
+    help="Dispatch work under a frozen contract, and follow it.\n\n"
     "An ID is a dispatch's; any part of it that no other has is enough.\n\n"
     "\b\nExamples:\n"
     "  cantrip dispatch new --template > contract.md\n"

@@ -26,7 +26,7 @@ from cantrip_actors.redact.urls import render_url
 
 app = typer.Typer(
     name="loom",
-    help="Look at a loom: every turn of every entity, as it was recorded.\n\n"
+    help="Look at a loom: every turn of every entity.\n\n"
     "An ID is a turn's or an entity's; its end, as lists show it, is enough.\n\n"
     "\b\nExamples:\n"
     "  cantrip loom ls\n"

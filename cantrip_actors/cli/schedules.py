@@ -35,7 +35,7 @@ app = typer.Typer(
     name="schedule",
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Give work to entities at times: once, again and again, or by a cron line.",
+    help="Give entities work at times: once, repeatedly, or by cron.",
 )
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule, as `cantrip schedule ls` shows it.")]
