@@ -215,7 +215,7 @@ class Dispatches:
 
     def _links(self, dispatch_id: str) -> tuple[bytes, ...]:
         with self._log(dispatch_id, "read") as log:
-            return log.links()
+            return log.read_links()
 
     create_soon = _in_thread(create)
     append_soon = _in_thread(append)

@@ -50,13 +50,13 @@ def copy_loom(source: Store, target: Store) -> Verified:
     blobs = _Blobs(source, target)
     batch: list[Record] = []
     tombstones: dict[int, bytes] = {}
-    for number, record, line in _records(source):
+    for number, record, line in _read_records(source):
         trees.follow(number, record)
         if is_tombstone(line):
             tombstones[len(batch)] = line
         else:
             line = encode(record)  # the target writes the line in this form
-        trees.seal(trees.root(record), line)
+        trees.seal(trees.find_root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
             _append(target, batch, tombstones)
@@ -74,7 +74,7 @@ def _append(target: Store, batch: Sequence[Record], tombstones: Mapping[int, byt
         target.append(batch)
 
 
-def _records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
+def _read_records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
     for number, line in source.lines():
         try:
             yield number, decode(sealed_with(line)[0]), line
@@ -153,7 +153,7 @@ def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
         plain = sealed_with(line)[0]
         record = decode(plain)
         copied.follow(number, record)
-        if (root := copied.root(record)) in trees.heads:
+        if (root := copied.find_root(record)) in trees.heads:
             copied.seal(root, line)
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:

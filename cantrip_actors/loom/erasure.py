@@ -67,14 +67,14 @@ def is_schedule_for(timer: Timer, entities: Iterable[str]) -> bool:
     return schedule is not None and schedule.to == "entity" and schedule.name in entities
 
 
-def blank_key(no: int) -> str:
+def make_blank_key(no: int) -> str:
     """Return the key that replaces a forgotten mail's key, which is content; a number is never reused."""
     return f"forgotten-{no}"
 
 
-def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+def find_blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of the blobs that a record refers to, given its line."""
-    if _mentions(line, known):
+    if _has_mention(line, known):
         record = decode(line)
         found = [image.digest for image in images_of(record)]
         if (snapshot := snapshot_of(record)) is not None:
@@ -82,11 +82,11 @@ def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
         yield from (digest for digest in found if digest in known)
 
 
-def blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+def find_blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of a mail's images, given its line."""
-    if _mentions(line, known):
+    if _has_mention(line, known):
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
 
 
-def _mentions(line: bytes, known: AbstractSet[str]) -> bool:
+def _has_mention(line: bytes, known: AbstractSet[str]) -> bool:
     return any(found.decode() in known for found in _DIGEST.findall(line))

@@ -86,8 +86,8 @@ def begin_forget(
     for fork in forks:
         if is_loaded(fork) or store.is_held(fork):
             raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
-    quotes = tuple(_quotes(store, entities))
-    roots = {root_of(store, entity) for entity in entities}
+    quotes = tuple(_find_quotes(store, entities))
+    roots = {find_root(store, entity) for entity in entities}
     owner, now = this_process(), datetime.fromtimestamp(store.clock(), UTC)
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     claims: list[Lease] = []
@@ -105,7 +105,7 @@ def begin_forget(
             blobs = complete()
         finally:
             store.release(*claims)
-        ends = [end for entity in entities if (end := as_forgotten(last_record(store, entity))) is not None]
+        ends = [end for entity in entities if (end := as_forgotten(read_last_record(store, entity))) is not None]
         records, size = sum(end.records for end in ends), sum(end.bytes for end in ends)
         return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
 
@@ -126,15 +126,15 @@ def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def root_of(store: Store, entity: str) -> str:
+def find_root(store: Store, entity: str) -> str:
     """Return the root of an entity's tree. Raises LoomError for an entity that is not in the loom."""
     header = store.header(entity)
     if header is None:
         raise LoomError(f"entity {entity} is not in this loom")
-    return entity if header.parent_entity is None or header.forked else root_of(store, header.parent_entity)
+    return entity if header.parent_entity is None or header.forked else find_root(store, header.parent_entity)
 
 
-def last_record(store: Store, entity: str) -> Record:
+def read_last_record(store: Store, entity: str) -> Record:
     """Return an entity's last record. The entity must be in the loom."""
     return store.newest(entity, 1)[-1]
 
@@ -147,19 +147,19 @@ def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
     while todo:
         while todo:
             entity = todo.pop()
-            root_of(store, entity)
+            find_root(store, entity)
             entities[entity] = None
             todo.extend(one for one in reversed(store.below(entity)) if one not in entities)
         forks = [fork for fork in find_forks(store, entities) if fork not in entities]
         if wanted.parents:
-            todo = list(dict.fromkeys(quote.entity_id for quote in _quotes(store, entities)))
+            todo = list(dict.fromkeys(quote.entity_id for quote in _find_quotes(store, entities)))
         if wanted.forks:
             todo, forks = [*todo, *reversed(forks)], []
     return list(entities), forks
 
 
 def _check(store: Store, entity: str) -> None:
-    life, root = store.life(entity), root_of(store, entity)
+    life, root = store.life(entity), find_root(store, entity)
     check_ended(entity, life or Life.BUSY)
     if store.life(root) in (Life.WAITING, Life.BUSY):
         raise LoomError(
@@ -168,7 +168,7 @@ def _check(store: Store, entity: str) -> None:
         )
 
 
-def _quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
+def _find_quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
     for entity in entities:
         header = store.header(entity)
         parent = None if header is None else header.parent_entity

@@ -77,8 +77,8 @@ class MailPlan:
             return error
         found = self._find(entity, key)
         if found is not None:
-            return found if found.digest == digest else _key_used(entity, key)
-        place = self._known.place(entity)
+            return found if found.digest == digest else _make_key_used(entity, key)
+        place = self._known.find_place(entity)
         if place is None:
             return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
         if place.tree.root != entity:
@@ -94,7 +94,7 @@ class MailPlan:
 
     def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
         """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""
-        row = self._known.mail_row(no)
+        row = self._known.find_mail_row(no)
         if row is None or row.taken is not None or no in self._taken:
             raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
         _check_carries(record, tree, row.entity_id, row.key)
@@ -109,7 +109,7 @@ class MailPlan:
 
     def _find(self, entity: str, key: str) -> MailRow | None:
         posted = self._posted.get((entity, key))
-        return posted[0] if posted is not None else self._known.mail(entity, key)
+        return posted[0] if posted is not None else self._known.find_mail(entity, key)
 
     def _count(self, tree: Tree, row: MailRow, by: int) -> None:
         counts = list(self._waiting.get(tree, tree.waiting))
@@ -142,5 +142,5 @@ def _check_carries(record: Record, tree: Tree, entity: str, key: str) -> None:
         )
 
 
-def _key_used(entity: str, key: str) -> KeyUsed:
+def _make_key_used(entity: str, key: str) -> KeyUsed:
     return KeyUsed(f"key {key!r} was used for entity {entity} with other content: use another key")

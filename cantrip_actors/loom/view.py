@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import NoReturn
 
-from cantrip_actors.loom.blobs import attached
+from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
@@ -67,7 +67,7 @@ class Loom:
         self.tenant = tenant
         self._store = store
         self._append = append
-        self._now = now or partial(_now, store)
+        self._now = now or partial(_read_time, store)
 
     # ------------------------------------------------------------------------------------------------------- one entity
 
@@ -158,7 +158,7 @@ class Loom:
 
     def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom on first use."""
-        return attached((image,), self._store.blob)[0]
+        return bind_images((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
         """Return an entity's committed turns, in order, with their latest rewards.
@@ -239,7 +239,7 @@ class Loom:
         `by` says who gives the reward, for the record. A reward with a `key` is given once: return False if this one
         was given before. Raises KeyUsed if another reward of the entity has that key.
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
         for what, given in (("by", by), ("key", key)):
             if not isinstance(given, str):
@@ -392,11 +392,11 @@ def open_loom(
         yield Loom(store, append, tenant=tenant)
 
 
-def _now(store: Store) -> str:
+def _read_time(store: Store) -> str:
     return datetime.fromtimestamp(store.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:  # an integer that no float can represent

@@ -9,7 +9,7 @@ from typing import Any, Final
 from mcp import types
 from mcp.shared.exceptions import MCPError
 
-from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.machine.project import first_intent
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.work import Work
@@ -65,7 +65,7 @@ def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
     if uri.startswith(ENTITIES) and caller.sees(entity_id := uri.removeprefix(ENTITIES)):
         value = _entity(caller, entity_id)
     elif uri.startswith(TURNS) and (turn_id := uri.removeprefix(TURNS)) in loom and caller.sees(loom.owner(turn_id)):
-        value = turn_fields(loom.turn(turn_id))
+        value = build_turn_fields(loom.turn(turn_id))
     if value is None:
         raise MCPError(types.INVALID_PARAMS, f"Resource not found: {uri[:200]}", {"uri": uri[:200]})
     shown = value if caller.allows("secrets") else caller.runtime.redact(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Store, no_more, this_process
+from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.records.records import Record
@@ -170,7 +170,7 @@ class Cluster:
             return False
         owner = this_process()
         self._store.release(self._store.claim(root, owner, TTL, lift=True))
-        no_more(owner)
+        mark_gone(owner)
         return True
 
     def _find_stranded(self) -> list[StrandedEntity]:

@@ -19,7 +19,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import Ask, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
-from cantrip_actors.loom.retention import tenant_of
+from cantrip_actors.loom.retention import find_tenant
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
@@ -313,7 +313,7 @@ class Core:
         cell = self.living.get(entity_id)
         if cell is not None:
             return cell.plan.tenant == tenant
-        return tenant_of(self.store, entity_id) == tenant
+        return find_tenant(self.store, entity_id) == tenant
 
     def name_of(self, entity_id: str) -> str | None:
         """Return the name under which an entity was invoked, if there is one."""

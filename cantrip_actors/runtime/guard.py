@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
+from cantrip_actors.loom.redaction import redact_fields, redact_mail, redact_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
@@ -74,11 +74,11 @@ class Guard:
         """Return the records as the loom will store them."""
         if not self.at_rest:
             return records
-        return [redacted_record(record, self.redactor, show_images=False) for record in records]
+        return [redact_record(record, self.redactor, show_images=False) for record in records]
 
     def redact_mail(self, mail: Mail) -> Mail:
         """Return mail as the loom will store it."""
-        return redacted_mail(mail, self.redactor) if self.at_rest else mail
+        return redact_mail(mail, self.redactor) if self.at_rest else mail
 
     def redact_timer(self, timer: Timer) -> Timer:
         """Return a timer as the loom will store it."""
@@ -91,7 +91,7 @@ class Guard:
 
     def redact_events(self, events: Iterable[V]) -> list[V]:
         """Return events as subscribers may see them."""
-        return [redacted_fields(event, self.redactor) for event in events]
+        return [redact_fields(event, self.redactor) for event in events]
 
     def error(self, error: E) -> E:
         """Return the error with its text redacted."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 
-from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
+from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, mark_gone, this_process
 from cantrip_actors.loom.inbox import Refusal
 from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
@@ -195,7 +195,7 @@ class LoomActor(Actor):
                 may_hold = not await self._attempt("a node could not leave", leave) or may_hold
         finally:
             if leases or may_hold:
-                no_more(self._owner)
+                mark_gone(self._owner)
 
     async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""

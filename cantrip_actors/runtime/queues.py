@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Store, no_more, this_process
-from cantrip_actors.loom.lease import gone
+from cantrip_actors.loom import Store, mark_gone, this_process
+from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.machine.placement import Candidate, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
@@ -113,7 +113,7 @@ class Queues:
 
     def close(self) -> None:
         """Note that this runtime begins nothing any more, so that others may use places whose entities never began."""
-        no_more(self._owner)
+        mark_gone(self._owner)
 
     # Submitting
 
@@ -314,7 +314,7 @@ class Queues:
             if one in ours:
                 continue
             life = store.life(one)
-            if _is_over(life) or (life is None and gone(account.places[one].owner)):
+            if _is_over(life) or (life is None and is_gone(account.places[one].owner)):
                 over.append(one)
             elif life is None and not store.is_held(one):
                 absent.append(one)

@@ -27,7 +27,7 @@ from cantrip_actors.loom import (
     SealKey,
     Verified,
     Wanted,
-    retention_of,
+    parse_retention,
 )
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
@@ -205,7 +205,7 @@ class Runtime:
         guard = Guard(secrets, at_rest=redact == "at_rest")
         if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
             raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
-        kept_for = retention_of(retention)
+        kept_for = parse_retention(retention)
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
         tree = Tree(
             os.fspath(url),

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.blobs import blobs_of
+from cantrip_actors.loom.blobs import collect_blobs
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.redaction import redacted_loom, redacted_record
+from cantrip_actors.loom.redaction import redact_record, redacted_loom
 from cantrip_actors.machine.project import turns_of
 from cantrip_actors.records.blob import Blob, Snapshot, reference
 from cantrip_actors.records.codec import decode, encode
@@ -154,8 +154,8 @@ def test_records_bring_blobs_in_the_order_of_their_digests():
     records = [record for n, blob in enumerate(snapshots) for record in run(f"e{n}", f"t{n}", snapshot=blob)]
     records.append(Steered("e1", "look", AT, (IMAGE, OTHER)))
     digests = sorted([IMAGE.digest, OTHER.digest, *(one.digest for one in snapshots)])
-    assert [one.digest for one in blobs_of(records)] == digests
-    assert blobs_of(run("e", "t1")) == []
+    assert [one.digest for one in collect_blobs(records)] == digests
+    assert collect_blobs(run("e", "t1")) == []
 
 
 # -------------------------------------------------------------------------------------------------------------- kept
@@ -499,15 +499,15 @@ def test_a_redacted_loom_shows_images_unless_they_are_left_out():
 def test_the_address_of_an_image_is_redacted():
     image = Image.at(f"https://example.org/a.png?token={SECRET}").placed(3)
     record = IntentGiven("e", "look", AT, None, (image, IMAGE))
-    kept = redacted_record(record, Redactor([("key", SECRET)]))
+    kept = redact_record(record, Redactor([("key", SECRET)]))
     assert kept.images[0].url == "https://example.org/a.png?token=[redacted:key]"
     assert (kept.images[0].after, kept.images[1].data) == (3, IMAGE.data)
 
 
 def test_a_record_without_secrets_is_returned_unchanged():
     record = IntentGiven("e", "look", AT, None, (IMAGE,))
-    assert redacted_record(record, Redactor([SECRET])) is record
+    assert redact_record(record, Redactor([SECRET])) is record
     seen = GateFinished.of("e", "t", Observation("shoot", None, IMAGE.handle, images=(IMAGE,)))
-    bare = redacted_record(seen, Redactor([SECRET]), show_images=False)
+    bare = redact_record(seen, Redactor([SECRET]), show_images=False)
     assert bare == replace(seen)
     assert bare.observation.images[0].found() is None

@@ -22,7 +22,7 @@ from cantrip_actors.loom import (
     SqliteStore,
     Taken,
     copy_loom,
-    no_more,
+    mark_gone,
     open_store,
     sqlite,
     this_process,
@@ -646,7 +646,7 @@ def test_an_entity_is_held_while_another_holder_has_a_lease_on_its_tree(tables):
         assert not other.is_held("e")
         began = other.claim("new", this_process(), 60)
         assert one.is_held("new")
-        no_more(began.owner)
+        mark_gone(began.owner)
         assert not one.is_held("new")
 
 

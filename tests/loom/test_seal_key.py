@@ -14,10 +14,10 @@ from cantrip_actors.loom import (
     Wanted,
     WrongSealKey,
     backup_loom,
+    collect_heads,
     compact_loom,
     copy_loom,
     forget_entities,
-    heads_of,
     open_loom,
     open_store,
     repair_loom,
@@ -188,7 +188,7 @@ def test_exported_heads_find_an_older_copy_of_the_whole_loom(tmp_path, key):
     with loom.open() as store:
         store.append(OTHER)
         store.append([Rewarded("e", "t1", 1.0, AT)])
-        heads = Heads.from_json(heads_of(store).as_json())
+        heads = Heads.from_json(collect_heads(store).as_json())
     assert loom.verify(key, heads).ok
     shutil.rmtree(tmp_path / "now")
     shutil.copytree(tmp_path / "old", tmp_path / "now")
@@ -202,9 +202,9 @@ def test_heads_find_an_older_copy_of_a_loom_without_a_key(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(FAMILY)
         shutil.copy(tmp_path / "loom.db", tmp_path / "old.db")
-        before = heads_of(store)
+        before = collect_heads(store)
         store.append(OTHER)
-        after = heads_of(store)
+        after = collect_heads(store)
         assert verify_loom(store, before).ok
         assert verify_loom(store, after).ok
     with open_store(tmp_path / "old.db") as store:
@@ -220,7 +220,7 @@ def test_a_loom_in_memory_is_sealed_like_the_others():
         store.append(FAMILY)
         found = verify_loom(store)
         assert (found.ok, found.seal) == (True, "checked")
-        assert verify_loom(store, heads_of(store)).ok
+        assert verify_loom(store, collect_heads(store)).ok
         store.append(OTHER)
         assert verify_loom(store).ok
 
@@ -360,7 +360,7 @@ def test_repairing_a_sealed_loom_drops_forged_records(tmp_path, kind):
 def test_heads_are_not_exported_from_a_loom_with_faults(loom):
     loom.change(edit)
     with loom.open(read_only=True) as store, pytest.raises(LoomError, match="has faults"):
-        heads_of(store)
+        collect_heads(store)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"heads":2}', b'{"heads":1,"trees":[],"salt":"","records":1}'])

@@ -61,7 +61,7 @@ async def test_a_node_is_listed_until_it_leaves(url: str) -> None:
             assert (found.name, found.release, found.zone, found.labels) == ("w1", "7", "a", {"disk": "d"})
             assert (found.capacity, found.is_living, found.serves) == (5, True, ["desk"])
         assert await client.cluster.nodes() == []
-        assert client._tree.store._rows("select * from holders") == []
+        assert client._tree.store._fetch_rows("select * from holders") == []
 
 
 @pytest.mark.rule("N-02")
@@ -102,7 +102,7 @@ async def test_a_runtime_without_a_node_makes_no_tables_of_nodes(url: str) -> No
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         await (await runtime.invoke(DESK, "one", name="keeper")).episode()
         assert await runtime.cluster.nodes() == []
-        assert runtime._tree.store._rows("select 1 from sqlite_master where name = 'nodes'") == []
+        assert runtime._tree.store._fetch_rows("select 1 from sqlite_master where name = 'nodes'") == []
 
 
 @pytest.mark.rule("N-21")

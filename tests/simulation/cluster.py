@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import Ask, draw
-from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, no_more, postgres
+from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.loom.postgres import WAITING
 from cantrip_actors.machine.node import (
@@ -711,7 +711,7 @@ class Simulation:
             else:
                 session.end()
         if not is_machine:
-            no_more(one.owner)
+            mark_gone(one.owner)
         one.kill()
         self.restart(one)
 

@@ -18,10 +18,10 @@ __all__ = [
     "Moved",
     "Result",
     "Said",
-    "as_messages",
+    "build_item_messages",
+    "build_messages",
     "conversation",
     "conversation_of",
-    "messages_of",
 ]
 
 
@@ -38,16 +38,16 @@ def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Con
     return conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
 
 
-def as_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
+def build_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
     """Return the conversation as messages: system prompt, users, assistant with calls, a message for every result."""
     prompt = conversation.system_prompt
     messages = [Message("system", prompt)] if prompt else []
     for item in conversation.items:
-        messages.extend(messages_of(item, hide_ephemeral=hide_ephemeral))
+        messages.extend(build_item_messages(item, hide_ephemeral=hide_ephemeral))
     return messages
 
 
-def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
+def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
     """Yield the messages of one item; a fold has none."""
     match item:
         case Heard():
