@@ -44,7 +44,7 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import Story, first_intent
+from cantrip_actors.machine.project import Story, find_first_intent
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import reading
 from cantrip_actors.observe.segments import Segments
@@ -455,7 +455,7 @@ def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:
 
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
     """Return the folders that a session began with."""
-    given = first_intent(runtime.loom.records(entity_id))
+    given = find_first_intent(runtime.loom.records(entity_id))
     context = None if given is None else given.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None
     return [str(root) for root in roots] if isinstance(roots, Sequence) else []

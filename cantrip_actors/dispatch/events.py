@@ -17,7 +17,7 @@ import orjson
 
 from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.status import Capacity, Status
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.value import Value
 
 ProgressKind: TypeAlias = Literal[
@@ -223,7 +223,7 @@ def encoded(entry: Entry) -> bytes:
     event = entry.event
     fields = {"contract": event.contract.as_json()} if isinstance(event, Dispatched) else msgspec.to_builtins(event)
     place = {"turn_id": entry.turn_id, "token": entry.token, "door": entry.door or None, "key": entry.key or None}
-    return dumps(
+    return dump_json(
         {
             "seq": entry.seq,
             "ts": entry.ts,

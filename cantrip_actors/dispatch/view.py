@@ -13,7 +13,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.terms import ROWS, field_titled
-from cantrip_actors.records.door import decider
+from cantrip_actors.records.door import name_decider
 
 
 def markdown(record: Record) -> str:
@@ -138,7 +138,7 @@ def _entries(record: Record) -> Iterator[str]:
 
 
 def _author(entry: Entry) -> str:
-    return decider(entry.author, entry.door) if entry.by == "human" else entry.author
+    return name_decider(entry.author, entry.door) if entry.by == "human" else entry.author
 
 
 def kind_of(event: Event) -> str:

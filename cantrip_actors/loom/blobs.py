@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, images_of, with_images
+from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, get_images, replace_images
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
@@ -50,7 +50,7 @@ def _add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
 
 def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> list[R]:
     """Return the records with images whose bytes `find` looks up on first use."""
-    return [with_images(one, bind_images(images, find)) if (images := images_of(one)) else one for one in records]
+    return [replace_images(one, bind_images(images, find)) if (images := get_images(one)) else one for one in records]
 
 
 def bind_images(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cantrip_actors.loom.erasure import Erasure, check_ended
 from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_forgotten, committed_turn, turns_quoting
+from cantrip_actors.machine.project import Life, as_forgotten, get_committed_turn, list_turns_quoting
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
@@ -118,7 +118,7 @@ def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
     todo = list(entities)
     while todo:
         for record in store.records(todo.pop()):
-            turn = committed_turn(record)
+            turn = get_committed_turn(record)
             for fork in () if turn is None else store.forks(turn):
                 if fork not in found:
                     found[fork] = None
@@ -173,4 +173,4 @@ def _find_quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
         header = store.header(entity)
         parent = None if header is None else header.parent_entity
         if parent is not None and parent not in entities:
-            yield from (Quote(parent, turn) for turn in turns_quoting(store.records(parent), entity))
+            yield from (Quote(parent, turn) for turn in list_turns_quoting(store.records(parent), entity))

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
-from cantrip_actors.machine.project import Life, life_after
-from cantrip_actors.records.mail import Mail, MailRow, encode_mail, key_of
+from cantrip_actors.machine.project import Life, compute_life
+from cantrip_actors.records.mail import Mail, MailRow, encode_mail, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
@@ -126,16 +126,16 @@ def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting
     """
     if record is None:
         return f"mail {no} of entity {entity} was taken by a record that cannot be read"
-    if key_of(record) == key:
+    if get_key(record) == key:
         return None
-    life = life_after(record, Life.IDLE, lasting=lasting)
+    life = compute_life(record, Life.IDLE, lasting=lasting)
     if life is Life.FORGOTTEN or (life is Life.OVER and record.entity_id == entity):
         return None
     return f"mail {no} of entity {entity} was not taken by the record that its row names"
 
 
 def _check_carries(record: Record, tree: Tree, entity: str, key: str) -> None:
-    if (entity, key) != (tree.root, key_of(record)):
+    if (entity, key) != (tree.root, get_key(record)):
         raise LoomError(
             f"a {type(record).__name__} of entity {record.entity_id} cannot take mail {key!r} of entity {entity}: "
             f"the record that takes mail belongs to its tree and carries its key"

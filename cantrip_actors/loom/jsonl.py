@@ -56,7 +56,7 @@ from cantrip_actors.loom.line_timers import encode_timer_line, read_timer
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.machine.project import Life, life_after
+from cantrip_actors.machine.project import Life, compute_life
 from cantrip_actors.own_files.claims import BESIDE, claim_file
 from cantrip_actors.own_files.modes import FILE, file_size, make_folder, narrow_files
 from cantrip_actors.records.blob import Blob
@@ -369,7 +369,7 @@ class JsonlStore(LineStore):
             spots = self._known.spots[place.no]
             for n in range(len(spots) - 2, 0, -2):
                 record = decode(self._read_bytes(spots[n], spots[n + 1]))
-                if life_after(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
+                if compute_life(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
                     return spots[n]
         return None
 

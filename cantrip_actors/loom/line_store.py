@@ -27,11 +27,11 @@ from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.lease import NO_LEASES, Holder, read_boot_clock
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Tree, Waiting
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, header_of
+from cantrip_actors.machine.project import Life, get_header
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
+from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -113,7 +113,7 @@ class LineStore(Store):
             start, size = index.spots[index.places[entity].no][-2:]
             last, length = max((last, length), (start, size))
             todo.extend(index.below.get(entity, ()))
-        return sealed_with(self._read_bytes(last, length)[:-1])[1] or NOTHING
+        return split_link(self._read_bytes(last, length)[:-1])[1] or NOTHING
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -371,7 +371,7 @@ class LineStore(Store):
         place = self._known.find_place(entity_id)
         if place is None:
             return None
-        return header_of([*self._read(self._known.spots[place.no], limit=1)])  # the rules want a header first
+        return get_header([*self._read(self._known.spots[place.no], limit=1)])  # the rules want a header first
 
     def headers(self) -> Iterator[Header]:
         """Yield every entity's header, in order of creation, up to the moment of the call."""
@@ -392,7 +392,7 @@ class LineStore(Store):
 
     def _link_of(self, start: int, length: int) -> bytes:
         tail = min(length, SEAL_LENGTH + 2)
-        return sealed_with(self._read_bytes(start + length - tail, tail)[:-1])[1] or NOTHING
+        return split_link(self._read_bytes(start + length - tail, tail)[:-1])[1] or NOTHING
 
     def life(self, entity_id: str) -> Life | None:
         """Return the phase of an entity's life."""

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record, images_of, with_images
+from cantrip_actors.records.records import Header, Record, get_images, replace_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -56,11 +56,11 @@ def redact_record(record: R, redactor: Redactor, *, show_images: bool = True) ->
 
     Images keep their bytes only with `show_images`.
     """
-    images = images_of(record)
+    images = get_images(record)
     if images:
         shown = tuple(_redact_image(image, redactor, show=show_images) for image in images)
         if any(new is not old for new, old in zip(shown, images, strict=True)):
-            record = with_images(record, shown)
+            record = replace_images(record, shown)
     return redact_fields(record, redactor)
 
 

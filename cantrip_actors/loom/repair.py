@@ -30,9 +30,9 @@ from cantrip_actors.machine.project import as_header
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import decode_mail, key_of
-from cantrip_actors.records.records import snapshot_of, with_snapshot
-from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.mail import decode_mail, get_key
+from cantrip_actors.records.records import get_snapshot, replace_snapshot
+from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
@@ -231,7 +231,7 @@ class _Salvage:
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
-        plain, link = sealed_with(line)
+        plain, link = split_link(line)
         record = decode(plain)
         header = as_header(record)
         above = None if header is None or header.forked else header.parent_entity
@@ -246,10 +246,10 @@ class _Salvage:
             if link != trees.expect(root, line):
                 raise LoomError("it does not fit the chain")
             (whole,) = attach_images([record], self.old.read_blob)
-            snapshot = snapshot_of(whole)
+            snapshot = get_snapshot(whole)
             blob = None if snapshot is None else self.old.read_blob(snapshot.digest)
             if blob is not None:
-                whole = with_snapshot(whole, Snapshot(blob.digest, blob))
+                whole = replace_snapshot(whole, Snapshot(blob.digest, blob))
             self.target.append_copied([whole], {0: line} if is_tombstone(line) else {})
             trees.follow(self.records, record)
         except LoomError:
@@ -257,6 +257,6 @@ class _Salvage:
             return root
         trees.seal(root, line)
         self.records += 1
-        if (key := key_of(record)) is not None:
+        if (key := get_key(record)) is not None:
             self.keys.add((root, key))
         return None

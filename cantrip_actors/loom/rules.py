@@ -22,15 +22,15 @@ from cantrip_actors.machine.project import (
     NOTED,
     Life,
     as_header,
-    committed_turn,
-    life_after,
-    named_turn,
-    needs_lease,
+    compute_life,
+    get_committed_turn,
+    get_named_turn,
+    is_for_lease_holder,
 )
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import MailRow, key_of
+from cantrip_actors.records.mail import MailRow, get_key
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, link_of, with_link
+from cantrip_actors.records.seal import NOTHING, add_link, link_of
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -209,7 +209,7 @@ def plan(
         if place.tree is not tree:
             tree = place.tree
             token = leases.get(tree.root) if leases else None
-        if token != tree.token and (token is not None or needs_lease(record)):
+        if token != tree.token and (token is not None or is_for_lease_holder(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         made.places.append(place)
     return made
@@ -239,12 +239,12 @@ def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
 def follow(record: Record, number: int, place: Place, made: Plan) -> None:
     """Add the consequences of a record of a begun entity to a plan. Nothing is checked."""
     entity = record.entity_id
-    if (turn := committed_turn(record)) is not None:
+    if (turn := get_committed_turn(record)) is not None:
         made.turns[turn] = entity
-    elif (key := key_of(record)) is not None:
+    elif (key := get_key(record)) is not None:
         made.keys.append((place.tree, key, number))
     before = made.lives.get(entity, place.life)
-    after = life_after(record, before, lasting=place.lasting)
+    after = compute_life(record, before, lasting=place.lasting)
     if after is not before:
         made.lives[entity] = after
         if after is Life.OVER and entity == place.tree.root:
@@ -290,7 +290,7 @@ def _check_header(header: Header | None, entity: str, place: Place | None, made:
         raise LoomError(f"entity {entity} has no header: its first record must be one")
     if place is not None:
         raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
-    turn, parent = named_turn(header), header.parent_entity
+    turn, parent = get_named_turn(header), header.parent_entity
     if turn is not None and _find_owner(turn, made, known) is None:
         raise LoomError(f"entity {entity} cannot begin below turn {turn}: no such turn is recorded")
     if parent is not None and not header.forked and parent not in made.new and known.find_place(parent) is None:
@@ -299,7 +299,7 @@ def _check_header(header: Header | None, entity: str, place: Place | None, made:
 
 
 def _check(record: Record, place: Place, made: Plan, known: Known) -> None:
-    turn, named = committed_turn(record), named_turn(record)
+    turn, named = get_committed_turn(record), get_named_turn(record)
     if turn is not None and (turn in made.turns or known.is_used(turn)):
         raise LoomError(f"loom is append-only: turn {turn} is recorded already and cannot be changed")
     if named is None or named == place.tip:
@@ -334,5 +334,5 @@ def seal_lines(
             before = heads.get(tree, tree.head)
             link = link_of(line, find_head(tree) if before is None else before, key)
         heads[tree] = link
-        sealed.append(with_link(line, link))
+        sealed.append(add_link(line, link))
     made.lines, made.heads = sealed, heads

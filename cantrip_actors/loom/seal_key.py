@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.own_files.claims import claim_file
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.terms.errors import LoomError
 
 SHORTEST: Final = 16
@@ -84,7 +84,7 @@ class Seal:
         records, link = head
         for line in lines:
             records += 1
-            link = link_of(sealed_with(line)[1] or NOTHING, link, self.end)
+            link = link_of(split_link(line)[1] or NOTHING, link, self.end)
         return Head(records, link)
 
 

@@ -30,7 +30,7 @@ from cantrip_actors.loom.head_file import HeadFile
 from cantrip_actors.loom.line_file import Disk, LineFile
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.own_files.modes import make_folder, narrow
-from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.records.seal import seal, split_link
 from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["BrokenLine", "Disk", "SealedLog", "delete_log"]
@@ -189,7 +189,7 @@ class SealedLog(Generic[S]):
         )
         kept, fits = self._read_stored_head(), known is not None
         for line in data[at:].split(b"\n")[:-1]:
-            plain, found = sealed_with(line)
+            plain, found = split_link(line)
             sealed, link = seal(plain, links[-1] if links else self._start, self._seal.chain)
             links.append(link)
             if found is None or sealed != line:

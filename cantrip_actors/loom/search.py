@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import entries_of
+from cantrip_actors.machine.project import read_entries
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
@@ -113,7 +113,7 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
 
 def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
     """Yield the texts of an entity's records that meet every condition except the text."""
-    entries = list(entries_of(records))
+    entries = list(read_entries(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
     if not turns_only:
         for entry in entries:

@@ -48,7 +48,7 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
@@ -162,7 +162,7 @@ class Store(ABC):
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
-        plain = {at: sealed_with(line) for at, line in tombstones.items()}
+        plain = {at: split_link(line) for at, line in tombstones.items()}
         kept = {at: line for at, (line, _) in plain.items()} if self.sealed else tombstones
         lines = [kept[at] if at in kept else encode(record) for at, record in enumerate(records)]
         links = {at: link for at, (_, link) in plain.items() if link is not None}
@@ -583,7 +583,7 @@ class Store(ABC):
         key = self.seal.chain
         erased: set[str] = set()
         for number, line in self._read_tree_lines(root, after) if self.sealed and not self.seal.is_locked else ():
-            plain, link = sealed_with(line)
+            plain, link = split_link(line)
             is_erased = is_tombstone(plain)
             is_forged = link is None if key else False
             if before is not None and link is not None and not is_erased:

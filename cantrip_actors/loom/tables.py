@@ -37,12 +37,12 @@ from cantrip_actors.loom.rules import (
 )
 from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, SEAL, TIMERS_SINCE, VERSION, select_blobs_query
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
-from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
+from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import Newer, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
-from cantrip_actors.records.records import Header, Record, images_of, snapshot_of
-from cantrip_actors.records.seal import NOTHING, sealed_with
+from cantrip_actors.records.records import Header, Record, get_images, get_snapshot
+from cantrip_actors.records.seal import NOTHING, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -145,7 +145,7 @@ class TableStore(NodeTables):
                 if place is None:
                     missing.add(entity)
             if record.__class__ in NOTED:
-                turn = named_turn(record)
+                turn = get_named_turn(record)
                 if turn is not None and (place is None or place.tip != turn):
                     turns.add(turn)
                 header = as_header(record)
@@ -158,7 +158,7 @@ class TableStore(NodeTables):
                         missing.add(header.parent_entity)
         if not (missing or turns or begun or mails or taken):
             return [*self._draw_numbers(db, "seqs", len(records))], iter(())
-        named = [(turn,) for turn in turns.difference(map(committed_turn, records))]
+        named = [(turn,) for turn in turns.difference(map(get_committed_turn, records))]
         mail: list[Iterable[Any]] = []
         mail_numbers: Iterable[int] = ()
         with self._pipeline(db):
@@ -185,7 +185,7 @@ class TableStore(NodeTables):
                 db.executemany(_ADD_ENTITY, made.entities)
             if made.records:
                 rows = [
-                    (number, place.no, committed_turn(record), line.decode())
+                    (number, place.no, get_committed_turn(record), line.decode())
                     for number, place, record, line in zip(
                         made.numbers, made.places, made.records, made.lines, strict=True
                     )
@@ -270,8 +270,8 @@ class TableStore(NodeTables):
             lines = [_decode_text(body).encode() for _, body in rows]
             for line in lines:
                 record = decode(line)
-                digests.update(image.digest for image in images_of(record) if image.digest)
-                if (snapshot := snapshot_of(record)) is not None:
+                digests.update(image.digest for image in get_images(record) if image.digest)
+                if (snapshot := get_snapshot(record)) is not None:
                     digests.add(snapshot.digest)
             tombstones, record = erase(entity, lines, wanted)
             changed = [(line.decode(), seq) for (seq, _), line in zip(rows, tombstones, strict=True)]
@@ -536,7 +536,7 @@ class TableStore(NodeTables):
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
         """Raise LoomError that says which record existed already."""
         for record in records:
-            turn = committed_turn(record)
+            turn = get_committed_turn(record)
             if turn is not None and self.owner(turn) is not None:
                 raise LoomError(
                     f"loom is append-only: turn {turn} is recorded already and cannot be changed"
@@ -865,7 +865,7 @@ def decode_mail_row(row: Sequence[Any]) -> MailRow:
 
 def read_link(body: str | bytes) -> bytes:
     """Return the link in a line."""
-    return sealed_with(body.encode() if isinstance(body, str) else body)[1] or NOTHING
+    return split_link(body.encode() if isinstance(body, str) else body)[1] or NOTHING
 
 
 def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:

@@ -28,11 +28,11 @@ import orjson
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn, turn_number
+from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_committed_turn, get_turn_number
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import key_of
-from cantrip_actors.records.records import Record, images_of, snapshot_of
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.mail import get_key
+from cantrip_actors.records.records import Record, get_images, get_snapshot
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
@@ -133,7 +133,7 @@ class Trees:
 
     def expect(self, root: str, line: bytes) -> bytes:
         """Return the link that a tree's next line should have; for a tombstone, the original line's."""
-        plain, found = sealed_with(line)
+        plain, found = split_link(line)
         if found and (self._seal.is_locked or is_tombstone(plain)):
             return found
         return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
@@ -142,7 +142,7 @@ class Trees:
         """Add a tree's next line, and return the link that it should have."""
         link = self.heads[root] = self.expect(root, line)
         if self._prints is not self.heads:
-            plain, found = sealed_with(line)
+            plain, found = split_link(line)
             is_kept = found is not None and is_tombstone(plain)
             self._prints[root] = link if is_kept else link_of(plain, self._prints.get(root, NOTHING))
         return link
@@ -237,13 +237,13 @@ class _Reading:
         """Add the next line, and its row's entity and turn, if it has a row."""
         self.count += 1
         self._follow_head(line)
-        plain, link = sealed_with(line)
+        plain, link = split_link(line)
         try:
             record = decode(plain)
         except LoomError as error:
             self.faults.append(Fault(number, str(error)))
             return
-        if row is not None and row != (record.entity_id, committed_turn(record)):
+        if row is not None and row != (record.entity_id, get_committed_turn(record)):
             self.faults.append(Fault(number, "its row names another entity, or another turn, than its line"))
         misplaced = None
         try:
@@ -263,12 +263,12 @@ class _Reading:
             self.faults.append(misplaced)
         self._note_blobs(number, record)
         self._count_turn(number, record)
-        if (key := key_of(record)) is not None:
+        if (key := get_key(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
 
     def _count_turn(self, number: int, record: Record) -> None:
         """Compare the number of a turn with that of the one before it: two writers of one entity would repeat it."""
-        turn = turn_number(record)
+        turn = get_turn_number(record)
         if turn is not None:
             last = self.sequences.get(record.entity_id, 0)
             if turn <= last:
@@ -283,10 +283,10 @@ class _Reading:
                 self._fits = self._kept == self._head
 
     def _note_blobs(self, number: int, record: Record) -> None:
-        snapshot = snapshot_of(record)
+        snapshot = get_snapshot(record)
         if snapshot is not None:
             self.referred.setdefault(snapshot.digest, (number, "snapshot"))
-        for image in images_of(record):
+        for image in get_images(record):
             if image.digest:
                 self.referred.setdefault(image.digest, (number, image.kind))
 
@@ -297,7 +297,7 @@ class _Reading:
             self.tombstones.setdefault(entity, TombstoneSum()).add(line)
         elif forgotten is None:
             self.whole[entity] = number
-        elif not self.tombstones.pop(entity, TombstoneSum()).matches(forgotten):
+        elif not self.tombstones.pop(entity, TombstoneSum()).is_match(forgotten):
             self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
         else:
             self.forgotten[entity] = forgotten.records

@@ -22,7 +22,7 @@ MOST: Final = 10_000
 """Children that an entity may start over its life where no ward says otherwise."""
 
 
-def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
+def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
     """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
 
     A child gets those of the images that its parent has `seen` whose handles stand in its intent or its context.
@@ -52,7 +52,7 @@ def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) ->
     return tuple(children)
 
 
-def too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
+def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
     """Return why so many children are not started after those that there were; None if they may be (X-06)."""
     if isinstance(children, Refused):
         return None

@@ -27,7 +27,7 @@ from cantrip_actors.records.records import (
     Observation,
     Requested,
 )
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.cantrip import Cantrip, crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
@@ -164,7 +164,7 @@ class Plan:
     @property
     def scoped_name(self) -> str | None:
         """The entity's name as stores keep it, unique in the loom."""
-        return None if self.name is None else scoped(self.tenant, self.name)
+        return None if self.name is None else scope_name(self.tenant, self.name)
 
     @property
     def lasting(self) -> bool:
@@ -186,7 +186,7 @@ class Plan:
         """The circle of the cantrip."""
         return self.cantrip.circle
 
-    def header(self, at: str) -> Header:
+    def make_header(self, at: str) -> Header:
         """Return the record that begins the entity's log (CALL-4)."""
         return Header(
             entity_id=self.entity_id,
@@ -211,7 +211,7 @@ class Plan:
         """Return whether the log says that the entity works with this cantrip."""
         return self.cantrip.has_id(state.cantrip_id)
 
-    def adopted(self, state: State, at: str) -> Adopted:
+    def make_adopted(self, state: State, at: str) -> Adopted:
         """Return the record with which the entity moves to this cantrip."""
         cantrip = self.cantrip
         return Adopted(

@@ -28,7 +28,7 @@ from cantrip_actors.machine.project.measured import (
     Running,
     Said,
     Turned,
-    measured_in,
+    read_facts,
 )
 from cantrip_actors.observe import names
 from cantrip_actors.observe.usage import usage_attributes
@@ -65,7 +65,7 @@ def spans_of(records: Iterable[Record], header: Header, parent: str | None = Non
     `parent` is the `traceparent` of the call that made it, for a child.
     """
     reader = _Reader(header, parent)
-    for _, turn, fact in measured_in(records):
+    for _, turn, fact in read_facts(records):
         reader.read(turn, fact)
     return reader.finish()
 
@@ -256,7 +256,7 @@ def parent_trace(loom: Loom, header: Header) -> str | None:
     """Return the `traceparent` of the call that made a child."""
     if header.parent_entity is None or not loom.has(header.parent_entity):
         return None
-    facts = (fact for _, _, fact in measured_in(loom.records(header.parent_entity)))
+    facts = (fact for _, _, fact in read_facts(loom.records(header.parent_entity)))
     return next((one.trace for one in facts if isinstance(one, Delegated) and one.child == header.entity_id), None)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uuid_utils
 
-from cantrip_actors.machine.project import committed_turn
+from cantrip_actors.machine.project import get_committed_turn
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
@@ -132,7 +132,7 @@ class Crashes:
             newest = self._core.store.newest(cell.entity_id, NEWEST)
         except LoomError:  # the loom itself may have crashed
             return found
-        turn = next((id for record in reversed(newest) if (id := committed_turn(record)) is not None), None)
+        turn = next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
         return found if turn is None else found | {"after_turn": turn}
 
     def _keep(self, folder: Path, report: Report) -> None:

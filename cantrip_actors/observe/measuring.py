@@ -24,7 +24,7 @@ from cantrip_actors.machine.project.measured import (
     Settled,
     Turned,
     Waiting,
-    measured_in,
+    read_facts,
 )
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
@@ -209,7 +209,7 @@ class Measuring:
         queue, self._queue = self._queue, []
         for records in queue:
             self._records.value += len(records)
-            for entity_id, _, fact in measured_in(records):
+            for entity_id, _, fact in read_facts(records):
                 count = self._counting.get(type(fact))
                 if count is not None:
                     count(entity_id, fact)

@@ -43,7 +43,7 @@ from cantrip_actors.machine.actions import (
     Run,
     Spawn,
 )
-from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, measured_in
+from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, read_facts
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
 from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
@@ -237,7 +237,7 @@ class Spans(EpisodeSpans):
     @observing
     def step(self, records: Sequence[Record], action: Action) -> None:
         """End the spans that the records end, and begin that of the action."""
-        for _, turn, fact in measured_in(records):
+        for _, turn, fact in read_facts(records):
             self._note(turn, fact)
         if self._inner is not None and not self._call:  # the query was cancelled
             self._end_inner("cancelled")

@@ -16,7 +16,7 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import Life, fork_of, outcome_of, waited_in
+from cantrip_actors.machine.project import Life, find_outcome, fork_of, measure_waited
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
@@ -249,11 +249,11 @@ class Cells:
             cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
         if parent is not None and facts.life >= Life.OVER:
             cell.is_over = True
-            cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))
+            cell.outcome = find_outcome(loom.records(entity_id), loom.usage_below(entity_id))
         return cell
 
     def _waited(self, entity_id: str, now: float) -> float:
         """Return how many seconds an entity and its children have waited for people."""
         loom = self._core.loom
         below = sum(self._waited(one, now) for one in loom.below(entity_id))
-        return waited_in(loom.records(entity_id), now) + below
+        return measure_waited(loom.records(entity_id), now) + below

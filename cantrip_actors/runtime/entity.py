@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
-from cantrip_actors.machine.project import outcome_of, state_of
+from cantrip_actors.machine.project import find_outcome, fold_state
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
@@ -107,12 +107,12 @@ class Entity:
                 return episode_of(self._id, cell.outcome, error, tree.loom)
             if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.interruption_error())
-        state = state_of(tree.loom.records(self._id))
+        state = fold_state(tree.loom.records(self._id))
         if state.episode.end is None and (
             self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id) or tree.has_living_node()
         ):
             return await self._wait_for_episode(state.episode.key)
-        ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
+        ended = find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
         if ended is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
         return episode_of(self._id, ended, None, tree.loom)
@@ -228,7 +228,7 @@ class Entity:
             await cell.wait_until_begun()
             number = None if cell.episode is None else cell.episode.number
         else:
-            state = state_of(self._tree.loom.records(self._id))
+            state = fold_state(self._tree.loom.records(self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None or key is not None:  # with a key the mail is the memory that it was asked for
             named = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}

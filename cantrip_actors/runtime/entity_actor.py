@@ -60,8 +60,8 @@ from cantrip_actors.machine.events import (
 )
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, note, resume
-from cantrip_actors.machine.mail import Void, meaning
-from cantrip_actors.machine.project import outcome_at, usage_of
+from cantrip_actors.machine.mail import Void, read_mail
+from cantrip_actors.machine.project import get_outcome, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
@@ -281,7 +281,7 @@ class EntityActor(Actor):
             self._resume_spans()
             await self._notify_companion(restored=True)
             return await self._carry(step, moment)
-        cell.outcome = outcome_at(self._state, cell.ledger.below)
+        cell.outcome = get_outcome(self._state, cell.ledger.below)
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
         return None
@@ -305,7 +305,7 @@ class EntityActor(Actor):
         if adoption == "at_once":
             is_renamed = plan.lasting and plan.cantrip.name not in (None, state.cantrip_name)
             if is_renamed or not is_adopted:
-                await self._record([plan.adopted(state, self._moment().at)])
+                await self._record([plan.make_adopted(state, self._moment().at)])
         elif not is_adopted and (adoption is None or state.phase is not Phase.IDLE):
             raise Held(f"another process has continued entity {plan.entity_id} meanwhile: try again")
 
@@ -315,7 +315,7 @@ class EntityActor(Actor):
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
-        before = [plan.adopted(state, self._moment().at)] if moves else []
+        before = [plan.make_adopted(state, self._moment().at)] if moves else []
         fold(plan.shape, before, state)
         instrument = self._services.watchers.instrument
         if instrument is not None:
@@ -435,7 +435,7 @@ class EntityActor(Actor):
         return follows
 
     def _moment(self) -> Moment:
-        return self._services.moment(self._cell.ledger.budget())
+        return self._services.moment(self._cell.ledger.make_budget())
 
     async def _carry(self, step: Step, moment: Moment) -> Action:
         services, cell, (records, action) = self._services, self._cell, step
@@ -473,7 +473,7 @@ class EntityActor(Actor):
             if cell.start.released is not None:
                 await cell.start.released.wait()
             cell.start = None
-        usage = usage_of(records)
+        usage = sum_usage(records)
         if usage is not NO_USAGE:
             cell.ledger.add(usage)
         self._since_checkpoint += len(records)
@@ -545,7 +545,7 @@ class EntityActor(Actor):
             sampler,
             action.turn_id,
             self._moment,
-            lambda moment: moment.budget.exhausted(self._state.usage),
+            lambda moment: moment.budget.find_exhausted(self._state.usage),
             self._record,
         )
         used.samples[cell.entity_id] = sampling.answer
@@ -632,7 +632,7 @@ class EntityActor(Actor):
     async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
         """Return the event of mail in hand; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
-        event = meaning(mail, None if episode is None else episode.number, self._open_request())
+        event = read_mail(mail, None if episode is None else episode.number, self._open_request())
         if not isinstance(event, Void):
             return event
         await self._refuse(mail, event.reason)

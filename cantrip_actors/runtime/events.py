@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, observed_in
+from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, read_observed
 from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument
@@ -177,7 +177,7 @@ class MissedEvent(EntityEvent):
 
 def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
     """Yield the events of a step's records, in order."""
-    for entity, turn, seen in observed_in(records):
+    for entity, turn, seen in read_observed(records):
         match seen:
             case Response():
                 yield from _response_events(entity, turn, seen, at)

@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors.machine.mail import is_urgent
-from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, key_of
+from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.terms.errors import CantripError
@@ -233,7 +233,7 @@ class Inbox:
         """Return which of `records` take mail in hand, as pairs of index and mail number, for `Store.append`."""
         if not self._in_hand:
             return []
-        keys = ((place, key_of(record)) for place, record in enumerate(records))
+        keys = ((place, get_key(record)) for place, record in enumerate(records))
         found = ((place, self._in_hand.get(key or "")) for place, key in keys)
         return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
 
@@ -243,7 +243,7 @@ class Inbox:
         if not self._in_hand:
             return mail
         for record in records:
-            key = key_of(record)
+            key = get_key(record)
             if key is not None:
                 taken = self._in_hand.pop(key, None)
                 if taken is not None:

@@ -18,9 +18,9 @@ import anyio
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, episode_in, has_taken, refusal_of
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -148,7 +148,7 @@ class Inboxes:
 
         Raises LoomError, EntityEnded, InvalidIntent.
         """
-        core, name = self._core, scoped(tenant, to)
+        core, name = self._core, scope_name(tenant, to)
         cell = core.living.named(name) or core.living.get(to)
         if cell is not None:
             lasting, entity_id, whose = cell.plan.lasting and cell.parent is None, cell.entity_id, cell.plan.tenant
@@ -327,8 +327,8 @@ class Inboxes:
             return
         records = loom.records(entity_id)
         for key in inbox.awaited:
-            why = refusal_of(records, key)
-            outcome = episode_in(records, key, partial(usage_under, loom))
+            why = find_refusal(records, key)
+            outcome = find_episode(records, key, partial(usage_under, loom))
             if why is not None:
                 inbox.settle(key, None, InvalidIntent(f"entity {entity_id} refused the mail: {why}"))
             elif outcome is not None:

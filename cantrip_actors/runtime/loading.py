@@ -6,9 +6,9 @@ Without a usable checkpoint, the whole log is folded: the result is the same (C-
 from __future__ import annotations
 
 from cantrip_actors.loom import EntityFacts, Loom
-from cantrip_actors.machine.checkpoint import cantrip_of_checkpoint, decode_checkpoint
+from cantrip_actors.machine.checkpoint import decode_checkpoint, read_cantrip_of_checkpoint
 from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.project import cantrip_in, children_in, fork_of
+from cantrip_actors.machine.project import find_cantrip, fork_of, list_children
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -18,9 +18,9 @@ def cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     header, kept = facts.header, facts.checkpoint
     first = CantripRef(header.cantrip_id, header.cantrip_name)
     if kept is None:
-        return cantrip_in(facts.records, first)
-    known = cantrip_of_checkpoint(kept.data)
-    return cantrip_in(loom.records(header.entity_id), first) if known is None else cantrip_in(facts.records, known)
+        return find_cantrip(facts.records, first)
+    known = read_cantrip_of_checkpoint(kept.data)
+    return find_cantrip(loom.records(header.entity_id), first) if known is None else find_cantrip(facts.records, known)
 
 
 def last_time(loom: Loom, entity_id: str) -> str:
@@ -50,6 +50,6 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
         below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
         state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
-    for child in children_in(records):
+    for child in list_children(records):
         below = below + usage_under(loom, child)
     return fold(shape, records, state), below

@@ -27,7 +27,7 @@ from cantrip_actors.circle.gate_call import Report
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
-from cantrip_actors.records.blob import Snapshot, reference
+from cantrip_actors.records.blob import Snapshot, make_reference
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.context_variables import ContextVariables, Working
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -256,7 +256,7 @@ class CircleActor(GatesActor):
         snapshot, self._snapshot = self._snapshot, None
         self._midway = None
         if isinstance(step, Suspended):
-            self._midway = None if snapshot is None else reference(snapshot)
+            self._midway = None if snapshot is None else make_reference(snapshot)
             return Called(step.gate, step.args, output, snapshot)
         self._programs_run += 1
         assert self._sandbox is not None

@@ -18,7 +18,7 @@ import anyio
 
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
-from cantrip_actors.machine.project import asked_in
+from cantrip_actors.machine.project import list_asked
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
@@ -95,7 +95,7 @@ class Questions:
                 yield self._asks[entity_id]
             yield from living.below(entity_id)
         elif loom.has(entity_id) and not loom.is_over(entity_id):  # another process may run it
-            yield from asked_in(loom.records(entity_id))
+            yield from list_asked(loom.records(entity_id))
             yield from loom.below(entity_id)
 
     def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:

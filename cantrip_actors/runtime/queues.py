@@ -22,7 +22,7 @@ from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.machine.placement import Candidate, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
-from cantrip_actors.machine.schedule import firing_key
+from cantrip_actors.machine.schedule import make_firing_key
 from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -216,7 +216,7 @@ class Queues:
         if self._aside.get(name, -math.inf) > now:
             return Claimed((), self._aside[name] - now)
         here = len(self._here.get(name, ()))
-        room = account.room(here)
+        room = account.count_room(here)
         capacity = self._capacity()
         if room <= 0 or capacity <= 0:
             waits = await self._in_store(partial(self._core.store.has_due, math.inf, 1, name))
@@ -242,7 +242,7 @@ class Queues:
         held = [one for one in ids if one in account.places and one not in taken]
         is_free = bool(held) and await self._sweep(account, held, now)
         timers = [one for one, entity_id in zip(found, ids, strict=True) if entity_id in taken]
-        is_full = account.room(here) <= len(taken)
+        is_full = account.count_room(here) <= len(taken)
         return Claimed(timers, 0 if is_free else self._patience if is_full or held else LOOK)
 
     @property
@@ -293,7 +293,7 @@ class Queues:
         schedule = timer.schedule
         assert schedule is not None, "it is a submission"
         assert schedule.next is not None, "it fires once"
-        return self._id_of(firing_key(timer.id, schedule.next), schedule.tenant)
+        return self._id_of(make_firing_key(timer.id, schedule.next), schedule.tenant)
 
     async def _sweep(self, account: Account, entities: Sequence[str], now: float) -> bool:
         """Free the places of entities that are over, or that a dead process took; return whether there were any."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from cantrip_actors.machine.project import episode_in, has_taken
+from cantrip_actors.machine.project import find_episode, has_taken
 from cantrip_actors.runtime.episode import Episode, episode_of
 from cantrip_actors.terms.errors import CantripError, LoomError
 
@@ -63,7 +63,7 @@ class Receipt:
         records = self._tree.loom.records(self.entity_id)
         if not has_taken(records, self.key):
             return "refused"
-        return "working" if episode_in(records, self.key) is None else "settled"
+        return "working" if find_episode(records, self.key) is None else "settled"
 
     async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.

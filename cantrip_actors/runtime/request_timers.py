@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors.machine.events import Moment
-from cantrip_actors.records.mail import Mail, MailKind, decision_key
+from cantrip_actors.records.mail import Mail, MailKind, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
@@ -28,7 +28,7 @@ def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     if request.expires_at is not None:
         left = datetime.fromisoformat(request.expires_at).timestamp() - moment.wall
         body = {"request": request.id, "decision": "expired"}
-        mail = _mail(cell, "decision", decision_key(request.id), body, moment)
+        mail = _mail(cell, "decision", make_decision_key(request.id), body, moment)
         timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:

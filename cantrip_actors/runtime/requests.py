@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol, Self, get_args
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
+from cantrip_actors.machine.project import Life, Verdict, find_decision, request_in
 from cantrip_actors.records.door import check_door
-from cantrip_actors.records.mail import Mail, decision_key
+from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.core import Core
@@ -325,7 +325,7 @@ class Requests:
             body["answer"] = answer
         if remember == "entity":
             body["remember"] = True
-        entity_id, key = request_id.partition(":")[0], decision_key(request_id)
+        entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
         return self._inboxes.mail(entity_id, "decision", body, key=key, sender=who["by"])
 
     def _is_repeated(self, mail: Mail) -> bool:
@@ -338,7 +338,7 @@ class Requests:
         store = self._core.store
         entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
         is_here = bool(entity_id) and self._core.is_tenants(entity_id, tenant)
-        found = decision_in(store.records(entity_id), request_id) if is_here else None
+        found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
             raise UnknownRequest(
                 f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
@@ -352,7 +352,7 @@ class Requests:
     def _posted(self, request_id: str) -> Mail | None:
         """Return the decision that waits in the entity's inbox."""
         core = self._core
-        root, key = core.root_of(request_id.partition(":")[0]), decision_key(request_id)
+        root, key = core.root_of(request_id.partition(":")[0]), make_decision_key(request_id)
         row = core.store.find_mail(root, key)
         if row is None or row.taken is not None:
             return None
@@ -368,7 +368,7 @@ class Requests:
             return AlreadyDecided(
                 request_id, str(body["decision"]), str(body.get("by", "")), mail.at, str(body.get("note", ""))
             )
-        found = decision_in(self._core.store.records(request_id.partition(":")[0]), request_id)
+        found = find_decision(self._core.store.records(request_id.partition(":")[0]), request_id)
         assert isinstance(found, Verdict), "its mail was taken by a record, or its entity has ended"
         return AlreadyDecided(request_id, *found)
 

@@ -31,7 +31,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
-from cantrip_actors.records.tenant import check_tenant, scoped
+from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
@@ -351,7 +351,7 @@ class Runtime:
         or the file next to the loom). A loom on Postgres has no such file: without `snapshot_key`, the bytes differ in
         each process.
         """
-        return self._tree.derive_key(scoped(self._tenant or "", purpose))
+        return self._tree.derive_key(scope_name(self._tenant or "", purpose))
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""

@@ -23,11 +23,11 @@ import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.machine.project import Life, state_of
-from cantrip_actors.machine.schedule import firing_key, look
+from cantrip_actors.machine.project import Life, fold_state
+from cantrip_actors.machine.schedule import look, make_firing_key
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.tenant import scoped, unscoped
+from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import NOT_OPEN, Core
@@ -243,7 +243,7 @@ class Scheduler:
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
             return living.get(timer.mail.entity_id) is None
-        name = scoped(schedule.tenant, schedule.name)
+        name = scope_name(schedule.tenant, schedule.name)
         if schedule.to == "entity":
             return living.named(name) is None and living.get(schedule.name) is None
         return any(schedule.name in one.info.serves.values() for one in self._nodes)
@@ -353,8 +353,10 @@ class Scheduler:
             if not mail:  # the previous firing still waits in the inbox, and does the same work
                 return _Firing(TimerChange(timer, _with_last(what.becomes, schedule.last)))
         if what.fires is not None:
-            body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
-            mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscoped(timer.id)}"))
+            body, key = {"intent": schedule.intent}, make_firing_key(timer.id, what.fires)
+            mail.append(
+                self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscope_name(timer.id)}")
+            )
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
@@ -379,11 +381,11 @@ class Scheduler:
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
-        return state_of(core.loom.records(entity_id)).episode.key == key
+        return fold_state(core.loom.records(entity_id)).episode.key == key
 
     def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
         """Return the mail that ends the running episode, if it belongs to the intent with this key."""
-        state = state_of(self._core.loom.records(entity_id))
+        state = fold_state(self._core.loom.records(entity_id))
         if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
             return []
         body = {"episode": state.episode.number, "why": STOPPED, "now": True}
@@ -406,7 +408,7 @@ class Scheduler:
         if what.fires is not None:
             self._note_fired(timer, now, what.fires)
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
-                key = firing_key(timer.id, what.fires)
+                key = make_firing_key(timer.id, what.fires)
                 await self.casts.fire(cantrip, schedule, key)
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo
 
-from cantrip_actors.machine.schedule import make_rule, next_after
-from cantrip_actors.records.tenant import scoped, unscoped
+from cantrip_actors.machine.schedule import find_next, make_rule
+from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
@@ -31,7 +31,7 @@ class ScheduleView:
     @property
     def id(self) -> str:
         """Its id, unique among the schedules of its tenant."""
-        return unscoped(self._row.id)
+        return unscope_name(self._row.id)
 
     @property
     def to(self) -> Target:
@@ -147,7 +147,7 @@ class Schedule(ScheduleView):
 def _resume(now: float, row: Timer, known: Scheduled) -> Timer:
     if not known.is_paused:
         return row
-    due = next_after(known.rule, now)
+    due = find_next(known.rule, now)
     if due is None:
         raise InvalidSchedule(f'schedule "{row.id}": its time passed while it was paused; remove it')
     return replace(row, due=due, schedule=replace(known, is_paused=False, next=due, queued=(), caught_up=0))
@@ -188,7 +188,7 @@ class Schedules:
         name, kind = self._resolve(target, to, tenant)
         now = tree.time_of_day()
         made = make_rule(now, **rule)
-        key = scoped(tenant, tree.moment().fresh if id is None else check_name("id", id, InvalidSchedule))
+        key = scope_name(tenant, tree.moment().fresh if id is None else check_name("id", id, InvalidSchedule))
         schedule = Scheduled(
             to=kind,
             name=name,
@@ -208,7 +208,7 @@ class Schedules:
                     return Schedule(tree, old)
                 kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
                 row = replace(row, schedule=kept)
-            due = next_after(made, now)
+            due = find_next(made, now)
             if due is None:
                 raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
             assert row.schedule is not None

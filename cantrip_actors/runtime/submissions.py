@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import first_intent
-from cantrip_actors.machine.schedule import firing_key
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.machine.project import find_first_intent
+from cantrip_actors.machine.schedule import make_firing_key
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
@@ -90,8 +90,8 @@ async def submit(
     bounds = None if queue == "" else await tree.scheduler.queues.bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
     key = key or tree.moment().fresh
-    id = scoped(tenant, f"submit:{key}")
-    fired = firing_key(id, DUE)
+    id = scope_name(tenant, f"submit:{key}")
+    fired = make_firing_key(id, DUE)
     made = Submission(tree, beginnings.id_of(fired, tenant), key)
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
@@ -106,7 +106,7 @@ async def submit(
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
         old = await tree.scheduler.find(id)  # submitted at the same moment by another process
     if made.has_begun:
-        begun = first_intent(tree.loom.records(made.entity_id))
+        begun = find_first_intent(tree.loom.records(made.entity_id))
         is_same = begun is not None and begun.intent == row.schedule.intent
         is_same = is_same and tree.loom.header(made.entity_id).queue == queue
     else:

@@ -25,7 +25,7 @@ import anyio
 
 from cantrip_actors.circle.gate_call import GateError, InputNeeded
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import header_in_force
+from cantrip_actors.machine.project import find_header_in_force
 from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
 from cantrip_actors.runtime.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
@@ -431,5 +431,5 @@ def recorded_circle(cantrip: Cantrip, loom: Loom, entity_id: str) -> Mapping[str
     header = loom.header(entity_id)
     if cantrip.has_id(header.cantrip_id):
         return header.circle
-    now = header_in_force(header, loom.records(entity_id))
+    now = find_header_in_force(header, loom.records(entity_id))
     return now.circle if cantrip.has_id(now.cantrip_id) else None

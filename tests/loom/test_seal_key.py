@@ -26,7 +26,7 @@ from cantrip_actors.loom import (
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
-from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.seal import NOTHING, seal, split_link
 from tests.loom import postgres
 from tests.loom.histories import AT, run, turn
 from tests.loom.test_store import drop
@@ -68,11 +68,11 @@ class Sealed:
         sign = "?" if self.kind == "sqlite" else "%s"
         with closing(connect(self.path)) as connection:
             rows = connection.execute("select entity, turn, body from records order by seq").fetchall()
-            owners = {sealed_with(body.encode())[0]: (entity, turn) for entity, turn, body in rows}
+            owners = {split_link(body.encode())[0]: (entity, turn) for entity, turn, body in rows}
             lines = linked(change([body.encode() for *_, body in rows]))
             connection.execute("delete from records")
             for seq, line in enumerate(lines, 1):
-                entity, name = owners.get(sealed_with(line)[0], rows[0][:2])
+                entity, name = owners.get(split_link(line)[0], rows[0][:2])
                 connection.execute(
                     f"insert into records values ({sign}, {sign}, {sign}, {sign})",  # test code
                     (seq, entity, name, line.decode()),
@@ -95,8 +95,8 @@ def linked(lines):
     made, heads = [], {}
     for line in lines:
         tree = b"other" if b'"entity":"other"' in line else b"e"
-        whole, heads[tree] = seal(sealed_with(line)[0], heads.get(tree, NOTHING))
-        made.append(line if sealed_with(line)[1] is None else whole)
+        whole, heads[tree] = seal(split_link(line)[0], heads.get(tree, NOTHING))
+        made.append(line if split_link(line)[1] is None else whole)
     return made
 
 

@@ -20,7 +20,7 @@ from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
 from cantrip_actors.machine.actions import Answer, Compute, Program, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
-from cantrip_actors.records.blob import Blob, Snapshot, reference
+from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.records import Committed, GateStarted
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.program_actor import CircleActor
@@ -306,7 +306,7 @@ class TestUnusableSnapshots:
             import sqlite3
 
             with sqlite3.connect(path) as other:
-                seal = image.sealed_again(b"a key that I made up").seal
+                seal = image.seal_again(b"a key that I made up").seal
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)
@@ -428,7 +428,7 @@ class TestSecrets:
     async def test_snapshots_contain_secrets_and_a_redacted_loom_shows_no_snapshot(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
-        from cantrip_actors.records.records import snapshot_of
+        from cantrip_actors.records.records import get_snapshot
         from cantrip_actors.redact.redactor import Redactor
 
         secret = "hush-9f8e7d6c5b4a-hush"
@@ -443,7 +443,7 @@ class TestSecrets:
             assert any(image is not None and secret.encode() in zlib.decompress(image.data) for image in images)
             shown = redacted_loom(Loom(store, None), Redactor([secret]))  # type: ignore[arg-type]
             (records,) = map(shown.records, shown.entities())
-            assert any(snapshot_of(record) is not None for record in records)
+            assert any(get_snapshot(record) is not None for record in records)
             assert secret not in repr(records)
 
 
@@ -576,7 +576,7 @@ class Stage:
     def keep(self, snapshot: Any, after: int) -> SnapshotAfter:
         assert snapshot.blob is not None
         self.kept[snapshot.digest] = snapshot.blob
-        return SnapshotAfter(after, reference(snapshot))
+        return SnapshotAfter(after, make_reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:
         """Return the results of a program, step by step."""

@@ -40,9 +40,9 @@ from cantrip_actors.machine.node import (
 )
 from cantrip_actors.machine.placement import Candidate, Take, UnloadIdle, can_run, may_load
 from cantrip_actors.machine.project import Life
-from cantrip_actors.machine.schedule import firing_key, look, next_after
+from cantrip_actors.machine.schedule import find_next, look, make_firing_key
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import Mail, key_of
+from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Adopted, Committed, Header, IntentGiven, Record
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.inboxes import LOOK, LOOK_AT_ALL
@@ -356,7 +356,7 @@ class Loader(Process):
         what = look(timer, now, is_busy=False)
         if what.fires is None:
             return
-        mail = mail_to(schedule.name, firing_key(timer.id, what.fires), kind="timer")
+        mail = mail_to(schedule.name, make_firing_key(timer.id, what.fires), kind="timer")
         if self.store.replace_timer(timer, what.becomes, [mail]) is not None:
             self.sim.hint()
 
@@ -869,7 +869,7 @@ class Simulation:
         """Mail is recorded once and in order, each firing happened once, limits were kept, and logs are whole."""
         for entity in self.entities:
             log = self._log(entity)
-            keys = [key for one in log if isinstance(one, IntentGiven) and (key := key_of(one))]
+            keys = [key for one in log if isinstance(one, IntentGiven) and (key := get_key(one))]
             doubled = [key for key, count in Counter(keys).items() if count > 1]
             if doubled:
                 raise Violation(f"{entity}: recorded more than once: {doubled}")
@@ -892,13 +892,13 @@ class Simulation:
             raise Violation(faults[0])
 
     def _check_schedule(self) -> None:
-        keys = {key_of(one) for one in self._log(self.entities[0]) if isinstance(one, IntentGiven)}
+        keys = {get_key(one) for one in self._log(self.entities[0]) if isinstance(one, IntentGiven)}
         at: float | None = self.began + 2
         while at is not None and at < self.last_firing:
-            key = firing_key("tick", at)
+            key = make_firing_key("tick", at)
             if key not in keys and (self.entities[0], key) not in self.lost:
                 raise Violation(f"the schedule did not fire at {at - self.began:g} s")
-            at = next_after(self.schedule, at)
+            at = find_next(self.schedule, at)
 
     def _check_limits(self) -> None:
         if self.has_forgotten:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import File, Image, InvalidFile, InvalidImage, LoomError
-from cantrip_actors.records.codec import image_facts, image_of
+from cantrip_actors.records.codec import get_image_facts, make_image
 from cantrip_actors.terms.image import LARGEST, handles, named_in, said
 from tests.pictures import DOCX, PDF, files, png
 
@@ -58,7 +58,7 @@ def test_the_type_of_a_file_follows_from_its_bytes_and_not_its_name(data, kind) 
 def test_the_type_of_a_text_follows_from_its_name(filename, kind) -> None:
     made = File(b"x", filename=filename)
     assert (made.media_type, made.is_text) == (kind, True)
-    assert type(image_of(image_facts(made))) is File
+    assert type(make_image(get_image_facts(made))) is File
 
 
 def test_an_office_document_is_detected_by_name_and_any_format_by_a_given_type() -> None:
@@ -136,9 +136,9 @@ def test_a_file_survives_copies_pickles_and_the_loom(made) -> None:
     assert copy.copy(made) is copy.deepcopy(made) is made
     again = pickle.loads(pickle.dumps(made))
     assert (again, again.after, again.found()) == (made, made.after, made.found())
-    kept = image_of(image_facts(made))
+    kept = make_image(get_image_facts(made))
     assert (kept, kept.after, type(kept)) == (made, made.after, type(made))
-    assert image_facts(kept) == image_facts(made)
+    assert get_image_facts(kept) == get_image_facts(made)
 
 
 def test_files_and_images_keep_their_order_in_a_message() -> None:

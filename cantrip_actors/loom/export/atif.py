@@ -26,7 +26,7 @@ from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, M
 from cantrip_actors.loom.export.thread import build_decision, build_resume
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Folded
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -37,7 +37,7 @@ VERSION = "ATIF-v1.8"
 
 def atif_json(document: dict[str, Any]) -> bytes:
     """Return a trajectory as one line of JSON, newline included."""
-    return dumps(document, mark=False) + b"\n"
+    return dump_json(document, mark=False) + b"\n"
 
 
 def trajectory(loom: Loom, entity_id: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.conversation import Conversation, build_messages
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -31,7 +31,7 @@ def chat_jsonl(
     With `metadata` each line names its entity and turn, its ending, and its rewards. It is optional, because some
     services refuse lines with unknown fields.
     """
-    for one in (part for whole in conversation for part in whole.by_call()):
+    for one in (part for whole in conversation for part in whole.split_by_call()):
         messages = build_messages(one, hide_ephemeral=hide_ephemeral)
         if not any(message.role == "assistant" for message in messages):
             continue
@@ -40,7 +40,7 @@ def chat_jsonl(
             line["tools"] = tools
         if metadata:
             line["metadata"] = _build_metadata(one)
-        yield dumps(line, mark=False) + b"\n"
+        yield dump_json(line, mark=False) + b"\n"
 
 
 def build_chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:

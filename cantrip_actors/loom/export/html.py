@@ -24,8 +24,8 @@ from typing import Any, Final
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import Entry, entries_of, first_intent, header_in_force, rewards_of
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.machine.project import Entry, collect_rewards, find_first_intent, find_header_in_force, read_entries
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
@@ -56,13 +56,13 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
     index: list[dict[str, Any]] = []
     for number, entity_id in enumerate(loom.entities() if entities is None else entities):
         header, records = loom.header(entity_id), loom.records(entity_id)
-        entries = list(entries_of(records))
+        entries = list(read_entries(records))
         turns = [entry.turn for entry in entries if entry.turn is not None]
         sums = tally(records)
         total.add(sums)
-        now = header_in_force(header, records)
+        now = find_header_in_force(header, records)
         index.append({"n": number, **_build_summary(loom, now, records, turns, sums)})
-        yield _render_data(f"e-{number}", _build_entity(header, entries, rewards_of(records)))
+        yield _render_data(f"e-{number}", _build_entity(header, entries, collect_rewards(records)))
     yield _render_data("index", {"title": title, "entities": index, "totals": _replace_non_finite(total.as_json())})
     yield f"<script>{program}</script>\n</body>\n</html>\n".encode()
 
@@ -88,7 +88,7 @@ def _build_summary(
     loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally
 ) -> dict[str, Any]:
     """Return the facts about an entity that lists and links show."""
-    first = first_intent(records)
+    first = find_first_intent(records)
     usage = sums.usage
     return {
         "id": header.entity_id,
@@ -239,7 +239,7 @@ _ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 
 def _render_data(id: str, value: dict[str, Any]) -> bytes:
     """Return JSON in a script element that no browser runs. JSON uses the escaped characters in its strings only."""
-    said = dumps(value, mark=False)
+    said = dump_json(value, mark=False)
     for sign, escape in _ESCAPED:
         said = said.replace(sign, escape)
     return f'<script type="application/json" id="{id}">'.encode() + said + b"</script>\n"

@@ -29,7 +29,7 @@ from cantrip_actors.loom.export.conversation import (
     conversation_of,
 )
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.messages import Message
 
 
@@ -60,11 +60,11 @@ def _build_pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
     for conversation in [conversation_of(loom, loom.owner(turn_id)), *siblings]:
         way = _build_way(conversation, shared)
         if way is not None:
-            ways.setdefault(dumps(way.prompt, mark=False), []).append(way)
+            ways.setdefault(dump_json(way.prompt, mark=False), []).append(way)
     for same in ways.values():
         for better, worse in combinations(sorted(same, key=lambda way: -way.reward), 2):
             if better.reward - worse.reward > margin:
-                yield dumps(_build_line(turn_id, better, worse), mark=False) + b"\n"
+                yield dump_json(_build_line(turn_id, better, worse), mark=False) + b"\n"
 
 
 def _build_way(conversation: Conversation, shared: int) -> _Way | None:
@@ -78,7 +78,7 @@ def _build_way(conversation: Conversation, shared: int) -> _Way | None:
     turn_id, reward = _find_worth(said)
     if reward is None:
         return None
-    header = conversation.header_at(shared + first)
+    header = conversation.get_header_at(shared + first)
     prompt_text = replace(conversation, header=header).system_prompt
     before = [] if prompt_text is None else [Message("system", prompt_text)]
     for item in conversation.items[: shared + first]:

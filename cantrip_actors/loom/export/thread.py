@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from cantrip_actors.loom.blobs import address_of
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
@@ -23,7 +23,7 @@ from cantrip_actors.terms.file import File
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
     """Return `turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
-    return b"".join(dumps(build_turn_fields(turn), mark=False) + b"\n" for turn in turns)
+    return b"".join(dump_json(build_turn_fields(turn), mark=False) + b"\n" for turn in turns)
 
 
 def build_turn_fields(turn: Turn) -> dict[str, Any]:

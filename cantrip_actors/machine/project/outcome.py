@@ -23,7 +23,7 @@ def is_end_recorded(state: State) -> bool:
     return state.phase is Phase.OVER or isinstance(state.episode.end, Ended)
 
 
-def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
+def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode ended, or None while it is under way.
 
     `below` is the usage of the subtrees of its children.

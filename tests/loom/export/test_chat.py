@@ -9,7 +9,7 @@ from hypothesis import given
 
 from cantrip_actors import Cantrip, scripted
 from cantrip_actors.loom.export.chat import chat_jsonl
-from cantrip_actors.loom.export.conversation import Said, build_messages, conversation, conversation_of
+from cantrip_actors.loom.export.conversation import Said, build_conversation, build_messages, conversation_of
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.project import fork_of
@@ -85,7 +85,7 @@ class TestConversation:
 
     def test_records_without_a_header_are_refused(self):
         with pytest.raises(ValueError, match="no header"):
-            conversation([Steered("e", "x", AT)])
+            build_conversation([Steered("e", "x", AT)])
 
     @pytest.mark.rule("D-003", "D-004")
     def test_a_call_that_was_not_run_has_a_message_that_says_why(self):
