@@ -201,19 +201,19 @@ class Telemetry(Instrument):
         """Count a query, and end its span."""
         self._measuring.answered(cell, cell.crystal.crystal if crystal is None else crystal, reply, seconds)
         if cell.spans is not None:
-            cell.spans.answered(reply)
+            cell.spans.note_answer(reply)
 
     def retried(self, cell: Cell, failed: ProviderError, delay: float, crystal: Any = None) -> None:
         """Count a retry, and add it to the span of the query."""
         self._measuring.retried(cell.crystal.crystal if crystal is None else crystal, failed)
         if cell.spans is not None:
-            cell.spans.retried(failed, delay)
+            cell.spans.note_retry(failed, delay)
 
     def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
         """Count a part of an answer."""
         self._measuring.streamed(cell, seconds, since_last)
         if cell.spans is not None:
-            cell.spans.streamed(seconds)
+            cell.spans.note_part(seconds)
 
     def written(self, records: Sequence[Record]) -> None:
         """Count written records."""

@@ -235,7 +235,7 @@ class Spans(EpisodeSpans):
         return self._cell.services.guard.redactor.value(value)
 
     @observing
-    def step(self, records: Sequence[Record], action: Action) -> None:
+    def note_step(self, records: Sequence[Record], action: Action) -> None:
         """End the spans that the records end, and begin that of the action."""
         for _, turn, fact in read_facts(records):
             self._note(turn, fact)
@@ -244,7 +244,7 @@ class Spans(EpisodeSpans):
         self._begin_action(action)
 
     @observing
-    def restarted(self, reason: ExitReason | None) -> None:
+    def note_restart(self, reason: ExitReason | None) -> None:
         """End the spans that the crash interrupted."""
         self._cut(_crash_type(reason) or "cancelled")
         self._episode.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
@@ -416,7 +416,7 @@ class Spans(EpisodeSpans):
                 self._shown = {**self._shown, names.TOOLS: self._redact(definitions_of(action.tools))}
 
     @observing
-    def answered(self, reply: Response | CrystalError) -> None:
+    def note_answer(self, reply: Response | CrystalError) -> None:
         """End the span of the query."""
         span = self._inner
         if span is None or self._call:
@@ -435,7 +435,7 @@ class Spans(EpisodeSpans):
         self._end_inner(kind)
 
     @observing
-    def lent(self, bound: Bound, reply: Response, seconds: float) -> None:
+    def note_sample(self, bound: Bound, reply: Response, seconds: float) -> None:
         """Make the span of an answer to a server of tools, below that of the call."""
         name, kind, known = _about_query(self._cell, bound.crystal, is_summary=True)
         known = {**known, names.SAMPLING: True, **usage_attributes(reply.usage, reply.metadata)}
@@ -465,7 +465,7 @@ class Spans(EpisodeSpans):
         return known
 
     @observing
-    def retried(self, failed: ProviderError, delay: float) -> None:
+    def note_retry(self, failed: ProviderError, delay: float) -> None:
         """Add an event to the query's span."""
         self._attempts += 1
         if self._inner is not None:
@@ -474,13 +474,13 @@ class Spans(EpisodeSpans):
                 known[names.STATUS] = failed.status
             self._inner.add_event(names.RETRY_EVENT, known)
 
-    def streamed(self, seconds: float) -> None:
+    def note_part(self, seconds: float) -> None:
         """Note when the first part of the answer arrived."""
         if self._first_chunk is None:
             self._first_chunk = seconds
 
     @observing
-    def computed(self, seconds: float, memory: int | None) -> None:
+    def note_computation(self, seconds: float, memory: int | None) -> None:
         """Note how long the program computed, and its memory."""
         if self._program is not None:
             self._program.set_attribute(names.COMPUTE, seconds)

@@ -58,7 +58,7 @@ class InUse:
     incarnation: CrystalActor | FallbackActor | None = None
     """The newest incarnation of its actor, so that its status can be read without asking it."""
 
-    def actor(self) -> Actor:
+    def make_actor(self) -> Actor:
         """Return a new incarnation of the crystal's actor."""
         crystal = self.crystal
         if self.below:
@@ -127,7 +127,7 @@ class Crystals:
                 if used.asks.parent is not None:  # an earlier actor may still have to end
                     with contextlib.suppress(ChildNotFound):
                         await self.supervisor.terminate_child(used.asks)
-                await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
+                await self.supervisor.start_child(ChildSpec(used.key, used.make_actor, ref=used.asks))
                 used.started = True
 
     async def release(self, used: InUse) -> None:
@@ -160,15 +160,15 @@ class Crystals:
             return reply
         raise reply
 
-    def present(self, now: float) -> list[CrystalStatus]:
+    def get_present_status(self, now: float) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, without asking it: from any thread.
 
         `now` is the time of the event loop.
         """
         found = [one.incarnation for one in list(self._known.values()) if one.started]
-        return [incarnation.status(now) for incarnation in found if incarnation is not None]
+        return [incarnation.get_status(now) for incarnation in found if incarnation is not None]
 
-    async def status(self) -> list[CrystalStatus]:
+    async def ask_status(self) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, in the order of first use."""
         statuses: list[CrystalStatus] = []
         for used in [one for one in self._known.values() if one.started]:

@@ -63,7 +63,7 @@ class Episode:
         return f"<Episode of {self.entity_id}: {said}>"
 
 
-def episode_of(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
+def make_episode(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
     """Return the episode with this `outcome`; raise `error` if the crystal ended it."""
     if error is not None:
         error.entity_id = entity_id

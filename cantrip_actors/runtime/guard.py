@@ -31,21 +31,21 @@ _SAYS_SO = re.compile(
 )
 
 
-def of_crystal(crystal: Any) -> Iterator[tuple[str, str]]:
+def find_crystal_secrets(crystal: Any) -> Iterator[tuple[str, str]]:
     """Yield the keys of a crystal that has `secrets`, a mapping of names to texts."""
     secrets = getattr(crystal, "secrets", None)
     if isinstance(secrets, Mapping):
-        yield from _worth(secrets.items())
+        yield from _select_secrets(secrets.items())
 
 
-def of_circle(circle: Circle) -> Iterator[tuple[str, str]]:
+def find_circle_secrets(circle: Circle) -> Iterator[tuple[str, str]]:
     """Yield the gate dependencies of a circle that have names such as `api_key` or `token`."""
     for gate in circle.gates:
         given = ((f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if _SAYS_SO.search(name))
-        yield from _worth(given)
+        yield from _select_secrets(given)
 
 
-def _worth(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
+def _select_secrets(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
     for name, value in pairs:
         if isinstance(value, str) and len(value) >= SHORTEST:
             yield str(name), value
@@ -65,7 +65,7 @@ class Guard:
 
     def learn(self, crystal: Any, circle: Circle) -> None:
         """Add the secrets of a crystal and a circle."""
-        new = {*of_crystal(crystal), *of_circle(circle)} - self._learnt
+        new = {*find_crystal_secrets(crystal), *find_circle_secrets(circle)} - self._learnt
         if new:
             self._learnt |= new
             self.redactor = self.redactor.knowing(new)
@@ -93,7 +93,7 @@ class Guard:
         """Return events as subscribers may see them."""
         return [redact_fields(event, self.redactor) for event in events]
 
-    def error(self, error: E) -> E:
+    def redact_error(self, error: E) -> E:
         """Return the error with its text redacted."""
         return redact_error(error, self.redactor)
 

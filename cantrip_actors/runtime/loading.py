@@ -13,7 +13,7 @@ from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 
-def cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
+def find_cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     """Return an entity's current cantrip: the one in its header, unless it has adopted another."""
     header, kept = facts.header, facts.checkpoint
     first = CantripRef(header.cantrip_id, header.cantrip_name)
@@ -23,14 +23,14 @@ def cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     return find_cantrip(loom.records(header.entity_id), first) if known is None else find_cantrip(facts.records, known)
 
 
-def last_time(loom: Loom, entity_id: str) -> str:
+def find_last_time(loom: Loom, entity_id: str) -> str:
     """Return when the last of an entity's records that have a time was made, in ISO 8601."""
     records = loom.records(entity_id)
     times = (getattr(one, "at", None) for one in reversed(records))
     return next(at for at in times if isinstance(at, str))
 
 
-def usage_under(loom: Loom, child: str) -> Usage:
+def sum_usage_under(loom: Loom, child: str) -> Usage:
     """Return the usage of a child's subtree; zero for a child that has not begun."""
     return loom.subtree_usage(child) if loom.has(child) else NO_USAGE
 
@@ -51,5 +51,5 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
         is_fork = plan.forked and plan.parent_turn is not None
         state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
-        below = below + usage_under(loom, child)
+        below = below + sum_usage_under(loom, child)
     return fold(shape, records, state), below

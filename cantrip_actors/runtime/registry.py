@@ -67,7 +67,7 @@ class RegistryActor(Actor):
                 cell.outcome = find_outcome(loom.records(entity), loom.usage_below(entity))
             elif isinstance(why, Crash):
                 text = f"{type(why.exception).__name__}: {why.exception}"
-                await core.append([Ended(entity, "crashed", core.moment().at, text)])
+                await core.append([Ended(entity, "crashed", core.make_moment().at, text)])
                 cell.is_over = True
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=entity, error=str(error))

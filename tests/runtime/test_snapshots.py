@@ -93,7 +93,7 @@ def language(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every snapshot is small enough to be kept."""
-    monkeypatch.setattr(Account, "affords", lambda _: True)
+    monkeypatch.setattr(Account, "can_afford", lambda _: True)
 
 
 @contextmanager
@@ -476,7 +476,7 @@ class TestStoredSnapshots:
             account.programs += 1
             account.seconds += seconds
             earned += A_PROGRAM + seconds * A_SECOND
-            if account.affords() and account.take(size) and size > SMALL:
+            if account.can_afford() and account.take(size) and size > SMALL:
                 paid += size
         assert paid <= earned
 
@@ -485,7 +485,7 @@ class TestStoredSnapshots:
         account, made, kept = Account(), 0, 0
         for _ in range(100):
             account.programs += 1
-            if account.affords():
+            if account.can_afford():
                 made += 1
                 kept += account.take(size)
         every = -(-size // A_PROGRAM)
@@ -592,7 +592,7 @@ class Stage:
                 )
             told.append((step.gate, step.args, printed))
             answers = (*answers, answer)
-            step = actor._event_of(await actor._answer(answer))
+            step = actor._make_event(await actor._answer(answer))
         if step.snapshot is not None:
             self.images.append(self.keep(step.snapshot, len(self.programs) + 1))
         self.programs.append(Program(code, None, answers, undone=step.limit is not None))
@@ -660,7 +660,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
                 kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
-            step = actor._event_of(await actor._answer(answer))
+            step = actor._make_event(await actor._answer(answer))
         await actor._close()
         assert isinstance(step, Computed)
         first = await untouched(stage, before, code)

@@ -47,7 +47,7 @@ from cantrip_actors.records.records import Adopted, Committed, Header, IntentGiv
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.inboxes import LOOK, LOOK_AT_ALL
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
-from cantrip_actors.runtime.placing import member_of
+from cantrip_actors.runtime.placing import make_member
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, turn
 from tests.simulation.server import Change, Server, Transaction
@@ -432,7 +432,7 @@ class SimNode(Loader):
             found = self.store.unowned(1000, seen)
             wanted = [one for one in found if may_look_for(self.state, self.world.now, one.entity_id, one.why)]
             unowned = [self.candidate(one.entity_id) for one in wanted]
-        members = [member_of(row) for row in rows if row.is_living]
+        members = [make_member(row) for row in rows if row.is_living]
         self.members = [
             one._replace(busy=self.busy, is_draining=self.state.is_draining) if one.owner == self.owner else one
             for one in members
