@@ -18,7 +18,7 @@ from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.machine.project import list_intents
 from cantrip_actors.records.records import Header, IntentGiven
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 
 SHOWN = 8
 """Characters of an id that lists show."""
@@ -144,7 +144,7 @@ def _intent(loom: Loom, entity: str, *, forked: bool) -> str:
 
 
 def _intent_text(intent: IntentGiven) -> str:
-    return labelled(intent.intent, intent.images)
+    return add_labels(intent.intent, intent.images)
 
 
 def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:

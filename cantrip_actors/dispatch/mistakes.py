@@ -10,7 +10,7 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Where
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.terms.errors import suggest_nearest
 
 
 class Mistake(NamedTuple):
@@ -62,7 +62,10 @@ def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
         status = status_of(said)
         if status is None:
             read.wrong(
-                f'"{said}" is not a status: {nearest(said, STATUSES)}', read.lines["status",], "status", Rule.STATUS
+                f'"{said}" is not a status: {suggest_nearest(said, STATUSES)}',
+                read.lines["status",],
+                "status",
+                Rule.STATUS,
             )
         else:
             read.data["status"] = status

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cantrip_actors.dispatch.mistakes import Parsed
 from cantrip_actors.dispatch.terms import ROWS, Rule, field_titled
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.terms.errors import suggest_nearest
 
 SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 """A source file and the reason why it matters."""
@@ -104,7 +104,7 @@ def _sections(lines: Lines, read: Parsed) -> dict[str, Section]:
             here = Section(line.number, [])
             found.setdefault(key, here)
         elif level == 2 or (level == 3 and here is None):
-            text = f'no contract has a section "{name}": {nearest(key, SECTIONS)}'
+            text = f'no contract has a section "{name}": {suggest_nearest(key, SECTIONS)}'
             read.wrong(text, line.number, rule=Rule.SECTIONS)
             here = Section(line.number, [])
         elif here is not None:
@@ -154,7 +154,7 @@ def _row(name: str, value: str, line: int, read: Parsed) -> None:
         if value:
             read.wrong(f'"{name}" is what the log says, not the contract: leave it empty', line, rule=Rule.METADATA)
     elif name not in _ROWS:
-        read.wrong(f'no contract has a row "{name}": {nearest(name, _ROWS)}', line, rule=Rule.METADATA)
+        read.wrong(f'no contract has a row "{name}": {suggest_nearest(name, _ROWS)}', line, rule=Rule.METADATA)
     elif (_ROWS[name],) in read.lines:
         first = read.lines[_ROWS[name],]
         read.wrong(f'the row "{name}" stands here twice, first in line {first}', line, _ROWS[name], Rule.METADATA)

@@ -34,8 +34,8 @@ from functools import partial
 from posixpath import normpath
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from cantrip_actors.terms.errors import nearest
-from cantrip_actors.terms.problems import short
+from cantrip_actors.terms.errors import suggest_nearest
+from cantrip_actors.terms.problems import shorten
 
 Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
@@ -171,7 +171,9 @@ def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, .
     found: list[Violation] = []
     for name, value in data.items():
         if name not in READERS:
-            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {nearest(name, READERS)}"))
+            found.append(
+                Violation(Rule.TYPE, (str(name),), f"no contract has this field; {suggest_nearest(name, READERS)}")
+            )
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)
@@ -191,7 +193,7 @@ def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, .
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _Bad(f"expected text, got {short(value)}")
+        raise _Bad(f"expected text, got {shorten(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -202,7 +204,7 @@ def _text(value: object) -> str:
 def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
     """Return the items of a list, each as `read` returns it; `what` describes them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _Bad(f"expected a list of {what}, got {short(value)}")
+        raise _Bad(f"expected a list of {what}, got {shorten(value)}")
     items = []
     for index, one in enumerate(value):
         try:
@@ -220,7 +222,7 @@ def _source(value: object) -> Source:
     if isinstance(value, Source):
         value = {"path": value.path, "description": value.description}
     if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
-        raise _Bad(f"expected a path and a description, got {short(value)}", Rule.SOURCES)
+        raise _Bad(f"expected a path and a description, got {shorten(value)}", Rule.SOURCES)
     return Source(_text(value["path"]), _text(value["description"]))
 
 
@@ -231,10 +233,10 @@ def _step(value: object) -> PlannedStep:
         return PlannedStep(_text(value))
     known = PlannedStep.__dataclass_fields__
     if not isinstance(value, Mapping) or "purpose" not in value:
-        raise _Bad(f"expected a step with its purpose, got {short(value)}")
+        raise _Bad(f"expected a step with its purpose, got {shorten(value)}")
     for name in value:
         if name not in known:
-            raise _Bad(f"no step has a field {short(name)}; {nearest(str(name), known)}")
+            raise _Bad(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), known)}")
     return PlannedStep(**{name: _text(one) for name, one in value.items()})
 
 
@@ -243,25 +245,25 @@ def _flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
         return value.strip().lower() == "yes"
-    raise _Bad(f"expected yes or no, got {short(value)}", Rule.APPROVAL)
+    raise _Bad(f"expected yes or no, got {shorten(value)}", Rule.APPROVAL)
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
-        raise _Bad(f"expected a whole number from 1 to 10,000, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
     return value
 
 
 def _amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise _Bad(f"expected an amount in US dollars > 0, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected an amount in US dollars > 0, got {shorten(value)}", Rule.TERMS)
     return float(value)
 
 
 def _one_of(value: object, known: tuple[str, ...]) -> str:
     text = _text(value).lower()
     if text not in known:
-        raise _Bad(f"expected one of {', '.join(known)}, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected one of {', '.join(known)}, got {shorten(value)}", Rule.TERMS)
     return text
 
 
@@ -278,11 +280,11 @@ def _ward(value: object) -> tuple[str, Any]:
         ((name, said),) = value.items()
         value = (name, said)
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
-        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {short(value)}")
+        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {shorten(value)}")
     if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
-        raise _Bad(f"expected a finite number, got {short(value[1])}")
+        raise _Bad(f"expected a finite number, got {shorten(value[1])}")
     if isinstance(value[1], int) and not abs(value[1]) < 1 << 63:
-        raise _Bad(f"expected a number of at most 64 bits, got {short(value[1])}")
+        raise _Bad(f"expected a number of at most 64 bits, got {shorten(value[1])}")
     return _text(value[0]), _text(value[1]) if isinstance(value[1], str) else value[1]
 
 
@@ -419,26 +421,26 @@ def _metadata(fields: Fields) -> Iterator[Violation]:
         try:
             datetime.fromisoformat(when)
         except ValueError:
-            text = f"expected a date such as 2026-02-26, or with a time, got {short(when)}"
+            text = f"expected a date such as 2026-02-26, or with a time, got {shorten(when)}"
             yield Violation(Rule.METADATA, ("dispatched_at",), text)
 
 
 def _repo(fields: Fields) -> Iterator[Violation]:
     if fields.get("repo", "").startswith(_ELSEWHERE) or fields.get("repo") in (".", ".."):
-        text = f"expected a place that is the same everywhere, got {short(fields['repo'])}: write it in full"
+        text = f"expected a place that is the same everywhere, got {shorten(fields['repo'])}: write it in full"
         yield Violation(Rule.REPO, ("repo",), text)
 
 
 def _status(fields: Fields) -> Iterator[Violation]:
     if fields.get("status", "queued").lower() != "queued":
-        text = f"expected queued, got {short(fields['status'])}: every dispatch begins so, and its log has the rest"
+        text = f"expected queued, got {shorten(fields['status'])}: every dispatch begins so, and its log has the rest"
         yield Violation(Rule.STATUS, ("status",), text)
 
 
 def _sources(fields: Fields) -> Iterator[Violation]:
     for index, source in enumerate(fields.get("sources", ())):
         if not _ABSOLUTE.match(source.path):
-            text = f"expected a path in full, got {short(source.path)}"
+            text = f"expected a path in full, got {shorten(source.path)}"
             yield Violation(Rule.SOURCES, ("sources", index, "path"), text)
         if not source.description:
             text = "is empty: say why the file matters"
@@ -448,7 +450,7 @@ def _sources(fields: Fields) -> Iterator[Violation]:
 def _substance(fields: Fields) -> Iterator[Violation]:
     for name in ("verification", "background", "technical_context"):
         if name in fields and len(fields[name]) < SUBSTANCE:
-            text = f"expected at least {SUBSTANCE} characters, got {short(fields[name])}"
+            text = f"expected at least {SUBSTANCE} characters, got {shorten(fields[name])}"
             yield Violation(Rule(name), (name,), text)
 
 
@@ -456,19 +458,19 @@ def _decision(fields: Fields) -> Iterator[Violation]:
     decision = fields.get("decision_needed", "")
     if fields.get("needs_approval") and len(decision) < SUBSTANCE:
         text = f"what needs approval says which decision is needed, in at least {SUBSTANCE} characters"
-        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {short(decision)}")
+        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {shorten(decision)}")
 
 
 def _terms(fields: Fields) -> Iterator[Violation]:
     for name in ("dispatch_id", "supersedes"):
         if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
-            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {short(fields[name])}"
+            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {shorten(fields[name])}"
             yield Violation(Rule.TERMS, (name,), text)
     if fields.get("supersedes") and fields.get("supersedes") == fields.get("dispatch_id"):
         yield Violation(Rule.TERMS, ("supersedes",), "a dispatch cannot supersede itself: give it an id of its own")
     for index, path in enumerate(fields.get("outputs", ())):
         if not path or path.startswith("~") or normpath(path).split("/")[0] == ".." or normpath(path) == ".":
-            text = f"expected a path in the repository, or in full, got {short(path)}"
+            text = f"expected a path in the repository, or in full, got {shorten(path)}"
             yield Violation(Rule.TERMS, ("outputs", index), text)
     for index, step in enumerate(fields.get("steps", ())):
         if not step.purpose:

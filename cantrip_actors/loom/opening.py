@@ -12,7 +12,7 @@ from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.store import Durability, Store
 from cantrip_actors.redact.urls import render_url
-from cantrip_actors.terms.errors import LoomError, nearest
+from cantrip_actors.terms.errors import LoomError, suggest_nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.loom.repair import Repaired
@@ -70,7 +70,7 @@ def open_store(
         return _open_file(scheme, path, options, seal_key, read_only=read_only)
     if scheme in _SERVERS:
         return _open_server(text, query, seal_key, read_only=read_only)
-    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
+    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {suggest_nearest(scheme, _SCHEMES)}')
 
 
 _SERVERS = ("postgresql", "postgres")
@@ -159,7 +159,7 @@ def _parse_file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _O
     known = ["durability", "migrate"] if scheme == "sqlite" else ["durability"]
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {nearest(name, known)}')
+            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {suggest_nearest(name, known)}')
         if name == "durability":
             options = options._replace(durability=_parse_durability(text, value))
         else:
@@ -186,11 +186,15 @@ def _migrate(text: str, value: str) -> Migrate:
     for known in get_args(Migrate):
         if value == known:
             return value  # type: ignore[return-value]  # as below
-    raise LoomError(f'"{render_url(text)}": unknown way to migrate "{value}": {nearest(value, get_args(Migrate))}')
+    raise LoomError(
+        f'"{render_url(text)}": unknown way to migrate "{value}": {suggest_nearest(value, get_args(Migrate))}'
+    )
 
 
 def _parse_durability(text: str, value: str) -> Durability:
     for known in get_args(Durability):
         if value == known:
             return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
-    raise LoomError(f'"{render_url(text)}": unknown durability "{value}": {nearest(value, get_args(Durability))}')
+    raise LoomError(
+        f'"{render_url(text)}": unknown durability "{value}": {suggest_nearest(value, get_args(Durability))}'
+    )

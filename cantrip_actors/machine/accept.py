@@ -49,7 +49,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.gate import DONE
-from cantrip_actors.terms.image import named_in, with_handles
+from cantrip_actors.terms.image import add_handles, select_named
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
@@ -158,7 +158,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
         Utterance(
             entity_id=plan.entity_id,
             turn_id=make_turn_id(state, live),
-            content=with_handles(response.content, response.images),
+            content=add_handles(response.content, response.images),
             tool_calls=response.tool_calls,
             code=extract_code(response, plan.shape.medium),
             thinking=response.thinking,
@@ -290,7 +290,7 @@ def _compute(plan: Plan, state: State, live: Transient, moment: Moment, event: C
         )
         if value is not None
     }
-    images = named_in(render_result_text(result), state.conversation.images)  # it printed or returned their handles
+    images = select_named(render_result_text(result), state.conversation.images)  # it printed or returned their handles
     failed = event.error is not None or event.limit is not None
     seen = Observation(plan.shape.medium, None, result, failed, images=images)
     return [GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))]

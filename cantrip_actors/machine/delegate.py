@@ -12,7 +12,7 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.cantrip import carve
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
-from cantrip_actors.terms.image import named_in
+from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
 
 AT_ONCE: Final = 1_000
@@ -48,7 +48,7 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
         if isinstance(cantrip, Refused):
             return Refused(cantrip.reason + of)
         text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
-        children.append(Child(cantrip, request, named_in(text, seen)))
+        children.append(Child(cantrip, request, select_named(text, seen)))
     return tuple(children)
 
 

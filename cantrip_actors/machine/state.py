@@ -28,7 +28,7 @@ from cantrip_actors.records.records import (
     Requested,
 )
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.terms.cantrip import Cantrip, crystal_name
+from cantrip_actors.terms.cantrip import Cantrip, get_crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.file import File
@@ -194,7 +194,7 @@ class Plan:
             at=at,
             call=self.cantrip.call.as_json(),
             circle=self.cantrip.circle.as_json(),
-            crystal=crystal_name(self.cantrip.crystal),
+            crystal=get_crystal_name(self.cantrip.crystal),
             parent_entity=self.parent_entity,
             parent_turn=self.parent_turn,
             forked=self.forked,
@@ -219,7 +219,7 @@ class Plan:
             cantrip_id=cantrip.id,
             previous=state.cantrip_id,
             at=at,
-            crystal=crystal_name(cantrip.crystal),
+            crystal=get_crystal_name(cantrip.crystal),
             call=cantrip.call.as_json(),
             circle=cantrip.circle.as_json(),
             cantrip_name=cantrip.name,

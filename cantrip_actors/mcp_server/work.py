@@ -11,7 +11,7 @@ from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomErr
 from cantrip_actors.machine.project import find_episode, find_outcome, get_time
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.tools import Cast, Fork, Offer, Send
-from cantrip_actors.terms.image import pictures_among
+from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
 
@@ -126,7 +126,7 @@ class Work:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
-            for image in pictures_among(outcome.images)
+            for image in select_pictures(outcome.images)
             if (data := image.base64()) is not None
         ]
         return types.CallToolResult(content=content, structured_content=facts)

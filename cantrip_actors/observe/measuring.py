@@ -42,7 +42,7 @@ from cantrip_actors.runtime.instrument import (
     StoreFailed,
     TakenOver,
 )
-from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.cantrip import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
 from supervisors import Crash, Killed, Normal, inspect
@@ -423,7 +423,7 @@ class Measuring:
     def retried(self, crystal: Any, failed: ProviderError) -> None:
         """Count a failed attempt that will be retried."""
         status = "" if failed.status is None else str(failed.status)
-        self._counters.add("cantrip.crystal.retries", (crystal_name(crystal), status))
+        self._counters.add("cantrip.crystal.retries", (get_crystal_name(crystal), status))
 
     def resumed(self) -> None:
         """Count an episode that another process had begun."""
@@ -433,7 +433,7 @@ class Measuring:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *_provider(crystal_name(crystal)), answered, *_address_of(crystal))
+            return (names.CHAT, *_provider(get_crystal_name(crystal)), answered, *_address_of(crystal))
         about = self._about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
@@ -553,12 +553,12 @@ def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
 
 def _about_cell(cell: Cell) -> _About:
     plan = cell.plan
-    told = _provider(crystal_name(plan.cantrip.crystal))
+    told = _provider(get_crystal_name(plan.cantrip.crystal))
     server, port = _address_of(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
-        about.summariser = _provider(crystal_name(other.crystal))
+        about.summariser = _provider(get_crystal_name(other.crystal))
     about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
     if plan.cantrip.circle.servers:
         about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}

@@ -53,7 +53,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.instrument import EpisodeSpans
-from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.cantrip import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 from supervisors import Crash, ExitReason
@@ -202,7 +202,7 @@ class Spans(EpisodeSpans):
         """Begin the episode's span; return whether any exporter traces it."""
         plan = self._cell.plan
         name = plan.cantrip.name
-        _, model = _parts_of(crystal_name(plan.cantrip.crystal))
+        _, model = _parts_of(get_crystal_name(plan.cantrip.crystal))
         is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
         operation = names.INVOKE_WORKFLOW if is_workflow else names.INVOKE_AGENT
         known = {
@@ -554,7 +554,7 @@ _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
 
 
 def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
-    provider, model = _parts_of(crystal_name(crystal))
+    provider, model = _parts_of(get_crystal_name(crystal))
     is_workflow = getattr(crystal, "is_workflow", False)
     operation = names.PLAN if is_workflow else names.CHAT
     is_inside = is_workflow or hasattr(crystal, "respond") or provider in IN_PROCESS

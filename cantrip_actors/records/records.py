@@ -22,7 +22,7 @@ from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.door import name_decider
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES, Image, files_among
+from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
@@ -50,7 +50,7 @@ class Observation(Value, frozen=True, gc=False):
     @property
     def files(self) -> tuple[File, ...]:
         """The members of `images` that are not images."""
-        return files_among(self.images)
+        return select_files(self.images)
 
     @property
     def content(self) -> str:

@@ -30,7 +30,7 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.entity import EntityStream
-from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.wrapper import Unattended
@@ -314,7 +314,7 @@ class Cell:
         """Return its canonical stream; the first call begins it."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
-            name = crystal_name(self.plan.cantrip.crystal)
+            name = get_crystal_name(self.plan.cantrip.crystal)
             moment, guard = self.services.moment, self.services.guard
             self.stream = EntityStream(
                 self.entity_id,

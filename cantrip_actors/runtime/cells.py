@@ -25,7 +25,7 @@ from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES, said
+from cantrip_actors.terms.image import NO_IMAGES, split_message
 
 MAX_INPUT = 16 * 2**20
 """Bytes of an intent with its context, at most."""
@@ -41,7 +41,7 @@ def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES,
 
     `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
     """
-    text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
+    text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
     _check_size(text, context)
     of_context = NO_IMAGES
     if not is_plain(context):

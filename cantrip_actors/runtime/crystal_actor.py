@@ -35,7 +35,7 @@ from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, a
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.context_variables import ContextVariables, bind_variables
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.value import Value
@@ -288,7 +288,7 @@ class FallbackActor(Actor):
 
     async def _wait_for(self, message: CrystalRequest, caller: Caller) -> None:
         crystal, retry, context_variables = message.crystal, message.retry, message.context_variables
-        assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
+        assert isinstance(crystal, Fallback), f"{get_crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
             reply: Response | CrystalError = await self._members[number].call(

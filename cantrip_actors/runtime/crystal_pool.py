@@ -31,7 +31,7 @@ from cantrip_actors.runtime.crystal_actor import (
     FallbackActor,
     Watched,
 )
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
@@ -62,9 +62,9 @@ class InUse:
         """Return a new incarnation of the crystal's actor."""
         crystal = self.crystal
         if self.below:
-            self.incarnation = FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
+            self.incarnation = FallbackActor(get_crystal_name(crystal), [one.asks for one in self.below])
         else:
-            name = self.key if isinstance(self.key, str) else crystal_name(crystal)
+            name = self.key if isinstance(self.key, str) else get_crystal_name(crystal)
             posting = crystal if isinstance(crystal, PostingCrystal) else None
             self.incarnation = CrystalActor(
                 name, terms_of(crystal), estimator_of(crystal), posting, self.watched, self.draw

@@ -30,7 +30,7 @@ from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Said, files_among, said
+from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.outcome import Outcome
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class Entity:
 
     def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
-        if not files_among(files):
+        if not select_files(files):
             return
         tree, cell = self._tree, self._find_cell()
         cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
@@ -211,7 +211,7 @@ class Entity:
         It is a text, or a list of texts, images and files. `key` and `by` are as for `send`. Raises InvalidIntent for
         an empty one, InvalidFile, EntityEnded, and KeyUsed.
         """
-        message, images = said(text, "steer: expected a text for the entity")
+        message, images = split_message(text, "steer: expected a text for the entity")
         self._check_files(images)
         await self._post_control("steer", {"text": message}, images, key, by)
 

@@ -23,7 +23,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 _log = get_logger("cantrip_actors.runtime")
@@ -213,7 +213,7 @@ def _list_labels(images: Iterable[File]) -> tuple[str, ...]:
 
 
 def _start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
-    intent = labelled(record.intent, record.images) if record.images else record.intent
+    intent = add_labels(record.intent, record.images) if record.images else record.intent
     if header is None:
         return EntityStartedEvent(record.entity_id, at, intent, images=_list_labels(record.images))
     return EntityStartedEvent(

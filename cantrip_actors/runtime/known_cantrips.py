@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
+from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
 from cantrip_actors.terms.errors import CantripUnknown, LoomError
 
 REMEMBERED = 1024
@@ -156,9 +156,9 @@ def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)
-    elif known.one_rest and not same_but_for_crystal(known.cantrip, cantrip):
+    elif known.one_rest and not is_same_but_for_crystal(known.cantrip, cantrip):
         known = known._replace(one_rest=False)
-    elif known.one_crystal and not interchangeable(known.cantrip, cantrip):
+    elif known.one_crystal and not is_interchangeable(known.cantrip, cantrip):
         known = known._replace(one_crystal=False)
     among[cantrip.id] = known
     among.move_to_end(cantrip.id)

@@ -28,7 +28,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inboxes import LOOK
-from cantrip_actors.terms.errors import InvalidIntent, LoomError, nearest
+from cantrip_actors.terms.errors import InvalidIntent, LoomError, suggest_nearest
 from cantrip_actors.terms.queue import Queue
 
 T = TypeVar("T")
@@ -124,8 +124,8 @@ class Queues:
             return decode_account(known[PREFIX + name]).queue
         names = sorted(one.removeprefix(PREFIX) for one in known)
         raise InvalidIntent(
-            f"queue: expected a queue of this loom, got {name!r}; queues: {nearest(str(name), names)}. A runtime that "
-            "is opened with queues=[Queue(…)] makes one"
+            f"queue: expected a queue of this loom, got {name!r}; queues: {suggest_nearest(str(name), names)}. A runtime "
+            "that is opened with queues=[Queue(…)] makes one"
         )
 
     # Looking

@@ -28,7 +28,7 @@ from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
-from cantrip_actors.terms.json_schema import load, misfits
+from cantrip_actors.terms.json_schema import find_misfits, load
 
 Remember = Literal["once", "entity"]
 
@@ -406,6 +406,6 @@ def check_decision(
 
 
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
-    problems = misfits(value, schema, foreign=foreign)
+    problems = find_misfits(value, schema, foreign=foreign)
     if problems:
         raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")

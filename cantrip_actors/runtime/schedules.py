@@ -16,7 +16,7 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, T
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, suggest_nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -244,7 +244,7 @@ class Schedules:
         if offered.find_offered(target) is None:
             raise InvalidSchedule(
                 f'no long-lived entity and no cantrip of this runtime is called "{target}"; cantrips: '
-                f"{nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
+                f"{suggest_nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
             )
         return target, "cantrip"
 

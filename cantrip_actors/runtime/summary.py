@@ -17,7 +17,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
 
 INSTRUCTION = (
@@ -55,7 +55,7 @@ async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | Non
 
 def _render(message: Message) -> str:
     """Return a message as text, with its calls and their arguments, and a label for each image."""
-    said = [labelled(message.content, message.images)] if message.content else []
+    said = [add_labels(message.content, message.images)] if message.content else []
     said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
     who = f"{message.gate} answered" if message.role == "tool" else message.role
     return f"{who}: " + "\n".join(said)

@@ -82,7 +82,7 @@ from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.runtime.tool_servers import ServerInUse, ToolServers, read_recorded_circle
 from cantrip_actors.runtime.upgrades import Upgrade
-from cantrip_actors.terms.cantrip import Cantrip, interchangeable
+from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
     CantripUnknown,
     EntityEnded,
@@ -92,7 +92,7 @@ from cantrip_actors.terms.errors import (
     RuntimeClosed,
 )
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import files_among
+from cantrip_actors.terms.image import select_files
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.wrapper import GateCall
@@ -418,7 +418,7 @@ class Tree(Core):
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""
-        if files := files_among(files):
+        if files := select_files(files):
             why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
             if why is not None:
                 raise InvalidFile(why)
@@ -560,7 +560,7 @@ class Tree(Core):
         async with self.lock(entity_id):
             cell = self.living.get(entity_id)
             if cell is not None and cell.plan.lasting:
-                if interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
+                if is_interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
                     return
                 self.check_open()
                 self.unload_when_idle(cell)

@@ -29,7 +29,7 @@ from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.server_tools import ServerCall
 
@@ -100,7 +100,7 @@ def _build_summary(
         "parent": header.parent_entity,
         "turn": header.parent_turn,
         "forked": header.forked,
-        "intent": "" if first is None else labelled(first.intent, first.images)[:300],
+        "intent": "" if first is None else add_labels(first.intent, first.images)[:300],
         "turns": [turn.id for turn in turns],
         "tokens": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
         "cost": _convert_number(usage.cost),

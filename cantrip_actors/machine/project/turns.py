@@ -28,7 +28,7 @@ from cantrip_actors.records.turn import Turn, TurnMetadata
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
-from cantrip_actors.terms.server_tools import citations_in, server_calls_in
+from cantrip_actors.terms.server_tools import find_citations, find_server_calls
 
 
 class Entry(NamedTuple):
@@ -193,8 +193,8 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         blocks=said.blocks if said is not None else (),
         ward=done.ward,
         made=said.images if said is not None and not continues else (),
-        server_calls=server_calls_in(said.metadata) if said is not None and not continues else (),
-        citations=citations_in(said.metadata) if said is not None and not continues else (),
+        server_calls=find_server_calls(said.metadata) if said is not None and not continues else (),
+        citations=find_citations(said.metadata) if said is not None and not continues else (),
         left_out=_read_left_out(said) if said is not None and not continues else (),
         adjusted=_read_adjusted(said) if said is not None and not continues else {},
     )
