@@ -46,7 +46,7 @@ from cantrip_actors.acp.updates import (
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.machine.project import Story, find_first_intent
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
@@ -411,7 +411,7 @@ class _Pump:
     async def run(self) -> None:
         """Send updates until the subscription ends."""
         try:
-            with reading(self._session.runtime.telemetry, "acp"):
+            with count_reader(self._session.runtime.telemetry, "acp"):
                 async for output in self._subscription:
                     await self._send(output)
         except FellBehind:  # the editor reads slowly: the answer follows in any case

@@ -39,7 +39,7 @@ from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, send_part
 from cantrip_actors.http.table import Row
 from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -309,7 +309,7 @@ class _Stream(Response):
         encoder, outputs = self._encoder, self._run.outputs
         await self._send(send, encoder.begin())
         try:
-            with reading(self._call.service.telemetry, "openai"):
+            with count_reader(self._call.service.telemetry, "openai"):
                 while True:
                     with anyio.move_on_after(QUIET) as quiet:
                         output = await anext(outputs)

@@ -124,8 +124,8 @@ class Queues:
             return decode_account(known[PREFIX + name]).queue
         names = sorted(one.removeprefix(PREFIX) for one in known)
         raise InvalidIntent(
-            f"queue: expected a queue of this loom, got {name!r}; queues: {suggest_nearest(str(name), names)}. A runtime "
-            "that is opened with queues=[Queue(…)] makes one"
+            f"queue: expected a queue of this loom, got {name!r}; queues: {suggest_nearest(str(name), names)}. "
+            "A runtime that is opened with queues=[Queue(…)] makes one"
         )
 
     # Looking
