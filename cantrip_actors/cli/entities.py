@@ -233,7 +233,7 @@ def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bo
     from cantrip_actors.cli.offered_cantrips import offered_cantrips
     from cantrip_actors.runtime.upgrades import Upgrades
 
-    moves = Upgrades(offered_cantrips(loom, recipes), "idle").moves_in(opened)
+    moves = Upgrades(offered_cantrips(loom, recipes), "idle").find_moves(opened)
     rows = [
         {
             "id": move.entity_id,

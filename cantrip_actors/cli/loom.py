@@ -152,10 +152,10 @@ def head_(
 ) -> None:
     """Export the heads: the ends of all trees at this time, as JSON, for a later `verify --head`."""
     with report_errors(json=False, loom=url):
-        from cantrip_actors.loom import heads_of, open_store
+        from cantrip_actors.loom import collect_heads, open_store
 
         with open_store(url, read_only=True, seal_key=key or False) as store:
-            write_heads(heads_of(store), output_file)
+            write_heads(collect_heads(store), output_file)
 
 
 @app.command(

@@ -122,11 +122,11 @@ def _change(
 ) -> None:
     async def work(runtime: Runtime) -> Schedule:
         from cantrip_actors.cli.errors import UnknownId
-        from cantrip_actors.terms.errors import nearest
+        from cantrip_actors.terms.errors import suggest_nearest
 
         known = {schedule.id: schedule for schedule in runtime.schedules()}
         if id not in known:
-            raise UnknownId(f'no schedule "{id}": {nearest(id, known)}')
+            raise UnknownId(f'no schedule "{id}": {suggest_nearest(id, known)}')
         await change(known[id])
         return known[id]
 
