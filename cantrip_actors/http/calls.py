@@ -105,6 +105,12 @@ class Waited(Generic[T]):
     error: CantripError | None = None
 
 
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def wait_for(
     work: Callable[[], Awaitable[T]], receive: Receive | None, seconds: float | None = None
 ) -> Waited[T]:
@@ -115,8 +121,7 @@ async def wait_for(
     waited: Waited[T] = Waited()
 
     async def watch(line: Receive) -> None:
-        while (await line())["type"] != "http.disconnect":
-            pass
+        await until_disconnect(line)
         waited.how = "gone"
         tasks.cancel_scope.cancel()
 
