@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -71,60 +72,39 @@ ROLES = frozenset(
 """The ids of actors that are the same in every runtime."""
 
 
+@dataclass(slots=True, eq=False)
 class _About:
     """The values of an entity's labels, and the series that it has used."""
 
-    __slots__ = (
-        "cantrip",
-        "gates",
-        "is_workflow",
-        "methods",
-        "model",
-        "port",
-        "provider",
-        "queries",
-        "server",
-        "summariser",
-        "tenant",
-        "tools",
-        "turns",
-        "used",
-    )
-
-    def __init__(
-        self, cantrip: str, provider: str, model: str, server: str, port: str, tenant: str, gates: Container[str] = ()
-    ) -> None:
-        self.cantrip = cantrip
-        self.gates = gates
-        self.methods: Mapping[str, str] = {}
-        """The protocol's method for each gate that is a tool of a server."""
-        self.is_workflow = False
-        self.summariser: tuple[str, str] | None = None
-        """The provider and the model of its summaries, if another crystal than its own writes them."""
-        self.provider = provider
-        self.model = model
-        self.server = server
-        self.port = port
-        self.tenant = tenant
-        self.queries: dict[str, tuple[Histogram, Histogram, Histogram]] = {}
-        """By the model that answered: durations, prompt tokens, answer tokens."""
-        self.used: dict[str | tuple[str, str], tuple[Count, Count, Count]] = {}
-        """By the model that answered, or by another crystal's provider and model: tokens of prompts and answers, and
-        those read from a cache."""
-        self.tools: dict[tuple[str, bool], Histogram] = {}
-        """By gate, and whether it failed."""
-        self.turns: Count | None = None
+    cantrip: str = ""
+    provider: str = ""
+    model: str = ""
+    server: str = ""
+    port: str = ""
+    tenant: str = ""
+    gates: Container[str] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    """The protocol's method for each gate that is a tool of a server."""
+    is_workflow: bool = False
+    summariser: tuple[str, str] | None = None
+    """The provider and the model of its summaries, if another crystal than its own writes them."""
+    queries: dict[str, tuple[Histogram, Histogram, Histogram]] = field(default_factory=dict)
+    """By the model that answered: durations, prompt tokens, answer tokens."""
+    used: dict[str | tuple[str, str], tuple[Count, Count, Count]] = field(default_factory=dict)
+    """By the model that answered, or by another crystal's provider and model: tokens of prompts and answers, and those
+    read from a cache."""
+    tools: dict[tuple[str, bool], Histogram] = field(default_factory=dict)
+    """By gate, and whether it failed."""
+    turns: Count | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Episode:
     """An episode that began in this process: its beginning, and its calls so far."""
 
-    __slots__ = ("began", "queries", "tools")
-
-    def __init__(self, began: str) -> None:
-        self.began = began
-        self.queries = 0
-        self.tools = 0
+    began: str
+    queries: int = 0
+    tools: int = 0
 
 
 class Measuring:
@@ -371,7 +351,7 @@ class Measuring:
         except LoomError:
             header = None
         if header is None:
-            return _About("", "", "", "", "", "")
+            return _About()
         gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
         return _About(header.cantrip_name or "", *_provider(header.crystal), "", "", header.tenant, gates)
 
