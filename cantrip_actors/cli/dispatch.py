@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime
     from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
 
-__all__ = ["FOLDER", "By", "Folder", "app", "author"]
-
 FOLDER = Path(".cantrip/dispatches")
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 

@@ -40,7 +40,8 @@ from cantrip_actors.stream.wire import (
     StreamUsage,
 )
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
-from cantrip_actors.terms.image import LARGEST, Image
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import media_type_of
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 

@@ -40,7 +40,7 @@ from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
 from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
 
-__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merge"]
+__all__ = ["Shown"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"

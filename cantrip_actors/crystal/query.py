@@ -58,20 +58,6 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
 
-__all__ = [
-    "ChoiceIgnored",
-    "Earlier",
-    "Look",
-    "NotAsAsked",
-    "PostingCrystal",
-    "Query",
-    "Through",
-    "Watch",
-    "ask",
-    "attempt_now",
-    "retry_after",
-]
-
 INSISTENCE: Final = 3
 """How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
 

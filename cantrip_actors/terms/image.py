@@ -17,22 +17,6 @@ from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent
 from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, amount, check_url
 from cantrip_actors.terms.image_header import media_type_of, size_of
 
-__all__ = [
-    "LARGEST",
-    "NO_IMAGES",
-    "Detail",
-    "Given",
-    "Image",
-    "Said",
-    "files_among",
-    "handles",
-    "labelled",
-    "named_in",
-    "pictures_among",
-    "said",
-    "with_handles",
-]
-
 _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors import File, Image, InvalidFile, InvalidImage, LoomError
 from cantrip_actors.records.codec import image_facts, image_of
-from cantrip_actors.terms.image import LARGEST, handles, named_in, said
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import handles, named_in, said
 from tests.pictures import DOCX, PDF, files, png
 
 pytestmark = pytest.mark.rule("R-20")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
-from cantrip_actors.terms.image import LARGEST, Given, handles, labelled, named_in, said
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import Given, handles, labelled, named_in, said
 from cantrip_actors.terms.image_header import media_type_of, size_of
 from tests.pictures import gif, images, jpeg, png, webp
 
