@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from cantrip_actors import CantripError, Loom, Runtime
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.tokens import Token
 from cantrip_actors.records.codec import dumps
 
@@ -103,12 +104,6 @@ class Waited(Generic[T]):
     how: Literal["done", "late", "gone"] = "late"
     value: T | None = None
     error: CantripError | None = None
-
-
-async def until_disconnect(receive: Receive) -> None:
-    """Wait until the client hangs up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def wait_for(

@@ -15,7 +15,6 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cantrip_actors.http.calls import until_disconnect
 from cantrip_actors.records.codec import dumps
 
 RETRY: Final = b"retry: 2000\n\n"
@@ -67,6 +66,12 @@ async def send_part(send: Send, part: bytes, patience: float) -> None:
     for at in range(0, len(part), CHUNK):
         with anyio.fail_after(patience):
             await send({"type": "http.response.body", "body": part[at : at + CHUNK], "more_body": True})
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class EventStream(Response):
