@@ -223,7 +223,7 @@ class Measuring:
         self._use(entity_id, compacted.usage, "", {}, self._about(entity_id).summariser)
 
     def _count_lent(self, entity_id: str, lent: Lent) -> None:
-        self._use(entity_id, lent.usage, "", {}, _provider(lent.crystal))
+        self._use(entity_id, lent.usage, "", {}, names.provider_and_model(lent.crystal))
 
     def _count_close(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
@@ -353,7 +353,9 @@ class Measuring:
         if header is None:
             return _About()
         gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
-        return _About(header.cantrip_name or "", *_provider(header.crystal), "", "", header.tenant, gates)
+        return _About(
+            header.cantrip_name or "", *names.provider_and_model(header.crystal), "", "", header.tenant, gates
+        )
 
     def _gate(self, entity_id: str, gate: str) -> str:
         """Return the name of a gate; `_OTHER` for one that the model invented."""
@@ -413,7 +415,7 @@ class Measuring:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *_provider(crystal_name(crystal)), answered, *_address_of(crystal))
+            return (names.CHAT, *names.provider_and_model(crystal_name(crystal)), answered, *_address_of(crystal))
         about = self._about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
@@ -533,12 +535,12 @@ def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
 
 def _about_cell(cell: Cell) -> _About:
     plan = cell.plan
-    told = _provider(crystal_name(plan.cantrip.crystal))
+    told = names.provider_and_model(crystal_name(plan.cantrip.crystal))
     server, port = _address_of(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
-        about.summariser = _provider(crystal_name(other.crystal))
+        about.summariser = names.provider_and_model(crystal_name(other.crystal))
     about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
     if plan.cantrip.circle.servers:
         about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
@@ -568,11 +570,6 @@ def method_of(cell: Cell, gate: Gate) -> str:
     tools = () if listed is None else listed.tools
     kinds = (tool.kind for tool in tools if gate.name.endswith(f"__{tool.name}"))
     return names.TOOL_METHODS[next(kinds, "tool")]
-
-
-def _provider(crystal: str) -> tuple[str, str]:
-    provider, found, model = crystal.partition(":")
-    return (names.PROVIDERS.get(provider, provider), model) if found and model else (crystal, crystal)
 
 
 def _kind(id: object, path: str) -> str:
