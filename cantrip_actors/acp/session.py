@@ -323,13 +323,8 @@ class Session:
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request is of this session's entity, or of one below it."""
-        return request.entity is not None and self.has_begun and self._root_of(request.entity) == self.entity_id
-
-    def _root_of(self, entity_id: str) -> str:
-        header = self.runtime.loom.header(entity_id)
-        while header.parent_entity is not None:
-            header = self.runtime.loom.header(header.parent_entity)
-        return header.entity_id
+        entity_id = request.entity
+        return entity_id is not None and self.has_begun and self.entity_id in self.runtime.loom.ancestry(entity_id)
 
     async def put(self, request: Request) -> None:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""

@@ -23,7 +23,6 @@ from cantrip_actors.circle.step import (
     CLOSED,
     Exceeded,
     Finished,
-    Limit,
     LimitExceeded,
     Limits,
     Raised,
@@ -34,21 +33,7 @@ from cantrip_actors.machine.actions import Answer
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = [
-    "CLOSED",
-    "Answer",
-    "Exceeded",
-    "Finished",
-    "Limit",
-    "LimitExceeded",
-    "Limits",
-    "Medium",
-    "Raised",
-    "Sandbox",
-    "Stepped",
-    "Suspended",
-    "medium",
-]
+__all__ = ["CLOSED", "Answer", "Exceeded", "Finished", "LimitExceeded", "Limits", "Raised", "Stepped", "Suspended"]
 
 
 class Sandbox(Protocol):

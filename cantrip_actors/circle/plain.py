@@ -38,7 +38,7 @@ from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Met
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import as_text, make_encodable
 
-__all__ = ["DEEPEST", "Conversion", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
+__all__ = ["NotPlain"]
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})

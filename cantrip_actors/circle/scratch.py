@@ -22,7 +22,7 @@ from typing import Final
 from cantrip_actors.circle import leftovers
 from cantrip_actors.circle.leftovers import remove
 
-__all__ = ["folder", "remove", "watch"]
+__all__ = ["remove"]
 
 PREFIX: Final = "cantrip-sandboxes-"
 _MODE: Final = 0o711

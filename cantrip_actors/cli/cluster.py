@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import LOOM, Backend, Json, Loop, Url, examples, print_rows, report_errors, run
+from cantrip_actors.cli.command import LOOM, Backend, Json, Loop, Url, examples, print_rows, report_errors, run_quietly
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     async def work(runtime: Runtime) -> tuple[list[dict[str, Any]], list[str]]:
         return [_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()
 
-    rows, risks = _run(loom, work, as_json=as_json)
+    rows, risks = run_quietly(loom, work, as_json=as_json)
     for risk in risks:
         output.print_note(f"warning: {risk}")
     print_rows(rows, _table(rows), f"{render_url(loom)} has no nodes: cantrip worker", as_json=as_json)
@@ -360,11 +360,9 @@ def where(
     async def work(runtime: Runtime) -> Any:
         return await runtime.cluster.where(name)
 
-    found = _run(loom, work, as_json=as_json)
-    if as_json:
-        output.print_json(None if found is None else _row(found))
-    else:
-        output.print_lines([f"no node runs {name}" if found is None else found.name])
+    found = run_quietly(loom, work, as_json=as_json)
+    line = f"no node runs {name}" if found is None else found.name
+    output.show(None if found is None else _row(found), [line], as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
@@ -374,7 +372,7 @@ def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
     async def work(runtime: Runtime) -> list[dict[str, Any]]:
         return [one._asdict() for one in await runtime.cluster.stranded()]
 
-    rows = _run(loom, work, as_json=as_json)
+    rows = run_quietly(loom, work, as_json=as_json)
     print_rows(rows, _stranded_table(rows), "nothing is stranded", as_json=as_json)
 
 
@@ -385,7 +383,7 @@ def queues(loom: Url = LOOM, as_json: Json = False) -> None:
     async def work(runtime: Runtime) -> list[dict[str, Any]]:
         return [one._asdict() for one in await runtime.cluster.queues()]
 
-    rows = _run(loom, work, as_json=as_json)
+    rows = run_quietly(loom, work, as_json=as_json)
     print_rows(rows, _queue_table(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 
 
@@ -399,7 +397,7 @@ def free(
     async def work(runtime: Runtime) -> bool:
         return await runtime.cluster.free(name)
 
-    was_quarantined = _run(loom, work, as_json=False)
+    was_quarantined = run_quietly(loom, work, as_json=False)
     output.print_lines([f"{name} is free" if was_quarantined else f"{name} is not in quarantine"])
 
 
@@ -413,7 +411,7 @@ def drain(
     async def work(runtime: Runtime) -> int:
         return await runtime.cluster.drain(node)
 
-    asked = _run(loom, work, as_json=False)
+    asked = run_quietly(loom, work, as_json=False)
     if not asked:
         output.print_note(f"error: no living node is called {node}")
         raise typer.Exit(2)
@@ -460,13 +458,8 @@ def release_(
     async def work(runtime: Runtime) -> None:
         await runtime.cluster.use_release(release)
 
-    _run(loom, work, as_json=False)
+    run_quietly(loom, work, as_json=False)
     output.print_lines([f"{release} is the newest release"])
-
-
-def _run(loom: str, work: Callable[[Runtime], Awaitable[Any]], *, as_json: bool) -> Any:
-    with report_errors(json=as_json, loom=loom):
-        return run(loom, work, backend=Backend.asyncio, quiet=True)
 
 
 def _row(node: Any) -> dict[str, Any]:

@@ -156,6 +156,12 @@ def run(
     return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks, request_id=request_id)
 
 
+def run_quietly(loom: str, work: Callable[[Runtime], Awaitable[T]], *, as_json: bool) -> T:
+    """Do `work` with a runtime on `loom` without showing it, and report its errors."""
+    with report_errors(json=as_json, loom=loom):
+        return run(loom, work, backend=Backend.asyncio, quiet=True)
+
+
 def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:
     """Cast a cantrip and wait for its episode, as `run` does."""
 

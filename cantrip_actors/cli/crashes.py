@@ -42,10 +42,7 @@ def crashes(
         chosen = [one for one in found if one["id"].startswith(id) or one["id"].endswith(id)]
         if len(chosen) != 1:
             raise typer.BadParameter(f"{len(chosen)} crash reports have this id", param_hint="ID")
-        if as_json:
-            output.print_json(chosen[0])
-        else:
-            output.print_lines(_report_lines(chosen[0]))
+        output.show(chosen[0], _report_lines(chosen[0]), as_json=as_json)
 
 
 def _of_folder(folder: Path) -> list[dict[str, Any]]:

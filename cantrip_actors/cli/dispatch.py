@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime
     from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
 
-__all__ = ["FOLDER", "By", "Folder", "app", "author"]
-
 FOLDER = Path(".cantrip/dispatches")
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 
@@ -231,15 +229,11 @@ def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, 
     with _dispatches(folder, json=as_json, key=key) as logs:
         faults = logs.verify(None if head is None else read_heads(head))
         known = logs.ids()
-    if as_json:
-        output.print_json({"ok": not faults, "dispatches": len(known), "faults": faults})
-    else:
-        state = "every entry is as it was written"
-        if faults:
-            state = "1 is not to be trusted" if len(faults) == 1 else f"{len(faults):,} are not to be trusted"
-        output.print_lines(
-            [f"{folder}: {len(known):,} dispatches: {state}", *(f"{name}: {what}" for name, what in faults.items())]
-        )
+    state = "every entry is as it was written"
+    if faults:
+        state = "1 is not to be trusted" if len(faults) == 1 else f"{len(faults):,} are not to be trusted"
+    lines = [f"{folder}: {len(known):,} dispatches: {state}", *(f"{name}: {what}" for name, what in faults.items())]
+    output.show({"ok": not faults, "dispatches": len(known), "faults": faults}, lines, as_json=as_json)
     if faults:
         raise typer.Exit(FAILED)
 
@@ -293,11 +287,8 @@ def _show_status(record: Record, *, as_json: bool) -> None:
     from cantrip_actors.dispatch import summary_of
 
     row = summary_of(record)
-    if as_json:
-        output.print_json(row._asdict())
-    else:
-        waits = f"; waits for {row.waits_for}" if row.waits_for else ""
-        output.print_lines([f"{row.id}: {row.status}{waits}"])
+    waits = f"; waits for {row.waits_for}" if row.waits_for else ""
+    output.show(row._asdict(), [f"{row.id}: {row.status}{waits}"], as_json=as_json)
 
 
 def _entry_json(entry: Entry) -> Any:

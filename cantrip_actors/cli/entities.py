@@ -169,10 +169,7 @@ def post(
             return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
 
         receipt = run(loom, work, backend=backend, quiet=True)
-        if as_json:
-            output.print_json({**receipt, "loom": render_url(loom)})
-        else:
-            output.print_lines([" ".join(receipt.values())])
+        output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip stop notes"))

@@ -65,12 +65,10 @@ def prune(
             raise typer.BadParameter(str(error), param_hint="--older-than") from error
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             pruned = opened.prune(seconds, dry_run=dry_run)
-        if as_json:
-            output.print_json({"dry_run": dry_run, **asdict(pruned)})
-        elif dry_run:
-            output.print_lines([*pruned.entities, f"{len(pruned.entities):,} entities would be forgotten"])
-        else:
-            output.print_lines([f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"])
+        lines = [f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"]
+        if dry_run:
+            lines = [*pruned.entities, f"{len(pruned.entities):,} entities would be forgotten"]
+        output.show({"dry_run": dry_run, **asdict(pruned)}, lines, as_json=as_json)
 
 
 @app.command("backup", epilog=examples("cantrip loom backup sqlite:loom.db backup.db"))
@@ -96,11 +94,9 @@ def compact(url: Place, as_json: Json = False) -> None:
 
         with open_store(url, seal_key=seal_key()) as store:
             done = compact_loom(store)
-        if as_json:
-            output.print_json(asdict(done))
-        else:
-            size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
-            output.print_lines([f"{render_url(url)}: {done.blobs:,} blobs were deleted{size}"])
+        size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
+        lines = [f"{render_url(url)}: {done.blobs:,} blobs were deleted{size}"]
+        output.show(asdict(done), lines, as_json=as_json)
 
 
 @app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
@@ -135,13 +131,10 @@ def repair(url: Place, as_json: Json = False) -> None:
         from cantrip_actors.loom import repair_loom
 
         done = repair_loom(url, seal_key=seal_key())
-        if as_json:
-            output.print_json({"copy": str(done.copy), "records": done.records, "left_out": done.left_out})
-        else:
-            lost = [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
-            output.print_lines(
-                [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}", *lost]
-            )
+        lines = [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}"]
+        lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
+        told = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
+        output.show(told, lines, as_json=as_json)
 
 
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
@@ -179,9 +172,6 @@ def _with_option(url: str, option: str) -> str:
 def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    if as_json:
-        output.print_json(asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]})
-        return
     counts = f"{forgotten.records:,} records ({forgotten.bytes:,} bytes) and {forgotten.blobs:,} blobs"
     lines = [f"{len(forgotten.entities):,} entities with {counts} are forgotten"]
     lines += [
@@ -193,4 +183,5 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
         "forgets that entity, too)"
         for quote in forgotten.quotes
     ]
-    output.print_lines(lines)
+    told = asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]}
+    output.show(told, lines, as_json=as_json)

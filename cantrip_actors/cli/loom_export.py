@@ -208,10 +208,7 @@ def stats(
         from cantrip_actors.loom.statistics import statistics
 
         counted = statistics(opened, None if id is None else finder.owner(id))
-        if as_json:
-            output.print_json(counted.as_json())
-        else:
-            output.print_lines(_statistics_lines(counted))
+        output.show(counted.as_json(), _statistics_lines(counted), as_json=as_json)
 
 
 def _statistics_lines(counted: Tally) -> Iterator[str]:

@@ -54,6 +54,14 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
+def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print an answer: as JSON for programs, or its lines for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+
+
 def print_note(text: str) -> None:
     """Print a remark on standard error."""
     sys.stderr.write(f"{text}\n")

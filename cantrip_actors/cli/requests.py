@@ -199,10 +199,10 @@ def _find(found: list[Request], typed: str) -> Request | None:
 
 def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | None:
     """Return the end of the id of the waiting root entity, if no process runs it."""
-    entity_id = None if request is None else request.entity
-    while entity_id is not None and (above := runtime.loom.header(entity_id).parent_entity) is not None:
-        entity_id = above
-    return None if entity_id is None or runtime.find(entity_id).held else short(entity_id)
+    if request is None or request.entity is None:
+        return None
+    root = runtime.loom.ancestry(request.entity)[-1]
+    return None if runtime.find(root).held else short(root)
 
 
 def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:

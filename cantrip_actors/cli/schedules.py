@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import (
-    LOOM,
-    Backend,
-    Json,
-    Url,
-    examples,
-    print_rows,
-    report_errors,
-    run,
-)
+from cantrip_actors.cli.command import LOOM, Json, Url, examples, print_rows, report_errors, run_quietly
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -79,7 +70,7 @@ def add(
     async def work(runtime: Runtime) -> Schedule:
         return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
 
-    _print(_run(loom, work, as_json=as_json), loom, as_json=as_json)
+    _print(run_quietly(loom, work, as_json=as_json), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule ls", "cantrip schedule ls --json"))
@@ -130,20 +121,13 @@ def _change(
         await change(known[id])
         return known[id]
 
-    _print(_run(loom, work, as_json=as_json), loom, as_json=as_json, verb=verb)
-
-
-def _run(loom: str, work: Callable[[Runtime], Awaitable[Any]], *, as_json: bool) -> Any:
-    with report_errors(json=as_json, loom=loom):
-        return run(loom, work, backend=Backend.asyncio, quiet=True)
+    _print(run_quietly(loom, work, as_json=as_json), loom, as_json=as_json, verb=verb)
 
 
 def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = None) -> None:
     row = _row(schedule)
-    if as_json:
-        output.print_json({**row, **({"state": verb} if verb else {}), "loom": loom})
-    else:
-        output.print_lines([f"{row['id']} {verb or row['state']}"])
+    state = verb or row["state"]
+    output.show({**row, "state": state, "loom": loom}, [f"{row['id']} {state}"], as_json=as_json)
 
 
 def _row(schedule: ScheduleView) -> dict[str, Any]:

@@ -205,10 +205,7 @@ def _print_once(source: Source, *, as_json: bool) -> None:
     from cantrip_actors.cli.top_screen import View, whole
 
     overview = source.look()
-    if as_json:
-        output.print_json(overview)
-    else:
-        output.print_lines([line.plain.rstrip() for line in whole(overview, View(source.name))])
+    output.show(overview, [line.plain.rstrip() for line in whole(overview, View(source.name))], as_json=as_json)
 
 
 class _Screen:

@@ -16,7 +16,7 @@ import base64
 import binascii
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
@@ -40,7 +40,8 @@ from cantrip_actors.stream.wire import (
     StreamUsage,
 )
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
-from cantrip_actors.terms.image import LARGEST, Image
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
@@ -95,49 +96,31 @@ class Item:
         return "".join(self.parts)
 
 
+@dataclass(slots=True, eq=False)
 class Draft:
     """A response in the making. `utterance` is part of the ids of calls that have none from the server.
 
     If it is 0, the ids stay unchanged, and the loop adds missing ones.
     """
 
-    __slots__ = (
-        "_careful",
-        "_half",
-        "_items",
-        "_out",
-        "_served",
-        "_taken",
-        "citations",
-        "first",
-        "images",
-        "joint",
-        "model",
-        "provider",
-        "shows_served",
-        "started",
-        "utterance",
-    )
-
-    def __init__(self, provider: str, model: str, utterance: int = 1, joint: str = "") -> None:
-        self.provider = provider
-        self.model = model
-        self.utterance = utterance
-        self.joint = joint
-        self.started = False
-        self.first = 0
-        """The number of its first item; the responses of one answer number their items together."""
-        self.images: list[Image] = []
-        """Images that the model made, each once."""
-        self._items: list[Item] = []
-        self._out: list[Payload] = []
-        self._taken: set[str] = set()
-        self._careful = False
-        self._half: dict[str, str] = {}
-        self._served: dict[str, dict[str, Any]] = {}
-        self.citations: list[dict[str, str]] = []
-        self.shows_served = False
-        """Whether server calls are items of the stream, as they are if the query has an observer."""
+    provider: str
+    model: str
+    utterance: int = 1
+    joint: str = ""
+    started: bool = False
+    first: int = 0
+    """The number of its first item; the responses of one answer number their items together."""
+    images: list[Image] = field(default_factory=list)
+    """Images that the model made, each once."""
+    citations: list[dict[str, str]] = field(default_factory=list)
+    shows_served: bool = False
+    """Whether server calls are items of the stream, as they are if the query has an observer."""
+    _items: list[Item] = field(default_factory=list)
+    _out: list[Payload] = field(default_factory=list)
+    _taken: set[str] = field(default_factory=set)
+    _careful: bool = False
+    _half: dict[str, str] = field(default_factory=dict)
+    _served: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def take(self) -> list[Payload]:
         """Return the payloads that were made since the last call."""

@@ -26,7 +26,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
@@ -40,7 +40,7 @@ from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
 from cantrip_actors.terms.server_tools import ServerTool, parse_server_tools
 
-__all__ = ["UNANSWERED", "Answer", "Encoded", "Encoder", "Settings", "Shown", "Writer", "json_bytes", "merge"]
+__all__ = ["Shown"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"
@@ -158,38 +158,23 @@ class Encoded(NamedTuple):
     """Whether the messages have other files that the provider does not accept."""
 
 
+@dataclass(slots=True, eq=False)
 class _Transcript:
     """The encoded beginning of one context: `count` messages, of which the open run is not encoded yet."""
 
-    __slots__ = (
-        "count",
-        "done",
-        "ids",
-        "open",
-        "pictured",
-        "prefix",
-        "run",
-        "runs",
-        "said",
-        "system",
-        "used",
-        "withheld",
-    )
-
-    def __init__(self, prefix: Any) -> None:
-        self.prefix = prefix
-        self.count = 0
-        self.system: list[str] = []
-        self.done = bytearray()
-        self.run: list[Message] = []
-        self.said: Message | None = None
-        self.ids: list[str] = []
-        self.used: set[str] = set()
-        self.open = True  # system messages may still come
-        self.pictured = False
-        self.withheld = False
-        self.runs: deque[tuple[int, int]] = deque(maxlen=RUNS)
-        """The indexes in `done` of the last fragments of the newest runs."""
+    prefix: Any
+    count: int = 0
+    system: list[str] = field(default_factory=list)
+    done: bytearray = field(default_factory=bytearray)
+    run: list[Message] = field(default_factory=list)
+    said: Message | None = None
+    ids: list[str] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    open: bool = True  # system messages may still come
+    pictured: bool = False
+    withheld: bool = False
+    runs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RUNS))
+    """The indexes in `done` of the last fragments of the newest runs."""
 
     def take(self, messages: Iterable[Message], writer: Writer) -> None:
         for message in messages:

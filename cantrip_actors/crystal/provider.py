@@ -34,7 +34,7 @@ from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
-from cantrip_actors.crystal.query import NotAsAsked
+from cantrip_actors.crystal.query import AnsweringCrystal, NotAsAsked, Query
 from cantrip_actors.crystal.schemas import Fitted, as_is, drop_nulls, fit_answer, in_words
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
 from cantrip_actors.crystal.shapes import json_object
@@ -407,7 +407,7 @@ class Family(ABC):
         return None
 
 
-class ProviderCrystal:
+class ProviderCrystal(AnsweringCrystal):
     """A model of a provider, as a crystal. The functions of the families make one.
 
     `name` is its name in the loom, `context_window` its size in tokens if known. It keeps no conversation, only encoded
@@ -472,19 +472,12 @@ class ProviderCrystal:
         key = self._key()
         return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
 
-    async def invoke(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolDefinition] = (),
-        tool_choice: ToolChoice | None = None,
-        options: Mapping[str, Any] | None = None,
-        emit: Emit | None = None,
-    ) -> Response:
-        """Return one answer (CRYSTAL-1). `emit` gets its canonical payloads as they arrive.
+    async def answer_query(self, query: Query) -> Response:
+        """Return one answer. `query.emit` gets its canonical payloads as they arrive.
 
         Raises ProviderError if the provider fails, CrystalError if its answer breaks the contract.
         """
-        return await self._answer(Invocation(messages, tools, tool_choice), options or {}, self._client.run, emit)
+        return await self._answer(query.invocation, query.options, self._client.run, query.emit)
 
     async def prepare(self, invocation: Invocation, options: Mapping[str, Any]) -> Request:
         """Return the request that a query begins with, without sending it."""

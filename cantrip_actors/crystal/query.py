@@ -58,20 +58,6 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
 
-__all__ = [
-    "ChoiceIgnored",
-    "Earlier",
-    "Look",
-    "NotAsAsked",
-    "PostingCrystal",
-    "Query",
-    "Through",
-    "Watch",
-    "ask",
-    "attempt_now",
-    "retry_after",
-]
-
 INSISTENCE: Final = 3
 """How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
 
@@ -129,7 +115,26 @@ class Look(NamedTuple):
     seconds: float
 
 
-class PostingCrystal(ABC):
+class AnsweringCrystal(ABC):
+    """A crystal that answers a `Query`. Its `invoke` makes one of the arguments of the contract (CRYSTAL-1)."""
+
+    @abstractmethod
+    async def answer_query(self, query: Query) -> Response:
+        """Return one answer. Raises ProviderError, CrystalError."""
+
+    async def invoke(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        tool_choice: ToolChoice | None = None,
+        options: Mapping[str, Any] | None = None,
+        emit: Callable[[Emitted], None] | None = None,
+    ) -> Response:
+        """Return one answer (CRYSTAL-1). `emit` gets its canonical payloads as they arrive, if the crystal streams."""
+        return await self.answer_query(Query(Invocation(messages, tools, tool_choice), options or {}, emit))
+
+
+class PostingCrystal(AnsweringCrystal):
     """A crystal that takes queries and answers hours later: the asking entity waits without a task, and over restarts.
 
     Each query of an entity is posted, and its handle is recorded before anything waits. One `look` is for all queries
@@ -155,21 +160,15 @@ class PostingCrystal(ABC):
         Raises ProviderError if the provider refused the query.
         """
 
-    async def abandon(self, handle: Any) -> None:  # noqa: B027  # a crystal that cannot do so has nothing to write
+    async def abandon(self, handle: Any) -> None:
         """End the work on a query whose entity was interrupted or stopped; the default does nothing.
 
         Raises ProviderError if the provider could not be told.
         """
 
-    async def invoke(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolDefinition] = (),
-        tool_choice: ToolChoice | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> Response:
-        """Return one answer, and wait for it with a task (CRYSTAL-1)."""
-        query = Query(Invocation(messages, tools, tool_choice), options or {}, key=f"{random.getrandbits(128):032x}")
+    async def answer_query(self, query: Query) -> Response:
+        """Return one answer, and wait for it with a task."""
+        query = Query(query.invocation, query.options, key=f"{random.getrandbits(128):032x}")
         handle = await self.post(query)
         try:
             return await self._wait(handle, query)

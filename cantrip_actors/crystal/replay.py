@@ -10,7 +10,7 @@ response number *n* + 1, so any number of entities may share it, and a fork gets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from cantrip_actors.crystal.families.ollama import OllamaDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import join_responses, usage_of
+from cantrip_actors.crystal.query import AnsweringCrystal, Query
 from cantrip_actors.crystal.shapes import json_object, mapping, objects
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
@@ -43,7 +44,7 @@ from cantrip_actors.stream.wire import (
 )
 from cantrip_actors.terms.context import View
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.messages import Message, Response, ToolChoice, ToolDefinition
+from cantrip_actors.terms.messages import Response
 
 DECODERS: Final[Mapping[str, type[Decoder]]] = {
     "anthropic": AnthropicDecoder,
@@ -233,7 +234,7 @@ def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
 # ---------------------------------------------------------------------------------------------------------- the crystal
 
 
-class Replay:
+class Replay(AnsweringCrystal):
     """A crystal that answers with recorded responses. Make one with `replay`."""
 
     def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
@@ -253,18 +254,12 @@ class Replay:
             model = model or str("" if response is None else response.metadata.get("model", ""))
         self.context_window = prices.model(model).window
 
-    async def invoke(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolDefinition] = (),
-        tool_choice: ToolChoice | None = None,  # noqa: ARG002  # it was made when this was recorded
-        options: Mapping[str, Any] | None = None,  # noqa: ARG002
-        emit: Callable[[Payload], None] | None = None,
-    ) -> Response:
-        """Return the response for this position in the conversation (CRYSTAL-1).
+    async def answer_query(self, query: Query) -> Response:
+        """Return the response for this position in the conversation.
 
         Raises the recorded error, and CrystalError after the last response.
         """
+        messages, tools, emit = query.invocation.messages, query.invocation.tools, query.emit
         at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
         if at >= len(self._given):
             raise CrystalError(f"{self.name} has {len(self._given)} responses and is asked for number {at + 1}")

@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from cantrip_actors import CantripError, Loom, Runtime
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.tokens import Token
 from cantrip_actors.records.codec import dump_json
 
@@ -115,8 +116,7 @@ async def wait_for(
     waited: Waited[T] = Waited()
 
     async def watch(line: Receive) -> None:
-        while (await line())["type"] != "http.disconnect":
-            pass
+        await until_disconnect(line)
         waited.how = "gone"
         tasks.cancel_scope.cancel()
 

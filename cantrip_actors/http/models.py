@@ -137,12 +137,6 @@ class EntitiesQuery(Strict):
     limit: int = Field(default=50, ge=1, le=200)
 
 
-class EpisodeQuery(Strict):
-    """The query of an episode: how long to wait."""
-
-    wait: Wait = None
-
-
 class TurnsQuery(Strict):
     """The query of a list of turns: those with a sequence after a number."""
 
@@ -219,17 +213,6 @@ class Usage(BaseModel):
     cached_tokens: int
     total_tokens: int
     cost: float
-
-
-class CantripInfo(BaseModel):
-    """A cantrip that this service offers."""
-
-    name: str
-    id: str
-    description: str
-    gates: list[str]
-    medium: str
-    wards: list[str]
 
 
 class Started(BaseModel):
@@ -392,18 +375,6 @@ class System(BaseModel):
     requests: int
     streams: dict[str, int]
     queues: list[dict[str, Any]]
-
-
-class Hit(BaseModel):
-    """A match of a search."""
-
-    entity_id: str
-    turn_id: str | None
-    sequence: int
-    place: str
-    excerpt: str
-    start: int
-    end: int
 
 
 class Decided(BaseModel):

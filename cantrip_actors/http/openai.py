@@ -8,8 +8,7 @@ response names its entity and the mail with the intent, so it is known at once a
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,11 +16,10 @@ from typing import Any, Final, NamedTuple
 import anyio
 import orjson
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.calls import Answer, Call, json_response, wait_for
+from cantrip_actors.http.calls import Answer, Call, Waited, json_response, wait_for
 from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
@@ -35,7 +33,7 @@ from cantrip_actors.http.openai_encoders import (
 )
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, send_part
+from cantrip_actors.http.sse import COMMENT, QUIET, EventStream
 from cantrip_actors.http.table import Row
 from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
@@ -279,67 +277,48 @@ async def _outcome(call: Call, run: _Run) -> Outcome | None:
     return run.outcome(call)
 
 
-class _Stream(Response):
-    """An episode as a stream of one dialect."""
+def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStream:
+    """Return an episode as a stream of one dialect."""
+    waited: Waited[Episode] = Waited()
 
-    def __init__(self, call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> None:
-        super().__init__(status_code=200, headers=HEADERS)
-        del self.headers["content-length"]
-        self._call, self._run, self._encoder = call, run, encoder
-        self._error: CantripError | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
-        """Send the stream."""
-        is_done = False
+    async def wait() -> None:
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch, receive, tasks.cancel_scope)
-                tasks.start_soon(self._wait)
-                with suppress(OSError):  # the client has gone, or has not read for too long
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    await self._send_all(send)
-                    is_done = True
-                tasks.cancel_scope.cancel()
-        finally:
-            self._run.outputs.close()
-            if not is_done:
-                await _leave(self._call, self._run)
+            await run.episode()
+        except CantripError as error:
+            waited.error = error
+        run.outputs.close()
 
-    async def _send_all(self, send: Send) -> None:
-        encoder, outputs = self._encoder, self._run.outputs
-        await self._send(send, encoder.begin())
+    return EventStream(_events(call, run, encoder, waited), call.service.limiter.limits.patience, beside=wait)
+
+
+async def _events(
+    call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder, waited: Waited[Episode]
+) -> AsyncGenerator[bytes]:
+    """Yield the events of an episode; `waited` has its error once it has ended with one."""
+    is_done = False
+    try:
+        yield b"".join(encoder.begin())
         try:
-            with count_reader(self._call.service.telemetry, "openai"):
+            with count_reader(call.service.telemetry, "openai"):
                 while True:
                     with anyio.move_on_after(QUIET) as quiet:
-                        output = await anext(outputs)
-                    await self._send(send, [COMMENT] if quiet.cancelled_caught else encoder.add(output))
+                        output = await anext(run.outputs)
+                    yield COMMENT if quiet.cancelled_caught else b"".join(encoder.add(output))
         except StopAsyncIteration:
             pass
         except FellBehind:  # then the answer comes whole
-            await self._run.episode()
-        if self._error is None:
-            await self._send(send, encoder.end(self._run.outcome(self._call)))
+            await run.episode()
+        if waited.error is None:
+            yield b"".join(encoder.end(run.outcome(call)))
         else:
-            told = problem_of(self._error)
-            shown = self._call.runtime.redact({"type": told.kind, "detail": told.detail})
-            await self._send(send, encoder.fail(_error(told.status, shown)))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send(self, send: Send, parts: Iterable[bytes]) -> None:
-        await send_part(send, b"".join(parts), self._call.service.limiter.limits.patience)
-
-    async def _wait(self) -> None:
-        try:
-            await self._run.episode()
-        except CantripError as error:
-            self._error = error
-        self._run.outputs.close()
-
-    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
+            told = problem_of(waited.error)
+            shown = call.runtime.redact({"type": told.kind, "detail": told.detail})
+            yield b"".join(encoder.fail(_error(told.status, shown)))
+        is_done = True
+    finally:
+        run.outputs.close()
+        if not is_done:
+            await _leave(call, run)
 
 
 # Chat completions
@@ -361,7 +340,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     id = f"chatcmpl-{run.id}"
     if said.stream:
         with_usage = bool((said.stream_options or {}).get("include_usage"))
-        return _Stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
+        return _stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
     outcome = await _outcome(call, run)
     return (
         Answer(status=499) if outcome is None else Answer(call.shown(chat_completion(id, said.model, created, outcome)))
@@ -384,7 +363,7 @@ async def create_response(call: Call) -> Answer | Response:
     run = await _continue(call, said, cantrip, asked)
     id, created = ID + run.id, int(time.time())
     if said.stream:
-        return _Stream(call, run, ResponseEncoder(id, said.model, created, said.previous_response_id))
+        return _stream(call, run, ResponseEncoder(id, said.model, created, said.previous_response_id))
     if said.background:
         run.outputs.close()
         return Answer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))

@@ -7,7 +7,7 @@ change it).
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -68,27 +68,40 @@ async def send_part(send: Send, part: bytes, patience: float) -> None:
             await send({"type": "http.response.body", "body": part[at : at + CHUNK], "more_body": True})
 
 
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class EventStream(Response):
     """A response of events, until they end or the client hangs up. A reader never cancels anything but itself.
 
     It also ends if the client reads nothing for `patience` seconds. `on_close` is called once when the response ends
-    for any reason.
+    for any reason. `beside` runs meanwhile, and is cancelled then.
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes], patience: float, on_close: Callable[[], object] = lambda: None
+        self,
+        events: AsyncGenerator[bytes],
+        patience: float,
+        on_close: Callable[[], object] = lambda: None,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         super().__init__(status_code=200, headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._patience = patience
         self._on_close = on_close
+        self._beside = beside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
         """Send the events."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, receive, tasks.cancel_scope)
+                if self._beside is not None:
+                    tasks.start_soon(self._beside)
                 await self._send(send)
                 tasks.cancel_scope.cancel()
         finally:
@@ -104,6 +117,5 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await until_disconnect(receive)
         scope.cancel()

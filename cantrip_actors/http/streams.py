@@ -94,14 +94,7 @@ async def all_events(call: Call) -> Response:
 
     @cache
     def sees(entity_id: str) -> bool:
-        if not loom.has(entity_id):
-            return False
-        here: str | None = entity_id
-        while root is not None and here != root:
-            if here is None:
-                return False
-            here = loom.header(here).parent_entity
-        return True
+        return loom.has(entity_id) and (root is None or root in loom.ancestry(entity_id))
 
     def wants(frame: Frame) -> bool:
         if frame.kind == "actor":

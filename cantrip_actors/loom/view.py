@@ -326,6 +326,13 @@ class Loom:
             todo.extend(reversed(self._store.below(one)))
         return found
 
+    def ancestry(self, entity_id: str) -> list[str]:
+        """Return an entity and everything above it, the root of its tree last."""
+        found = [entity_id]
+        while (above := self.header(found[-1]).parent_entity) is not None:
+            found.append(above)
+        return found
+
     def subtree_usage(self, entity_id: str) -> Usage:
         """Return the tokens of an entity and of everything it spawned (PROD-3)."""
         return self.usage(entity_id) + self.usage_below(entity_id)

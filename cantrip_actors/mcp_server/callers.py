@@ -50,12 +50,7 @@ class Caller:
     def sees(self, entity_id: str) -> bool:
         """Return whether an entity exists, belongs to the client's tenant, and has a cantrip that it may use."""
         loom = self.runtime.loom
-        if not loom.has(entity_id):
-            return False
-        header = loom.header(entity_id)
-        while header.parent_entity is not None:
-            header = loom.header(header.parent_entity)
-        return (header.cantrip_name or "") in self.cantrips
+        return loom.has(entity_id) and (loom.header(loom.ancestry(entity_id)[-1]).cantrip_name or "") in self.cantrips
 
     def check(self, scope: str) -> None:
         """Raise Refused if the client lacks a scope."""

@@ -151,10 +151,7 @@ class Work:
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request is of this entity, or of one below it."""
-        loom, entity_id = self._runtime.loom, request.entity
-        while entity_id is not None and entity_id != self.entity.id:
-            entity_id = loom.header(entity_id).parent_entity
-        return entity_id is not None
+        return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:
         """Cancel unfinished work: a later intent ends with its episode, a first intent with its entity."""

@@ -139,7 +139,7 @@ class _Reader:
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: name,
             names.CONVERSATION: header.entity_id,
-            names.REQUEST_MODEL: _split_crystal_name(header.crystal)[1],
+            names.REQUEST_MODEL: names.split_crystal_name(header.crystal)[1],
             names.ENTITY: header.entity_id,
             names.PARENT: header.parent_entity,
             names.DEPTH: header.depth,
@@ -181,11 +181,11 @@ class _Reader:
         self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None
     ) -> None:
         self._usage += usage
-        provider, model = _split_crystal_name(crystal or self._header.crystal)
+        provider, model = names.split_crystal_name(crystal or self._header.crystal)
         start, self._now = self._now, self._now + round(seconds * 1e9)
         known: dict[str, Any] = {
             names.OPERATION: names.CHAT,
-            names.PROVIDER: names.PROVIDERS.get(provider, provider),
+            names.PROVIDER: provider,
             names.REQUEST_MODEL: model,
             names.CONVERSATION: self._header.entity_id,
             **build_usage_attributes(usage, {}),
@@ -231,11 +231,6 @@ class _Reader:
         episode = self._episode
         trace_id, parent = (0, 0) if episode is None else (episode.trace_id, episode.span_id)
         return RecordedSpan(name, trace_id, _hash_to_int(what, 8), parent, start, self._now, known, is_client=is_client)
-
-
-def _split_crystal_name(crystal: str) -> tuple[str, str]:
-    provider, found, model = crystal.partition(":")
-    return (provider, model) if found and model else (crystal, crystal)
 
 
 def _parse_ids(traceparent: str | None) -> tuple[int, int] | None:

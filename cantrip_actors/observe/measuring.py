@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -71,60 +72,39 @@ ROLES = frozenset(
 """The ids of actors that are the same in every runtime."""
 
 
+@dataclass(slots=True, eq=False)
 class _About:
     """The values of an entity's labels, and the series that it has used."""
 
-    __slots__ = (
-        "cantrip",
-        "gates",
-        "is_workflow",
-        "methods",
-        "model",
-        "port",
-        "provider",
-        "queries",
-        "server",
-        "summariser",
-        "tenant",
-        "tools",
-        "turns",
-        "used",
-    )
-
-    def __init__(
-        self, cantrip: str, provider: str, model: str, server: str, port: str, tenant: str, gates: Container[str] = ()
-    ) -> None:
-        self.cantrip = cantrip
-        self.gates = gates
-        self.methods: Mapping[str, str] = {}
-        """The protocol's method for each gate that is a tool of a server."""
-        self.is_workflow = False
-        self.summariser: tuple[str, str] | None = None
-        """The provider and the model of its summaries, if another crystal than its own writes them."""
-        self.provider = provider
-        self.model = model
-        self.server = server
-        self.port = port
-        self.tenant = tenant
-        self.queries: dict[str, tuple[Histogram, Histogram, Histogram]] = {}
-        """By the model that answered: durations, prompt tokens, answer tokens."""
-        self.used: dict[str | tuple[str, str], tuple[Count, Count, Count]] = {}
-        """By the model that answered, or by another crystal's provider and model: tokens of prompts and answers, and
-        those read from a cache."""
-        self.tools: dict[tuple[str, bool], Histogram] = {}
-        """By gate, and whether it failed."""
-        self.turns: Count | None = None
+    cantrip: str = ""
+    provider: str = ""
+    model: str = ""
+    server: str = ""
+    port: str = ""
+    tenant: str = ""
+    gates: Container[str] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    """The protocol's method for each gate that is a tool of a server."""
+    is_workflow: bool = False
+    summariser: tuple[str, str] | None = None
+    """The provider and the model of its summaries, if another crystal than its own writes them."""
+    queries: dict[str, tuple[Histogram, Histogram, Histogram]] = field(default_factory=dict)
+    """By the model that answered: durations, prompt tokens, answer tokens."""
+    used: dict[str | tuple[str, str], tuple[Count, Count, Count]] = field(default_factory=dict)
+    """By the model that answered, or by another crystal's provider and model: tokens of prompts and answers, and those
+    read from a cache."""
+    tools: dict[tuple[str, bool], Histogram] = field(default_factory=dict)
+    """By gate, and whether it failed."""
+    turns: Count | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Episode:
     """An episode that began in this process: its beginning, and its calls so far."""
 
-    __slots__ = ("began", "queries", "tools")
-
-    def __init__(self, began: str) -> None:
-        self.began = began
-        self.queries = 0
-        self.tools = 0
+    began: str
+    queries: int = 0
+    tools: int = 0
 
 
 class Measuring:
@@ -243,7 +223,7 @@ class Measuring:
         self._use(entity_id, compacted.usage, "", {}, self._find_about(entity_id).summariser)
 
     def _count_lent(self, entity_id: str, lent: Lent) -> None:
-        self._use(entity_id, lent.usage, "", {}, _split_crystal_name(lent.crystal))
+        self._use(entity_id, lent.usage, "", {}, names.split_crystal_name(lent.crystal))
 
     def _count_close(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
@@ -371,9 +351,11 @@ class Measuring:
         except LoomError:
             header = None
         if header is None:
-            return _About("", "", "", "", "", "")
+            return _About()
         gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
-        return _About(header.cantrip_name or "", *_split_crystal_name(header.crystal), "", "", header.tenant, gates)
+        return _About(
+            header.cantrip_name or "", *names.split_crystal_name(header.crystal), "", "", header.tenant, gates
+        )
 
     def _name_gate(self, entity_id: str, gate: str) -> str:
         """Return the name of a gate; `_OTHER` for one that the model invented."""
@@ -433,7 +415,7 @@ class Measuring:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *_split_crystal_name(get_crystal_name(crystal)), answered, *_address_of(crystal))
+            return (names.CHAT, *names.split_crystal_name(get_crystal_name(crystal)), answered, *_address_of(crystal))
         about = self._find_about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
@@ -553,12 +535,12 @@ def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
 
 def _describe_cell(cell: Cell) -> _About:
     plan = cell.plan
-    told = _split_crystal_name(get_crystal_name(plan.cantrip.crystal))
+    told = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
     server, port = _address_of(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
-        about.summariser = _split_crystal_name(get_crystal_name(other.crystal))
+        about.summariser = names.split_crystal_name(get_crystal_name(other.crystal))
     about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
     if plan.cantrip.circle.servers:
         about.methods = {name: get_method(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
@@ -588,11 +570,6 @@ def get_method(cell: Cell, gate: Gate) -> str:
     tools = () if listed is None else listed.tools
     kinds = (tool.kind for tool in tools if gate.name.endswith(f"__{tool.name}"))
     return names.TOOL_METHODS[next(kinds, "tool")]
-
-
-def _split_crystal_name(crystal: str) -> tuple[str, str]:
-    provider, found, model = crystal.partition(":")
-    return (names.PROVIDERS.get(provider, provider), model) if found and model else (crystal, crystal)
 
 
 def _find_kind(id: object, path: str) -> str:

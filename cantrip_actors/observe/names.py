@@ -93,6 +93,13 @@ PROVIDERS: Final = {
 }
 """The conventions' provider names, by the first part of a crystal's name."""
 
+
+def split_crystal_name(crystal: str) -> tuple[str, str]:
+    """Return the provider, as the conventions call it, and the model of a crystal's name."""
+    provider, _, model = crystal.partition(":")
+    return (PROVIDERS.get(provider, provider), model) if model else (crystal, crystal)
+
+
 # ours
 ENTITY: Final = "cantrip.entity.id"
 PARENT: Final = "cantrip.parent.entity.id"

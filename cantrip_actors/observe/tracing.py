@@ -202,7 +202,7 @@ class Spans(EpisodeSpans):
         """Begin the episode's span; return whether any exporter traces it."""
         plan = self._cell.plan
         name = plan.cantrip.name
-        _, model = _split_crystal_name(get_crystal_name(plan.cantrip.crystal))
+        _, model = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
         is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
         operation = names.INVOKE_WORKFLOW if is_workflow else names.INVOKE_AGENT
         known = {
@@ -554,14 +554,14 @@ _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
 
 
 def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
-    provider, model = _split_crystal_name(get_crystal_name(crystal))
+    provider, model = names.split_crystal_name(get_crystal_name(crystal))
     is_workflow = getattr(crystal, "is_workflow", False)
     operation = names.PLAN if is_workflow else names.CHAT
     is_inside = is_workflow or hasattr(crystal, "respond") or provider in IN_PROCESS
     options = {} if is_summary else cell.plan.cantrip.call.sampling()
     known: dict[str, Any] = {
         names.OPERATION: operation,
-        names.PROVIDER: names.PROVIDERS.get(provider, provider),
+        names.PROVIDER: provider,
         names.REQUEST_MODEL: model,
         names.CONVERSATION: cell.entity_id,
     }
@@ -584,12 +584,6 @@ def _end(span: Span, kind: str | None) -> None:
         span.set_attribute(names.ERROR, kind)
         span.set_status(Status(StatusCode.ERROR))
     span.end()
-
-
-def _split_crystal_name(crystal: str) -> tuple[str, str]:
-    """Return the provider and the model of a crystal's name."""
-    provider, found, model = crystal.partition(":")
-    return (provider, model) if found and model else (crystal, crystal)
 
 
 def _find_marked(result: Any) -> str | None:

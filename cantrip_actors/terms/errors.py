@@ -15,28 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from cantrip_actors.terms.usage import CantripError, CrystalError, ProviderError
 
-__all__ = [
-    "AlreadyDecided",
-    "AskCycle",
-    "CantripError",
-    "CantripUnknown",
-    "CrystalError",
-    "EntityCrashed",
-    "EntityEnded",
-    "ImmutableError",
-    "InvalidCantrip",
-    "InvalidDecision",
-    "InvalidFile",
-    "InvalidImage",
-    "InvalidIntent",
-    "InvalidSchedule",
-    "LoomError",
-    "NameTaken",
-    "ProviderError",
-    "RuntimeClosed",
-    "UnknownRequest",
-    "suggest_nearest",
-]
+__all__ = ["CantripError", "CrystalError", "ProviderError"]
 
 
 class InvalidCantrip(CantripError, ValueError):

@@ -49,26 +49,7 @@ from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wra
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = [
-    "ASK",
-    "CALL_AGENT",
-    "CALL_AGENT_BATCH",
-    "DELEGATION",
-    "DONE",
-    "POST",
-    "QUESTION",
-    "WAKE_ME",
-    "AgentRequest",
-    "Bound",
-    "Gate",
-    "Injected",
-    "Refused",
-    "gate",
-    "get_call",
-    "get_fence",
-    "provide",
-    "standard",
-]
+__all__ = ["Refused"]
 
 T = TypeVar("T")
 

@@ -17,22 +17,6 @@ from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent
 from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, render_size
 from cantrip_actors.terms.image_header import detect_media_type, read_size
 
-__all__ = [
-    "LARGEST",
-    "NO_IMAGES",
-    "Detail",
-    "Given",
-    "Image",
-    "Said",
-    "add_handles",
-    "add_labels",
-    "find_handles",
-    "select_files",
-    "select_named",
-    "select_pictures",
-    "split_message",
-]
-
 _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
 
 

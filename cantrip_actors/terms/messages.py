@@ -23,22 +23,7 @@ from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
 from cantrip_actors.terms.value import Value
 
-__all__ = [
-    "ALIASES",
-    "NO_USAGE",
-    "Invocation",
-    "Message",
-    "Response",
-    "Role",
-    "ToolCall",
-    "ToolChoice",
-    "ToolDefinition",
-    "Usage",
-    "as_text",
-    "find_named_gate",
-    "make_encodable",
-    "must_call",
-]
+__all__ = ["NO_USAGE", "Usage"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 ToolChoice = str

@@ -31,7 +31,7 @@ from cantrip_actors.terms.wrapper import (
     Wrapper,
 )
 
-__all__ = ["NO_FENCE", "Fence", "GateCall", "Post", "Pre", "Refused", "Wrap", "Wrapper", "ask_first", "wrap"]
+__all__ = ["NO_FENCE", "Fence", "GateCall", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.stream.wire import FinalImage, ItemDone, ItemStart
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.image import LARGEST, add_handles
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import Message, Response
 from tests.pictures import jpeg, png
 from tests.published import fault

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors import File, Image, InvalidFile, InvalidImage, LoomError
 from cantrip_actors.records.codec import get_image_facts, make_image
-from cantrip_actors.terms.image import LARGEST, find_handles, select_named, split_message
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import find_handles, select_named, split_message
 from tests.pictures import DOCX, PDF, files, png
 
 pytestmark = pytest.mark.rule("R-20")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
-from cantrip_actors.terms.image import LARGEST, Given, add_labels, find_handles, select_named, split_message
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import Given, add_labels, find_handles, select_named, split_message
 from cantrip_actors.terms.image_header import detect_media_type, read_size
 from tests.pictures import gif, images, jpeg, png, webp
 

@@ -25,7 +25,8 @@ from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, MULTICAST, REGISTRY, UNICAST
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
-from cantrip_actors.terms.image import LARGEST, Image
+from cantrip_actors.terms.file import LARGEST
+from cantrip_actors.terms.image import Image
 
 HOPS: Final = 5
 """Redirects that are followed."""

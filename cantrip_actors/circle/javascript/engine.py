@@ -38,7 +38,7 @@ from wasmtime import _ffi as ffi
 
 from cantrip_actors.circle.javascript.cache import load_module
 from cantrip_actors.circle.javascript.memory import Difference, difference
-from cantrip_actors.circle.medium import Limit, LimitExceeded
+from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
 
 T = TypeVar("T")

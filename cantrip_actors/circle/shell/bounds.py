@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cantrip_actors.circle.medium import Limit
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.step import Limit
 
 FILE: Final = 64 * 1024 * 1024
 """Bytes of one file."""

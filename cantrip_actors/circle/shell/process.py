@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors.circle import leftovers
-from cantrip_actors.circle.medium import Limit, LimitExceeded
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.state import restoring
+from cantrip_actors.circle.step import Limit, LimitExceeded
 
 CHUNK: Final = 65536
 

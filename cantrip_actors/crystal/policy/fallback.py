@@ -17,21 +17,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
-from cantrip_actors.crystal.query import PostingCrystal, Query, Watch, ask
+from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import (
-    NO_USAGE,
-    Invocation,
-    Message,
-    Response,
-    ToolChoice,
-    ToolDefinition,
-    Usage,
-)
+from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.server_tools import ServerTool
 
 AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]
@@ -49,7 +40,7 @@ def worth_another(error: CrystalError) -> bool:
     return error.status is None or error.status in _AGAIN or error.status >= 500
 
 
-class Fallback:
+class Fallback(AnsweringCrystal):
     """Several crystals in order of preference. Make one with `fallback`."""
 
     def __init__(
@@ -127,15 +118,8 @@ class Fallback:
                 watch.discard(f"{name} gave up: {reply}")
         return failed[0][1] if len(failed) == 1 else _none_of(failed)
 
-    async def invoke(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolDefinition] = (),
-        tool_choice: ToolChoice | None = None,
-        options: Mapping[str, Any] | None = None,
-        emit: Callable[[Emitted], None] | None = None,
-    ) -> Response:
-        """Return one answer without a runtime, each crystal with the default retries (CRYSTAL-1)."""
+    async def answer_query(self, query: Query) -> Response:
+        """Return one answer without a runtime, each crystal with the default retries."""
 
         async def ask_one(_number: int, crystal: Crystal, query: Query) -> Response | CrystalError:
             try:
@@ -143,7 +127,7 @@ class Fallback:
             except CrystalError as error:
                 return error
 
-        reply = await self.answer(Query(Invocation(messages, tools, tool_choice), options or {}, emit), ask_one)
+        reply = await self.answer(query, ask_one)
         if isinstance(reply, Response):
             return reply
         raise reply

@@ -7,21 +7,20 @@ object: two objects have separate limits, even if they stand for the same model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
-from cantrip_actors.crystal.query import PostingCrystal, Query, ask
+from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition
+from cantrip_actors.terms.messages import Response
 
 _ONCE: Final = Retry(max_retries=0)
 
@@ -82,7 +81,7 @@ def terms_of(crystal: object) -> Terms:
     return NO_TERMS if terms == NO_TERMS else terms
 
 
-class Limited(CrystalWrapper):
+class Limited(CrystalWrapper, AnsweringCrystal):
     """A crystal with terms. Make one with `limited`.
 
     Only its actor enforces them: `invoke` without a runtime queries the inner crystal directly.
@@ -98,16 +97,8 @@ class Limited(CrystalWrapper):
         bound: Crystal = self.crystal if bind is None else bind()
         return bound
 
-    async def invoke(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolDefinition] = (),
-        tool_choice: ToolChoice | None = None,
-        options: Mapping[str, Any] | None = None,
-        emit: Callable[[Emitted], None] | None = None,
-    ) -> Response:
-        """Make one attempt at the inner crystal (CRYSTAL-1)."""
-        query = Query(Invocation(messages, tools, tool_choice), options or {}, emit)
+    async def answer_query(self, query: Query) -> Response:
+        """Make one attempt at the inner crystal."""
         return await ask(self.crystal, query, retry=_ONCE)
 
     def __repr__(self) -> str:

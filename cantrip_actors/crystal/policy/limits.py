@@ -32,7 +32,7 @@ from __future__ import annotations
 from bisect import insort_right
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
@@ -193,6 +193,7 @@ class Slice:
             self.left -= amount
 
 
+@dataclass(slots=True, eq=False)
 class Queue:
     """The attempts at one crystal: which wait, how many run, and what delays them. It belongs to the crystal's actor.
 
@@ -201,31 +202,22 @@ class Queue:
     pause to report to the account, in seconds.
     """
 
-    __slots__ = (
-        "epoch",
-        "heard",
-        "limits",
-        "paused_until",
-        "places",
-        "requests",
-        "running",
-        "tokens",
-        "waiting",
-        "window",
-    )
+    limits: Limits = UNLIMITED
+    waiting: list[Attempt] = field(default_factory=list)
+    running: int = 0
+    requests: _Bucket | Slice = field(init=False)
+    tokens: _Bucket | Slice = field(init=False)
+    places: int | None = field(init=False)
+    heard: float = 0.0
+    paused_until: float = -inf
+    window: int | None = None
+    epoch: int = 0
 
-    def __init__(self, limits: Limits = UNLIMITED) -> None:
-        self.limits = limits
-        self.waiting: list[Attempt] = []
-        self.running = 0
+    def __post_init__(self) -> None:
+        limits = self.limits
         bucket = _Bucket if limits.shared is None else Slice
-        self.requests: _Bucket | Slice = bucket(limits.requests_per_minute)
-        self.tokens: _Bucket | Slice = bucket(limits.tokens_per_minute)
+        self.requests, self.tokens = bucket(limits.requests_per_minute), bucket(limits.tokens_per_minute)
         self.places = limits.concurrency if limits.shared is None else None if limits.concurrency is None else 0
-        self.heard = 0.0
-        self.paused_until = -inf
-        self.window: int | None = None
-        self.epoch = 0
 
     def copy_for_restart(self) -> Queue:
         """Return a queue with the same buckets and nothing in flight, for a restart of the crystal's actor."""

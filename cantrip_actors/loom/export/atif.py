@@ -92,7 +92,7 @@ def _build_document(
     }
     document: dict[str, Any] = {
         "schema_version": VERSION,
-        "session_id": _find_root(loom, header.entity_id),
+        "session_id": loom.ancestry(header.entity_id)[-1],
         "trajectory_id": name,
         "agent": agent,
         "steps": steps,
@@ -102,12 +102,6 @@ def _build_document(
     if children:
         document["subagent_trajectories"] = [trajectory(loom, child) for child in children]
     return document
-
-
-def _find_root(loom: Loom, entity_id: str) -> str:
-    while (parent := loom.header(entity_id).parent_entity) is not None:
-        entity_id = parent
-    return entity_id
 
 
 def _describe_kin(loom: Loom, conversation: Conversation) -> dict[str, Any]:
