@@ -25,7 +25,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.crystal.query import PostingCrystal, Query
-from cantrip_actors.loom import Held
+from cantrip_actors.loom import Held, Taken
 from cantrip_actors.machine.actions import (
     Action,
     Answer,
@@ -61,7 +61,7 @@ from cantrip_actors.machine.events import (
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, note, resume
 from cantrip_actors.machine.mail import Void, meaning
-from cantrip_actors.machine.project import outcome_at, usage_of
+from cantrip_actors.machine.project import outcome_at, refusal_of, usage_of
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
@@ -73,7 +73,7 @@ from cantrip_actors.runtime.crystal_actor import Abandoned
 from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
-from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.inbox import Inbox, refusal_error
 from cantrip_actors.runtime.instrument import MailSettled, MailTaken
 from cantrip_actors.runtime.loading import last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
@@ -85,7 +85,7 @@ from cantrip_actors.runtime.summary import remember
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
+from cantrip_actors.terms.errors import CrystalError, LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
@@ -243,7 +243,10 @@ class EntityActor(Actor):
                     if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
                         return None
                     cell.caller = Caller()
-                    action = await self._wait_for_intent()
+                    try:
+                        action = await self._wait_for_intent()
+                    except Taken:
+                        action = await self._restore()
                     if action is None:
                         return HIBERNATE if self._hibernates else None
             with bound_variables(cell.caller.own_variables):
@@ -285,6 +288,20 @@ class EntityActor(Actor):
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
         return None
+
+    async def _restore(self) -> Action | None:
+        """Restore the state from the log: the intent that it was about to record was withdrawn at this moment."""
+        cell, records = self._cell, self._services.loom().records(self._cell.entity_id)
+        cell.end_spans()
+        cell.caller, cell.episode, self._transient = Caller(), None, Transient(self._moment().fresh)
+        inbox = cell.inbox
+        assert inbox is not None, "the intent came from there"
+        for key in inbox.awaited:
+            refusal = refusal_of(records, key)
+            if refusal is not None:
+                inbox.settle(key, None, refusal_error(refusal))
+        with bound_variables(cell.context_variables):
+            return await self._start()
 
     def _open(self, inbox: Inbox) -> None:
         inbox.open(self._signal, lambda key: key == self._state.episode.key)
@@ -641,8 +658,9 @@ class EntityActor(Actor):
     async def _refuse(self, mail: Mail, why: str) -> None:
         at, inbox = self._moment().at, self._cell.inbox
         assert inbox is not None, "the mail came from there"
-        await self._record([MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)])
-        inbox.settle(mail.key, None, InvalidIntent(f"entity {self._plan.entity_id} refused the mail: {why}"))
+        refusal = MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)
+        await self._record([refusal])
+        inbox.settle(mail.key, None, refusal_error(refusal))
 
     # Waiting
 

@@ -528,6 +528,8 @@ class Runtime:
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
+        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
+
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
         """
         entity_id = self._id_of(entity)
