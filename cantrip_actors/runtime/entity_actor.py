@@ -170,13 +170,17 @@ class EntityActor(Actor):
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
         crystal = self._cell.crystal
-        for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
-            if bound is not None:
-                await self._services.crystals.hold(bound.uses)
-                self._held.append(bound.uses)
-        for server in crystal.servers:
-            await server.hold()
-            self._held_servers.append(server)
+        try:
+            for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
+                if bound is not None:
+                    self._held.append(bound.uses)
+                    await self._services.crystals.hold(bound.uses)
+            for server in crystal.servers:
+                self._held_servers.append(server)
+                await server.hold()
+        except BaseException:  # an actor that has not started gets no `terminate`
+            await self._release()
+            raise
 
     async def run(self) -> object:
         """Run the entity; if it has ended, clean up at once, which costs less than `terminate`."""
@@ -185,6 +189,10 @@ class EntityActor(Actor):
             result = await (self._drive_in_time() if cell.wait.deadline.is_set else self._drive())
         except LoomError as error:  # the loom cannot write
             cell.error, cell.outcome = error, None
+        except BaseException:
+            if isinstance(self.stop_reason, Killed):  # it gets no `terminate`
+                await self._release()
+            raise
         if self._state.phase is Phase.OVER:
             await self._release()
             self.has_terminate = False
@@ -219,10 +227,11 @@ class EntityActor(Actor):
 
     async def _release(self) -> None:
         """Release the crystals and the servers of tools that are still held."""
-        while self._held:
-            await self._services.crystals.release(self._held.pop())
-        while self._held_servers:
-            await self._held_servers.pop().release()
+        with anyio.CancelScope(shield=True):
+            while self._held:
+                await self._services.crystals.release(self._held.pop())
+            while self._held_servers:
+                await self._held_servers.pop().release()
 
     # Episodes
 
