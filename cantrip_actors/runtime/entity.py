@@ -17,7 +17,6 @@ from cantrip_actors.machine.project import outcome_of, state_of
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.episode import Episode, episode_of
@@ -27,6 +26,7 @@ from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.log_feed import LogFeed, turns_after
 from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File

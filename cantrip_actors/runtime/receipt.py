@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from cantrip_actors.machine.project import episode_in, has_taken, refusal_of
-from cantrip_actors.runtime.arguments import check_texts
 from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.terms.arguments import check_texts
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 
 if TYPE_CHECKING:
