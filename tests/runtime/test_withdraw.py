@@ -6,6 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cantrip_actors import (
     Cantrip,
@@ -23,6 +25,7 @@ from cantrip_actors.gates import ask
 from cantrip_actors.loom import verify_loom
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import IntentGiven, MailRefused
+from supervisors.testing import virtual
 from tests.exhaustive import part
 from tests.loom import postgres
 from tests.runtime.kills import Kill, attempt, intents
@@ -358,6 +361,57 @@ async def test_a_process_killed_at_any_write_has_withdrawn_or_has_not(tmp_path: 
         assert not gone & set(taken)
         assert {one.key for one in receipts if isinstance(one, Receipt)} <= gone | {"0", *taken}
         assert verify_loom(runtime._tree.store).faults == []
+
+
+@pytest.mark.rule("C-19", "C-10")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_each_intent_is_worked_on_or_withdrawn_whatever_is_sent_when(backend: str, tmp_path_factory: Any) -> None:
+    """Two runtimes share a loom; senders wait in both, and both withdraw, at random times."""
+
+    @settings(max_examples=15)
+    @given(st.lists(ops, min_size=1, max_size=12))
+    def holds(wanted: list[tuple[float, bool, str, int]]) -> None:
+        url = f"sqlite:{tmp_path_factory.mktemp('w') / 'loom.db'}"
+        name, options = virtual(backend)
+        anyio.run(live, url, wanted, backend=name, backend_options=options)
+
+    holds()
+
+
+acts = st.sampled_from(["quick", "slow", "withdraw", "cancel"])
+ops = st.tuples(st.sampled_from([0.0, 0.2, 3.0]), st.booleans(), acts, st.integers(0, 5))
+"""How long to wait first, whether the runtime that runs the entity acts, what it does, and to which intent."""
+
+
+async def live(url: str, wanted: list[tuple[float, bool, str, int]]) -> None:
+    """Do all that, and check that each sender gets an answer that agrees with the log."""
+    answers: dict[str, Any] = {}
+
+    async def send(runtime: Runtime, key: str, what: str) -> None:
+        answers[key] = await attempt(runtime.entity("x").send(f"{what} {key}", key=key))  # type: ignore[union-attr]
+
+    with anyio.fail_after(3600):
+        async with Runtime.open(url) as here, Runtime.open(url) as elsewhere, anyio.create_task_group() as tasks:
+            entity, told, sent = await begun(here), dict[str, set[str]](), list[str]()
+            for n, (pause, is_here, what, which) in enumerate(wanted):
+                await anyio.sleep(pause)
+                runtime = here if is_here else elsewhere
+                if what in ("quick", "slow"):
+                    tasks.start_soon(send, runtime, f"{n}", what)
+                    sent.append(f"{n}")
+                elif which < len(sent) and runtime.has_mail(entity, sent[which]):
+                    receipt = runtime.receipt(entity, sent[which])
+                    done = receipt.withdraw() if what == "withdraw" else receipt.cancel(now=True)
+                    told.setdefault(sent[which], set()).add(await done)
+            while len(answers) < len(sent):  # noqa: ASYNC110  # in virtual time
+                await anyio.sleep(1)
+            taken = [one.key for one in here.loom.records(entity.id) if isinstance(one, IntentGiven)][1:]
+            gone = {one.key for one in withdrawals(here, entity.id)}
+            assert sorted([*taken, *gone]) == sorted(sent)
+            for key in sent:
+                assert isinstance(answers[key], Withdrawn) == (key in gone)
+                assert ("withdrawn" in told.get(key, ())) == (key in gone)
+            assert verify_loom(here._tree.store).faults == []
 
 
 # Cancelling what is under way
