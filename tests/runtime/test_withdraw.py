@@ -403,7 +403,7 @@ async def live(url: str, wanted: list[tuple[float, bool, str, int]]) -> None:
                     receipt = runtime.receipt(entity, sent[which])
                     done = receipt.withdraw() if what == "withdraw" else receipt.cancel(now=True)
                     told.setdefault(sent[which], set()).add(await done)
-            while len(answers) < len(sent):  # noqa: ASYNC110  # in virtual time
+            while len(answers) < len(sent):  # in virtual time
                 await anyio.sleep(1)
             taken = [one.key for one in here.loom.records(entity.id) if isinstance(one, IntentGiven)][1:]
             gone = {one.key for one in withdrawals(here, entity.id)}
