@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         RuntimeClosed,
         Stranded,
         UnknownRequest,
+        Withdrawn,
     )
     from cantrip_actors.terms.file import File
     from cantrip_actors.terms.gate import Gate, Injected, gate
@@ -181,6 +182,7 @@ __all__ = [
     "UnknownRequest",
     "Usage",
     "UsageEvent",
+    "Withdrawn",
     "ask_first",
     "gate",
     "open_loom",
@@ -239,6 +241,7 @@ _HOMES = {
         "RuntimeClosed",
         "Stranded",
         "UnknownRequest",
+        "Withdrawn",
     ),
     "cantrip_actors.terms.gate": (
         "Gate",

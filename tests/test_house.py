@@ -151,7 +151,7 @@ class TestRules:
             for family, last in {"S": 52, "U": 63, "A": 47, "F": 48}.items()
             for n in range(1, last + 1)
         ]
-        spans = ((1, 7), (10, 19), (20, 26), (30, 33), (40, 43), (50, 55), (60, 72))
+        spans = ((1, 7), (10, 20), (20, 26), (30, 33), (40, 43), (50, 55), (60, 72))
         ids += [f"C-{n:02}" for span in spans for n in range(*span)]
         ids += [
             f"X-{n:02}"

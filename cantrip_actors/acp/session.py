@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,13 +20,13 @@ from cantrip_actors import (
     AlreadyDecided,
     Cantrip,
     CantripError,
-    Entity,
     EntityEnded,
     Episode,
     Receipt,
     Request,
     Runtime,
     UnknownRequest,
+    Withdrawn,
 )
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
@@ -51,8 +52,6 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
 
-LOOK: Final = 0.05
-"""Seconds between two looks whether an intent was taken."""
 KEY: Final = "acp:"
 """The prefix of the keys of sessions."""
 
@@ -182,32 +181,30 @@ class Session:
                 subscription.close()
         except* CantripError as errors:
             raise _to_request_error(errors) from errors
+        if episode is None:
+            return "cancelled"
         await pump.finish(episode)
         await self._tell_usage()
         return stop_reason(episode, self.runtime.loom.records(episode.entity_id))
 
-    async def _give(self, prompt: Prompt, cancels: int) -> Episode:
-        """Give the entity the prompt as its intent; return the episode."""
-        entity, receipt = await self._begin(prompt)
+    async def _give(self, prompt: Prompt, cancels: int) -> Episode | None:
+        """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
+        receipt, episode = await self._begin(prompt), None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._interrupt_if_cancelled, entity, receipt, cancels)
-            episode = await (entity.episode() if receipt is None else receipt.episode())
+            tasks.start_soon(self._cancel_if_asked, receipt, cancels)
+            with suppress(Withdrawn):
+                episode = await receipt.episode()
             tasks.cancel_scope.cancel()
         return episode
 
-    async def _interrupt_if_cancelled(self, entity: Entity, receipt: Receipt | None, cancels: int) -> None:
-        """Interrupt the episode of a prompt once the prompt is cancelled and the entity has taken its intent.
-
-        An interrupt overtakes intents and does not reach those that wait.
-        """
+    async def _cancel_if_asked(self, receipt: Receipt, cancels: int) -> None:
+        """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
         while self._cancels <= cancels:
             await self._cancelled.wait()
-        while receipt is not None and receipt.state == "waiting":  # noqa: ASYNC110  # the inbox is in the loom
-            await anyio.sleep(LOOK)
-        await entity.interrupt("cancelled in the editor", now=True, by=self.by)
+        await receipt.cancel("cancelled in the editor", now=True, by=self.by)
 
-    async def _begin(self, prompt: Prompt) -> tuple[Entity, Receipt | None]:
-        """Give the entity the prompt; return the entity, and the receipt of the intent, None if it began with it."""
+    async def _begin(self, prompt: Prompt) -> Receipt:
+        """Give the entity the prompt, or begin it with the prompt; return the receipt of the intent."""
         context = prompt.context
         cantrip, self._folds = self.cantrip(), False
         if self._fork_at:
@@ -221,7 +218,7 @@ class Session:
                 key=self._fork_key(self._forks),
                 by=self.by,
             )
-            return entity, None
+            return self.runtime.receipt(entity, "")
         if self._fork_at == "" or not self.has_begun:
             self._fork_at = None
             roots = [str(root) for root in self._editor.roots]
@@ -232,10 +229,9 @@ class Session:
                 key=self._fork_key(self._forks),
                 by=self.by,
             )
-            return entity, None
+            return self.runtime.receipt(entity, "")
         entity = self.runtime.find(self.entity_id, cantrip=cantrip)
-        receipt = await entity.post(prompt.intent, context=context or None, by=self.by)
-        return entity, receipt
+        return await entity.post(prompt.intent, context=context or None, by=self.by)
 
     def cancel(self) -> None:
         """Interrupt the running prompt and the waiting ones."""

@@ -157,7 +157,7 @@ def post(
 
     This needs no recipe. The process that runs the entity works on the intent; if there is none, the next one that
     loads the entity does, for example `cantrip send`. The receipt is the entity's id, the key of the intent, and its
-    state: waiting, working, settled or refused.
+    state: waiting, working, settled, refused or withdrawn.
     """
     with report_errors(json=as_json, loom=loom):
         given = None if context is None else read_context(context)
@@ -170,6 +170,35 @@ def post(
 
         receipt = run(loom, work, backend=backend, quiet=True)
         output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip withdraw orders order-17", 'cantrip withdraw orders order-17 --why "sold out"'))
+def withdraw(
+    name: Name,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the intent; `cantrip post` prints it.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")] = "no longer needed",
+    loom: Url = LOOM,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Take back an intent that still waits in an entity's inbox.
+
+    Print the receipt. It does not matter which process runs the entity. If the entity has taken the intent, or has ended, nothing changes,
+    and the exit code is 1; the receipt says how it stands.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli.decision_author import login
+        from cantrip_actors.cli.loom_views import Finder
+
+        async def work(runtime: Runtime) -> dict[str, str]:
+            receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
+            state = await receipt.withdraw(why, by=login())
+            return {"entity_id": receipt.entity_id, "key": receipt.key, "state": state}
+
+        receipt = run(loom, work, backend=backend, quiet=True)
+        output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
+        if receipt["state"] != "withdrawn":
+            raise typer.Exit(FAILED)
 
 
 @app.command(epilog=examples("cantrip stop notes"))

@@ -195,10 +195,10 @@ async def send(call: Call) -> Answer:
         if waited.error is not None:
             raise waited.error
         if waited.value is not None:
-            return Answer(call.shown(episode_shape(waited.value)), 200, headers)
-        if waited.how == "gone" and _cancels(call) and receipt.state == "working":
+            return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
+        if waited.how == "gone" and _cancels(call):
             with anyio.CancelScope(shield=True):
-                await entity.interrupt(HUNG_UP, by=call.token.sender)
+                await receipt.cancel(HUNG_UP, by=call.token.sender)
     return Answer(_receipt_shape(call, receipt), 202, headers)
 
 
@@ -219,10 +219,24 @@ def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
 
 async def get_receipt(call: Call) -> Answer:
     """Return how it stands with one intent that was sent."""
+    return Answer(_receipt_shape(call, _find_receipt(call)))
+
+
+async def withdraw(call: Call) -> Answer:
+    """Take back one intent that was sent, if it still waits in the inbox."""
+    receipt = _find_receipt(call)
+    state = await receipt.withdraw(call.query.why, by=call.token.sender)
+    if state != "withdrawn":
+        told = f"the intent does not wait in the inbox, it is {state}"
+        raise Problem(409, "not-waiting", told, entity_id=receipt.entity_id, state=state)
+    return Answer(_receipt_shape(call, receipt))
+
+
+def _find_receipt(call: Call) -> Receipt:
     entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
     if not _has_receipt(call, entity_id, key):
         raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")
-    return Answer(_receipt_shape(call, call.runtime.receipt(entity_id, key)))
+    return call.runtime.receipt(entity_id, key)
 
 
 async def steer(call: Call) -> Answer:

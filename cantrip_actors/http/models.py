@@ -157,6 +157,12 @@ class StopQuery(Strict):
     reason: Text = "stopped"
 
 
+class WithdrawQuery(Strict):
+    """The query of a withdrawal: why."""
+
+    why: Text = "withdrawn"
+
+
 class RequestsQuery(Strict):
     """The query of a list of requests: of one entity, or of all."""
 
@@ -244,7 +250,7 @@ class Receipt(BaseModel):
 
     entity_id: str
     key: str
-    state: Literal["waiting", "working", "settled", "refused"]
+    state: Literal["waiting", "working", "settled", "refused", "withdrawn"]
     episode: Episode | None
 
 

@@ -17,7 +17,7 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.calls import Answer, Call, Waited, json_response, wait_for
 from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
@@ -38,6 +38,7 @@ from cantrip_actors.http.table import Row
 from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
+from cantrip_actors.runtime.receipt import MailState
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -225,9 +226,13 @@ class _Run(NamedTuple):
 
     id: str
     entity: Entity
-    episode: Callable[[], Awaitable[Episode]]
+    receipt: Receipt | None
+    """That of its intent; None for the first one of an entity."""
     outputs: UpsertSubscription
-    is_new: bool
+
+    async def episode(self) -> Episode:
+        """Wait for it."""
+        return await (self.entity if self.receipt is None else self.receipt).episode()
 
     def outcome(self, call: Call) -> Outcome:
         """Return how it ended, from the loom."""
@@ -246,23 +251,23 @@ async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool
     outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
     context = asked.context if with_context else None
     receipt = await entity.post(asked.intent, context=context, key=call.key, by=call.token.sender)
-    return _Run(f"{entity.id}.{receipt.key}", entity, receipt.episode, outputs, is_new=False)
+    return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
 
 
 async def _start(call: Call, begin: Callable[[], Awaitable[Entity]]) -> _Run:
     check_scope(call.token, "cast")
     entity, _ = await begin_once(call, begin)
-    return _Run(entity.id, entity, entity.episode, call.service.upserts.subscribe(entity.id), is_new=True)
+    return _Run(entity.id, entity, None, call.service.upserts.subscribe(entity.id))
 
 
 async def _leave(call: Call, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later."""
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
-            if run.is_new:
+            if run.receipt is None:
                 await run.entity.stop(HUNG_UP, by=call.token.sender)
             else:
-                await run.entity.interrupt(HUNG_UP, by=call.token.sender)
+                await run.receipt.cancel(HUNG_UP, by=call.token.sender)
 
 
 async def _outcome(call: Call, run: _Run) -> Outcome | None:
@@ -426,17 +431,26 @@ async def get_response(call: Call) -> Answer:
     model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
     outcome = find_episode(records, key, loom.subtree_usage)
     if outcome is not None:
-        return Answer(call.shown(_build_response(id, model, created, outcome)))
-    is_taken = any((one.key or "") == key for one in list_intents(records))
-    return Answer(response_object(id, model, created, "in_progress" if is_taken else "queued", []))
+        return Answer(call.redact_for_token(_build_response(id, model, created, outcome)))
+    status = _STATUSES[call.runtime.receipt(entity_id, key).state]
+    return Answer(response_object(id, model, created, status, []))
 
 
 async def cancel_response(call: Call) -> Answer:
-    """Interrupt the episode of a response."""
-    entity_id, key = _find_response(call, call.path["id"])
-    if find_episode(call.runtime.loom.records(entity_id), key) is None:
-        await call.runtime.find(entity_id).interrupt("cancelled", now=True, by=call.token.sender)
+    """Withdraw the intent of a response, or interrupt its episode."""
+    receipt = call.runtime.receipt(*_find_response(call, call.path["id"]))
+    await receipt.cancel(now=True, by=call.token.sender)
     return await get_response(call)
+
+
+_STATUSES: Final[Mapping[MailState, str]] = {
+    "waiting": "queued",
+    "working": "in_progress",
+    "settled": "completed",
+    "refused": "failed",
+    "withdrawn": "cancelled",
+}
+"""OpenAI's words for the states of an intent whose episode has no outcome."""
 
 
 _OBJECT = {200: models.Opaque}

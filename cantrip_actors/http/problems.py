@@ -45,6 +45,7 @@ from cantrip_actors.terms.errors import (
     RuntimeClosed,
     Stranded,
     UnknownRequest,
+    Withdrawn,
 )
 
 SOON: Final = {"retry-after": "1"}
@@ -103,6 +104,7 @@ _ROWS: Final = (
     _Row(EntityEnded, 409, "ended"),
     _Row(AlreadyDecided, 409, "already-decided"),
     _Row(AskCycle, 409, "ask-cycle"),
+    _Row(Withdrawn, 409, "withdrawn"),
     _Row(UnknownRequest, 404, "unknown-request"),
     _Row(InboxFull, 429, "inbox-full", later=True),
     _Row(QueueFull, 429, "queue-full", later=True),

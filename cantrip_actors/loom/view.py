@@ -41,6 +41,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
+from cantrip_actors.terms.arguments import check_texts
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -80,10 +81,12 @@ class Loom:
         return (one for one in self._store.headers() if self.tenant is None or one.tenant == self.tenant)
 
     def _find(self, entity_id: str) -> Header | None:
+        check_texts(LoomError, entity=entity_id)  # a database answers with an error about its types
         header = self._store.header(entity_id)
         return None if header is None or self.tenant not in (None, header.tenant) else header
 
     def _is_here(self, entity_id: str) -> bool:
+        check_texts(LoomError, entity=entity_id)
         return self.tenant is None or self._find(entity_id) is not None
 
     def header(self, entity_id: str) -> Header:
@@ -151,6 +154,7 @@ class Loom:
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts:
         """Return what a process needs to know of an entity before it runs it. Raises LoomError."""
+        check_texts(LoomError, entity=entity_id)
         facts = self._store.facts(entity_id, with_records)
         if facts is None or self.tenant not in (None, facts.header.tenant):
             raise LoomError(f"entity {entity_id} is not in this loom")
@@ -197,6 +201,7 @@ class Loom:
 
     def named(self, name: str) -> str | None:
         """Return the entity that was last invoked under that name, ended or not."""
+        check_texts(LoomError, name=name)
         return self._store.named(scope_name(self.tenant or "", name))
 
     def below(self, entity_id: str) -> Sequence[str]:
@@ -218,6 +223,7 @@ class Loom:
 
     def owner(self, turn_id: str) -> str:
         """Return the entity that a turn belongs to."""
+        check_texts(LoomError, turn=turn_id)
         entity_id = self._store.owner(turn_id)
         if entity_id is None or not self._is_here(entity_id):
             raise LoomError(f"turn {turn_id} is not in this loom")
@@ -241,9 +247,7 @@ class Loom:
         """
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
-        for what, given in (("by", by), ("key", key)):
-            if not isinstance(given, str):
-                raise LoomError(f"{what}: expected a text, got {given!r:.100}")
+        check_texts(LoomError, by=by, key=key)
         if self.is_forgotten(self.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
         owner, wanted = self.owner(turn_id), (turn_id, float(value), by)

@@ -50,6 +50,8 @@ def create_task_result(work: Work) -> dict[str, Any]:
 
 def _status(work: Work) -> Status:
     outcome = work.outcome()
+    if outcome is None and work.is_withdrawn:
+        return "cancelled"
     if outcome is None:
         return "input_required" if work.requests() else "working"
     return "cancelled" if outcome.reason in CANCELLED else "completed"

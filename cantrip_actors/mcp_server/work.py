@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mcp import types
 
-from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Request
+from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
 from cantrip_actors.machine.project import find_episode, find_outcome, get_time
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.tools import Cast, Fork, Offer, Send
@@ -100,9 +100,16 @@ class Work:
         return found
 
     async def _episode(self) -> Episode:
-        if self.key:
-            return await self._runtime.receipt(self.entity, self.key).episode()
-        return await self.entity.episode()
+        return await (self._receipt if self.key else self.entity).episode()
+
+    @property
+    def _receipt(self) -> Receipt:
+        return self._runtime.receipt(self.entity, self.key)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether its intent was withdrawn before the entity took it."""
+        return bool(self.key) and self._receipt.state == "withdrawn"
 
     def outcome(self) -> Outcome | None:
         """Return how its episode ended; None while it has not."""
@@ -154,13 +161,11 @@ class Work:
         return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:
-        """Cancel unfinished work: a later intent ends with its episode, a first intent with its entity."""
-        if self.outcome() is not None:
-            return
-        if not self.key:
+        """Cancel unfinished work: a later intent is withdrawn or ends with its episode, a first one with its entity."""
+        if self.key:
+            await self._receipt.cancel(reason, now=True, by=self._caller.by)
+        elif self.outcome() is None:
             await self.entity.stop(reason, by=self._caller.by)
-        elif self._runtime.receipt(self.entity, self.key).state == "working":
-            await self.entity.interrupt(reason, now=True, by=self._caller.by)
 
     @property
     def times(self) -> tuple[str, str]:

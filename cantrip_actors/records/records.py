@@ -136,7 +136,11 @@ class Steered(_Record, frozen=True, tag="steer"):
 
 
 class MailRefused(_Record, frozen=True, tag="refused"):
-    """Mail was taken that could not be carried out: `mail` is its kind, `reason` says why."""
+    """Mail was taken that could not be carried out, or was withdrawn: `mail` is its kind, `reason` says why.
+
+    `sender` is that of the mail. Of a withdrawn intent `mail` is "intent", `reason` is "withdrawn", `sender` says who
+    withdrew it, and `why` why; `why` is None for mail that was refused.
+    """
 
     entity_id: str
     key: str
@@ -144,6 +148,12 @@ class MailRefused(_Record, frozen=True, tag="refused"):
     reason: str
     at: str
     sender: str | None = None
+    why: str | None = None
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the mail was withdrawn, and not refused."""
+        return self.why is not None
 
 
 class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip", "cantrip_name": "name"}):

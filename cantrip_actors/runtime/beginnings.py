@@ -19,13 +19,13 @@ from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Scheduled
-from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
+from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import NameTaken
 

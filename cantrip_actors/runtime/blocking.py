@@ -157,6 +157,8 @@ class BlockingReceipt(_Blocking[Receipt]):
     key: _Value[str] = _Value()
     state: _Value[MailState] = _Value()
     episode = _call_blocking(Receipt.episode)
+    withdraw = _call_blocking(Receipt.withdraw)
+    cancel = _call_blocking(Receipt.cancel)
 
 
 class BlockingSchedule(_Blocking[Schedule]):

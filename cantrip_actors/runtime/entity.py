@@ -17,7 +17,6 @@ from cantrip_actors.machine.project import find_outcome, fold_state
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.episode import Episode, make_episode
@@ -27,6 +26,7 @@ from cantrip_actors.runtime.inboxes import LOOK
 from cantrip_actors.runtime.log_feed import LogFeed, follow_turns
 from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
@@ -143,7 +143,7 @@ class Entity:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
         The intent is a text, or a list of texts, images and files; these may stand in `context`, too. Cancelling the
-        wait does not withdraw an intent that the entity has taken, or that is in its inbox.
+        wait takes nothing back: `runtime.receipt(entity, key).withdraw()` does, while the intent is in the inbox.
 
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
@@ -152,8 +152,8 @@ class Entity:
         episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the receipt.
 
         Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
-        the entity has ended, InboxFull if too much mail waits for it, AskCycle in a gate of an entity that this entity
-        waits for; else as `Runtime.cast`.
+        the entity has ended, Withdrawn if the intent was withdrawn, InboxFull if too much mail waits for it, AskCycle
+        in a gate of an entity that this entity waits for; else as `Runtime.cast`.
         """
         if timeout is not None:
             check_timeout(timeout)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.crystal.query import PostingCrystal, Query
-from cantrip_actors.loom import Held
+from cantrip_actors.loom import Held, Taken
 from cantrip_actors.machine.actions import (
     Action,
     Answer,
@@ -61,7 +61,7 @@ from cantrip_actors.machine.events import (
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, note, resume
 from cantrip_actors.machine.mail import Void, read_mail
-from cantrip_actors.machine.project import get_outcome, sum_usage
+from cantrip_actors.machine.project import find_refusal, get_outcome, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
@@ -73,7 +73,7 @@ from cantrip_actors.runtime.crystal_actor import Abandoned
 from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
-from cantrip_actors.runtime.inbox import Inbox
+from cantrip_actors.runtime.inbox import Inbox, refusal_error
 from cantrip_actors.runtime.instrument import MailSettled, MailTaken
 from cantrip_actors.runtime.loading import find_last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
@@ -85,7 +85,7 @@ from cantrip_actors.runtime.summary import remember
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.errors import CrystalError, InvalidIntent, LoomError
+from cantrip_actors.terms.errors import CrystalError, LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
@@ -170,13 +170,17 @@ class EntityActor(Actor):
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
         crystal = self._cell.crystal
-        for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
-            if bound is not None:
-                await self._services.crystals.hold(bound.uses)
-                self._held.append(bound.uses)
-        for server in crystal.servers:
-            await server.hold()
-            self._held_servers.append(server)
+        try:
+            for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
+                if bound is not None:
+                    self._held.append(bound.uses)
+                    await self._services.crystals.hold(bound.uses)
+            for server in crystal.servers:
+                self._held_servers.append(server)
+                await server.hold()
+        except BaseException:  # an actor that has not started gets no `terminate`
+            await self._release()
+            raise
 
     async def run(self) -> object:
         """Run the entity; if it has ended, clean up at once, which costs less than `terminate`."""
@@ -185,6 +189,10 @@ class EntityActor(Actor):
             result = await (self._drive_in_time() if cell.wait.deadline.is_set else self._drive())
         except LoomError as error:  # the loom cannot write
             cell.error, cell.outcome = error, None
+        except BaseException:
+            if isinstance(self.stop_reason, Killed):  # it gets no `terminate`
+                await self._release()
+            raise
         if self._state.phase is Phase.OVER:
             await self._release()
             self.has_terminate = False
@@ -219,10 +227,11 @@ class EntityActor(Actor):
 
     async def _release(self) -> None:
         """Release the crystals and the servers of tools that are still held."""
-        while self._held:
-            await self._services.crystals.release(self._held.pop())
-        while self._held_servers:
-            await self._held_servers.pop().release()
+        with anyio.CancelScope(shield=True):
+            while self._held:
+                await self._services.crystals.release(self._held.pop())
+            while self._held_servers:
+                await self._held_servers.pop().release()
 
     # Episodes
 
@@ -243,7 +252,10 @@ class EntityActor(Actor):
                     if self._state.phase is not Phase.IDLE:  # it is over, or unloaded while it waits for people
                         return None
                     cell.caller = Caller()
-                    action = await self._wait_for_intent()
+                    try:
+                        action = await self._wait_for_intent()
+                    except Taken:
+                        action = await self._restore()
                     if action is None:
                         return HIBERNATE if self._hibernates else None
             with bind_variables(cell.caller.own_variables):
@@ -285,6 +297,20 @@ class EntityActor(Actor):
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
         return None
+
+    async def _restore(self) -> Action | None:
+        """Restore the state from the log: the intent that it was about to record was withdrawn at this moment."""
+        cell, records = self._cell, self._services.loom().records(self._cell.entity_id)
+        cell.end_spans()
+        cell.caller, cell.episode, self._transient = Caller(), None, Transient(self._make_moment().fresh)
+        inbox = cell.inbox
+        assert inbox is not None, "the intent came from there"
+        for key in inbox.awaited:
+            refusal = find_refusal(records, key)
+            if refusal is not None:
+                inbox.settle(key, None, refusal_error(refusal))
+        with bind_variables(cell.context_variables):
+            return await self._start()
 
     def _open(self, inbox: Inbox) -> None:
         inbox.open(self._signal, lambda key: key == self._state.episode.key)
@@ -643,8 +669,9 @@ class EntityActor(Actor):
     async def _refuse(self, mail: Mail, why: str) -> None:
         at, inbox = self._make_moment().at, self._cell.inbox
         assert inbox is not None, "the mail came from there"
-        await self._record([MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)])
-        inbox.settle(mail.key, None, InvalidIntent(f"entity {self._plan.entity_id} refused the mail: {why}"))
+        refusal = MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)
+        await self._record([refusal])
+        inbox.settle(mail.key, None, refusal_error(refusal))
 
     # Waiting
 

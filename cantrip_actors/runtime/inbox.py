@@ -18,9 +18,9 @@ import anyio
 
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
-from cantrip_actors.records.records import Record
+from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.runtime.context_variables import ContextVariables
-from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
 PAGE: Final = 1_200
@@ -182,6 +182,17 @@ class Inbox:
         """Withdraw an offer, unless the actor has taken it in hand."""
         self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
 
+    def remove(self, no: int) -> None:
+        """Remove an intent that was withdrawn, unless the actor has taken it in hand."""
+        if any(one.no == no for one in self._intents):
+            self._intents = [one for one in self._intents if one.no != no]
+            self._known.discard(no)
+
+    def lacks(self, waiting: int) -> bool:
+        """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
+        in_hand = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._in_hand.values())
+        return self._has_more or waiting < in_hand + sum(one.no != OFFER for one in self._intents)
+
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""
         new = [one for one in mail if one.no not in self._known]
@@ -307,6 +318,13 @@ class Inbox:
                 if error is not None:
                     self.forget(key, waiter)
                     waiter.settle(None, error)
+
+
+def refusal_error(record: MailRefused) -> CantripError:
+    """Return the error for the callers that wait for an intent that this record refused or withdrew."""
+    if record.why is not None:
+        return Withdrawn(record.entity_id, record.key, record.sender or "", record.why)
+    return InvalidIntent(f"entity {record.entity_id} refused the mail: {record.reason}")
 
 
 def _get_number(one: Pending) -> int:

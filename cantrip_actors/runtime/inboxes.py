@@ -15,18 +15,20 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store
+from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
-from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.mail import CONTROL, Mail, MailKind, MailRow, Pending
+from cantrip_actors.records.records import MailRefused
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.hints import Hints
-from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
+from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter, refusal_error
 from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.runtime.loom_writer import Post, is_outage
 from cantrip_actors.runtime.placing import find_stranding
@@ -315,6 +317,46 @@ class Inboxes:
             self.load(entity_id)
         return waiter
 
+    # Withdrawing
+
+    async def withdraw(self, entity_id: str, key: str, why: str, by: str) -> None:
+        """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
+
+        One transaction takes it out of the inbox and records that. A taker at the same time gets Taken, or this does.
+        Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
+        """
+        core = self._core
+        row = await self._run_in_store(partial(core.store.find_mail, entity_id, key))
+        if row is None or row.taken is not None:
+            return
+        if row.lane == CONTROL:
+            raise InvalidIntent(f"withdraw: expected the key of an intent, but {key!r} is that of a control message")
+        record = MailRefused(entity_id, key, "intent", "withdrawn", core.make_moment().at, by or None, why)
+        with anyio.CancelScope(shield=True):  # what is recorded is told to those who wait
+            try:
+                await core.append([record], [(0, row.no)])
+            except Taken:
+                return
+            inbox = self._inboxes.get(entity_id)
+            if inbox is not None:
+                inbox.remove(row.no)
+                inbox.settle(key, None, refusal_error(record))
+                self._drop(entity_id)
+            self.tell()
+
+    def interrupt(
+        self, entity_id: str, intent_key: str, why: str, *, now: bool, key: str | None = None, sender: str = ""
+    ) -> Mail | None:
+        """Return the mail that ends the episode of the intent with that key, and no other; None if it is not under way.
+
+        "" is the key of the first intent.
+        """
+        state = fold_state(self._core.loom.records(entity_id))
+        if state.phase in (Phase.IDLE, Phase.OVER) or (state.episode.key or "") != intent_key:
+            return None
+        body = {"episode": state.episode.number, "why": why, "now": now}
+        return self.make_mail(entity_id, "interrupt", body, key=key, sender=sender)
+
     def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
         """Forget a waiter."""
         self.get_inbox(entity_id).forget(key, waiter)
@@ -327,10 +369,10 @@ class Inboxes:
             return
         records = loom.records(entity_id)
         for key in inbox.awaited:
-            why = find_refusal(records, key)
+            refusal = find_refusal(records, key)
             outcome = find_episode(records, key, partial(sum_usage_under, loom))
-            if why is not None:
-                inbox.settle(key, None, InvalidIntent(f"entity {entity_id} refused the mail: {why}"))
+            if refusal is not None:
+                inbox.settle(key, None, refusal_error(refusal))
             elif outcome is not None:
                 failed = outcome.reason == "failed"
                 inbox.settle(key, outcome, CrystalError(outcome.error or "") if failed else None)
@@ -351,7 +393,9 @@ class Inboxes:
         for entity_id in roots:
             self.load(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
-            if inbox.awaited and self._core.living.get(entity_id) is None:
+            if inbox.awaited and self._core.living.get(entity_id) is not None:
+                await self._settle_withdrawn(entity_id, inbox)
+            elif inbox.awaited:
                 tip = store.tip(entity_id)
                 if tip is not None and tip.position != inbox.position:
                     inbox.position = tip.position
@@ -361,6 +405,20 @@ class Inboxes:
                     await self._fail_stranded(entity_id, inbox)
                 else:
                     self._drop(entity_id)
+
+    async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
+        """Settle the callers here whose intents, for an entity that is loaded here, another process has withdrawn."""
+        store = self._core.store
+        if not inbox.has_intents:
+            return
+        waiting = await self._run_in_store(partial(store.count_mail, entity_id))
+        if not inbox.lacks(waiting.intents):
+            return
+        records = await self._run_in_store(partial(store.records, entity_id))
+        for key in inbox.awaited:
+            refusal = find_refusal(records, key)
+            if refusal is not None:
+                inbox.settle(key, None, refusal_error(refusal))
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from cantrip_actors.machine.project import find_episode, has_taken
+from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.runtime.episode import Episode, make_episode
-from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.arguments import check_texts
+from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
-MailState = Literal["waiting", "working", "settled", "refused"]
+MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 
 def check_timeout(timeout: float) -> None:
@@ -27,7 +28,8 @@ def check_timeout(timeout: float) -> None:
 class NoAnswer(CantripError, TimeoutError):
     """The episode of an intent did not end within the time that its caller gave it (N-38).
 
-    Nothing is withdrawn: `receipt.episode()`, or `runtime.receipt(entity_id, key)`, waits on.
+    Nothing is withdrawn: `receipt.episode()`, or `runtime.receipt(entity_id, key)`, waits on, and `receipt.withdraw()`
+    takes the intent back if it still waits.
     """
 
     def __init__(self, receipt: Receipt, timeout: float) -> None:
@@ -56,24 +58,27 @@ class Receipt:
 
         "waiting": it waits in the inbox. "working": its episode is under way. "settled": its episode has ended.
         "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.
+        "withdrawn": it was withdrawn while it waited.
         """
         row = self._tree.store.find_mail(self.entity_id, self.key)
         if row is not None and row.taken is None:
             return "waiting"
         records = self._tree.loom.records(self.entity_id)
         if not has_taken(records, self.key):
-            return "refused"
+            refusal = find_refusal(records, self.key)
+            return "withdrawn" if refusal is not None and refusal.is_withdrawn else "refused"
         return "working" if find_episode(records, self.key) is None else "settled"
 
     async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.
 
         `timeout` is the longest wait, in seconds. Raises NoAnswer after it; what ended the episode, or AskCycle, as
-        `Entity.send`; EntityEnded or InvalidIntent if it was refused; RuntimeClosed; ValueError for a negative timeout.
+        `Entity.send`; EntityEnded or InvalidIntent if it was refused; Withdrawn; RuntimeClosed; ValueError for a
+        negative timeout.
         """
         if timeout is not None:
             check_timeout(timeout)
-        if timeout is None or self.state in ("settled", "refused"):
+        if timeout is None or self.state not in ("waiting", "working"):
             return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
             return await self._wait_for_episode()
@@ -90,6 +95,35 @@ class Receipt:
             error.entity_id = self.entity_id
             raise tree.guard.redact_error(error) from error.__cause__
         return make_episode(self.entity_id, outcome, None, tree.loom)
+
+    async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
+        """Take the intent back if it still waits in the inbox, whichever process runs the entity (C-19).
+
+        Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
+        its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once
+        "withdrawn" has been returned, it is durable. `by` says who withdraws it.
+
+        Raises InvalidIntent for the key of a control message, which cannot be withdrawn; RuntimeClosed; LoomError.
+        """
+        self._tree.check_open()
+        check_texts(why=why, by=by)
+        await self._tree.inboxes.withdraw(self.entity_id, self.key, why, by)
+        return self.state
+
+    async def cancel(self, why: str = "cancelled", *, now: bool = False, by: str = "") -> MailState:
+        """Withdraw the intent if it still waits, else interrupt its episode, and no other one, if that is under way.
+
+        Returns the state that `withdraw` returned: "withdrawn", or "working" if the episode is interrupted. `now` as
+        for `Entity.interrupt`. Raises as `withdraw`, and InboxFull.
+        """
+        state = await self.withdraw(why, by=by)
+        if state == "working":
+            inboxes = self._tree.inboxes
+            mail = inboxes.interrupt(self.entity_id, self.key, why, now=now, sender=by)
+            if mail is not None:
+                with suppress(EntityEnded):
+                    await inboxes.post(mail)
+        return state
 
     def check(self) -> None:
         """Raise LoomError if no such intent was posted, or its key has expired."""

@@ -22,11 +22,11 @@ from cantrip_actors.machine.project import Life, Verdict, find_decision, request
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
-from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load
 

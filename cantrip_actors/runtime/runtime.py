@@ -35,7 +35,6 @@ from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
-from cantrip_actors.runtime.arguments import check_texts
 from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
@@ -58,6 +57,7 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
+from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
@@ -277,6 +277,7 @@ class Runtime:
         return entity_id
 
     def _check_here(self, entity_id: str) -> None:
+        check_texts(LoomError, entity=entity_id)
         if not self._tree.is_tenants(entity_id, self._tenant):
             raise LoomError(f"entity {entity_id} is not in this loom")
 
@@ -487,7 +488,7 @@ class Runtime:
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
-        return self._beginnings.make_id(key, self._tenant or "")
+        return self._beginnings.make_id(check_name("key", key), self._tenant or "")
 
     def begun_with(self, key: str) -> Entity | None:
         """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has."""
@@ -502,6 +503,7 @@ class Runtime:
         with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
         process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
         """
+        check_texts(LoomError, name=name)
         entity_id = self._beginnings.find_named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
@@ -510,7 +512,7 @@ class Runtime:
 
         `cantrip` is as for `entity`.
 
-        Raises LoomError for an id that is not in the loom.
+        Raises LoomError for an id that is not in the loom, or is not a text.
         """
         self._check_here(entity_id)
         cell = self._tree.living.get(entity_id)
@@ -528,8 +530,11 @@ class Runtime:
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
+        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
+
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
         """
+        check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
         self.loom.header(entity_id)
         receipt = Receipt(self._tree, entity_id, key)
@@ -541,6 +546,7 @@ class Runtime:
 
         Raises LoomError for an unknown entity.
         """
+        check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
         return self._tree.store.find_mail(self._tree.find_root(entity_id), key) is not None
 

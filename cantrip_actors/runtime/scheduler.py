@@ -25,7 +25,6 @@ from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.project import Life, fold_state
 from cantrip_actors.machine.schedule import look, make_firing_key
-from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
@@ -351,7 +350,10 @@ class Scheduler:
         mail: list[Mail] = []
         what = look(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
         if what.stops_last and schedule.last is not None:
-            mail += self._interrupt(entity_id, schedule.last)
+            interrupt = self._inboxes.interrupt(
+                entity_id, schedule.last, STOPPED, now=True, key=f"{schedule.last} stop"
+            )
+            mail += [] if interrupt is None else [interrupt]
             if not mail:  # the previous firing still waits in the inbox, and does the same work
                 return _Firing(TimerChange(timer, _note_last_firing(what.becomes, schedule.last)))
         if what.fires is not None:
@@ -384,14 +386,6 @@ class Scheduler:
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
         return fold_state(core.loom.records(entity_id)).episode.key == key
-
-    def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
-        """Return the mail that ends the running episode, if it belongs to the intent with this key."""
-        state = fold_state(self._core.loom.records(entity_id))
-        if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
-            return []
-        body = {"episode": state.episode.number, "why": STOPPED, "now": True}
-        return [self._inboxes.make_mail(entity_id, "interrupt", body, key=f"{key} stop")]
 
     # Casts
 

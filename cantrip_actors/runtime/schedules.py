@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 from cantrip_actors.machine.schedule import find_next, make_rule
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
-from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, suggest_nearest
 

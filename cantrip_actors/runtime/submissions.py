@@ -17,11 +17,11 @@ from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.schedule import make_firing_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
-from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.errors import InvalidIntent
 
 if TYPE_CHECKING:

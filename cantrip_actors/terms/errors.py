@@ -126,6 +126,24 @@ class EntityEnded(CantripError):
     """An entity that was sent something has ended, or ended before it had handled it."""
 
 
+class Withdrawn(CantripError):
+    """The intent was withdrawn while it waited in the inbox: its entity never saw it (C-19).
+
+    `by` says who withdrew it, "" if unknown, and `why` the reason. Its key stays used.
+    """
+
+    def __init__(self, entity_id: str, key: str, by: str, why: str) -> None:
+        who = f" by {by}" if by else ""
+        super().__init__(
+            f"the intent with key {key!r} was withdrawn{who} before entity {entity_id} took it: {why}; "
+            "to have it worked on after all, send it with another key"
+        )
+        self.entity_id = entity_id
+        self.key = key
+        self.by = by
+        self.why = why
+
+
 class RuntimeClosed(CantripError):
     """The runtime is not open yet, or is closed."""
 

@@ -8,6 +8,10 @@ Every exception of user code becomes a value here, including `SystemExit` (argpa
 - Ctrl-C: a `KeyboardInterrupt` in the main thread is handed to the handler of SIGINT, which ends the program in order,
   since an interrupt that leaves an actor would end the program in the middle. In any other thread it is the user code's
   own.
+
+One exit is out of reach: if a task that user code has started raises `SystemExit`, asyncio raises it out of the event
+loop before any other task sees it, and so ends the program. Only a task factory for the whole event loop could change
+that, and the event loop belongs to the program. On trio it is an error observation like any other.
 """
 
 from __future__ import annotations

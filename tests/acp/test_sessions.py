@@ -170,6 +170,25 @@ async def test_a_prompt_without_output_so_far_is_cancelled_at_once() -> None:
         assert anyio.current_time() - at < 1
 
 
+@pytest.mark.rule("ACP-11", "C-19")
+async def test_a_prompt_that_waits_behind_another_sender_is_cancelled_at_once() -> None:
+    recipe = helper()
+    async with Runtime.open() as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        assert await editor.prompt(session, "begin") == "end_turn"
+        other = await runtime.find(session).post('nap {"seconds": 100}')
+        await anyio.sleep(1)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "unwanted"})
+        await anyio.sleep(1)
+        at = anyio.current_time()
+        await editor.tell("session/cancel", sessionId=session)
+        assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        assert anyio.current_time() - at < 1
+        assert (await other.episode()).terminated
+        assert await editor.prompt(session, "go on") == "end_turn"
+        assert "unwanted" not in str(list(runtime.loom.records(session)))
+
+
 @pytest.mark.rule("ACP-12")
 async def test_closing_a_session_cancels_it() -> None:
     async with edited(helper()) as editor:

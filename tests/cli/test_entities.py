@@ -211,6 +211,35 @@ class TestPost:
         assert "has ended" in said.err
 
 
+class TestWithdraw:
+    @pytest.mark.rule("C-19")
+    def test_an_intent_that_waits_is_withdrawn(self, cantrip, place):
+        entity = cantrip("invoke", "notes.yaml", "milk", "--name", "notes", "--json").json["entity_id"]
+        cantrip("post", "notes", "bread", "--key", "k")
+        said = cantrip("withdraw", "notes", "k", "--why", "sold out")
+        assert (said.code, said.out, said.err) == (0, f"{entity} k withdrawn\n", "")
+        again = cantrip("withdraw", "notes", "k", "--json").json
+        assert again == {"entity_id": entity, "key": "k", "state": "withdrawn", "loom": LOOM}
+        assert cantrip("send", "notes", "eggs").out == "milk, eggs\n"
+        sent = cantrip("send", "notes", "bread", "--key", "k")
+        assert sent.code == 1
+        assert "took it: sold out" in sent.err
+        assert effects(place) == ["milk", "eggs"]
+
+    @pytest.mark.rule("C-19")
+    def test_an_intent_that_was_worked_on_is_not_withdrawn(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        cantrip("send", "notes", "bread", "--key", "k")
+        said = cantrip("withdraw", "notes", "k")
+        assert said.code == 1
+        assert said.out.endswith(" k settled\n")
+
+    def test_an_unknown_key_is_an_error(self, cantrip):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        said = cantrip("withdraw", "notes", "nothing", "--json")
+        assert (said.code, said.json["error"]["type"]) == (1, "LoomError")
+
+
 class TestOtherProcesses:
     """Another runtime, as of a service, runs the entity."""
 

@@ -21,6 +21,7 @@ from cantrip_actors import Cantrip, Circle, Folding, scripted
 from cantrip_actors.http import Limits, feeds
 from cantrip_actors.http.feeds import FRAMES
 from cantrip_actors.http.sse import Position
+from cantrip_actors.looms import IntentGiven
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
@@ -357,6 +358,28 @@ async def test_a_client_that_hangs_up_cancels_or_continues(
                 if state == "active":
                     break
         assert on.runtime.loom.state(entity) == state
+
+
+@pytest.mark.rule("HTTP-09", "C-19")
+@pytest.mark.parametrize("door", ["send", "chat", "stream", "response"])
+async def test_a_client_that_hangs_up_takes_back_its_intent_and_disturbs_no_other(door: str) -> None:
+    async with served() as on:
+        entity = await on.runtime.invoke(on.service.cantrips["echo"], "hi", name="bob")
+        await entity.episode()
+        other = await entity.post("nap 2")
+        said: Any = [{"role": "user", "content": "unwanted"}]
+        with anyio.move_on_after(0.3):
+            if door == "send":
+                await on.post("entities/bob/send", {"intent": "unwanted", "wait": 20})
+            elif door == "response":
+                await on.post("/v1/responses", {"model": "entity:bob", "input": "unwanted"})
+            else:
+                asked = {"model": "entity:bob", "messages": said, "stream": door == "stream"}
+                await on.post("/v1/chat/completions", asked)
+        assert (await other.episode()).terminated
+        assert (await entity.send("behind")).result == "you said: behind"
+        intents = [one.intent for one in on.runtime.loom.records(entity.id) if isinstance(one, IntentGiven)]
+        assert intents == ["hi", "nap 2", "behind"]
 
 
 @pytest.mark.rule("HTTP-09")

@@ -195,6 +195,22 @@ async def test_a_response_in_the_background_is_found_later_and_can_be_cancelled(
         assert (await on.ask("DELETE", f"/v1/responses/{begun.id}")).status_code == 405
 
 
+@pytest.mark.rule("C-19")
+async def test_cancelling_a_response_ends_no_other_one() -> None:
+    async with served() as on, client_of(on) as client:
+        await (await on.runtime.invoke(on.service.cantrips["echo"], "hi", name="bob")).episode()
+        first = await client.responses.create(model="entity:bob", input="nap 1", background=True)
+        second = await client.responses.create(model="entity:bob", input="unwanted", background=True)
+        assert (await client.responses.retrieve(second.id)).status == "queued"
+        assert (await client.responses.cancel(second.id)).status == "cancelled"
+        assert (await client.responses.retrieve(second.id)).status == "cancelled"
+        with anyio.fail_after(5):
+            while (await client.responses.retrieve(first.id)).status == "in_progress":
+                await anyio.sleep(0.02)
+        assert (await client.responses.retrieve(first.id)).status == "completed"
+        assert (await client.responses.cancel(first.id)).status == "completed"
+
+
 async def test_an_entity_is_a_model_that_remembers() -> None:
     async with served() as on, client_of(on) as client:
         await (await on.runtime.invoke(on.service.cantrips["echo"], "hi", name="bob")).episode()

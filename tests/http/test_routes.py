@@ -77,6 +77,10 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         assert told["result"] == "you said: two"
         receipt = await check("POST", "entities/bob/send", 202, {"intent": "nap 0.01"})
         await check("GET", f"entities/bob/receipts/{receipt['key']}", 200)
+        await check("POST", "entities/bob/send", 202, {"intent": "nap 1"})
+        waiting = await check("POST", "entities/bob/send", 202, {"intent": "unwanted"})
+        taken_back = await check("DELETE", f"entities/bob/receipts/{waiting['key']}?why=sold%20out", 200)
+        assert taken_back["state"] == "withdrawn"
         await check("POST", "entities/bob/steer", 202, {"text": "psst"})
         await check("POST", "entities/bob/interrupt", 202, {})
         (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]

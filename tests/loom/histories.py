@@ -201,7 +201,7 @@ records = st.one_of(
     st.builds(Rewarded, ids, ids, durations, texts),
     st.builds(Resumed, ids, texts, texts),
     st.builds(Ended, ids, reasons, texts, maybe_text, values, maybe_text, usages, maybe_text, maybe_text),
-    st.builds(MailRefused, ids, texts, texts, texts, texts, maybe_text),
+    st.builds(MailRefused, ids, texts, texts, texts, texts, maybe_text, maybe_text),
     st.builds(Adopted, ids, texts, texts, texts, texts, objects, objects, maybe_text),
     st.builds(QueryPosted, ids, ids, values, texts),
     st.builds(Asked, ids, ids, texts, ids, texts, texts),

@@ -56,6 +56,11 @@ def taker(one, entity=None):
     return Steered(entity, one.body["text"], AT, key=one.key, sender=one.sender)
 
 
+def withdrawal(one):
+    """The record that withdraws an intent."""
+    return MailRefused(one.entity_id, one.key, "intent", "withdrawn", AT, "me", why="sold out")
+
+
 def post(store, *mails):
     """Post mail that is accepted; its numbers."""
     rows = store.post(mails)
@@ -289,6 +294,33 @@ def test_mail_still_waits_when_the_writer_that_takes_it_has_lost_its_lease(box):
     assert keys(box) == ["k"]
 
 
+@pytest.mark.rule("C-19")
+def test_mail_is_withdrawn_or_taken_but_not_both_whoever_holds_the_lease(box):
+    first, second = post(box, mail("a"), mail("b"))
+    lease = box.claim("e", "me", 60)
+    box.append([withdrawal(mail("a"))], taken=[(0, first)])
+    with pytest.raises(Taken):
+        box.append([taker(mail("a"))], {"e": lease.token}, taken=[(0, first)])
+    box.append([taker(mail("b"))], {"e": lease.token}, taken=[(0, second)])
+    with pytest.raises(Taken):
+        box.append([withdrawal(mail("b"))], taken=[(0, second)])
+    assert keys(box) == []
+    assert [record.key for record in box.records("e")[1:]] == ["a", "b"]
+    assert verify_loom(box).faults == []
+
+
+@pytest.mark.rule("C-19", "C-10")
+def test_only_the_holder_of_a_lease_refuses_mail(box):
+    (no,) = post(box, mail("k"))
+    lease = box.claim("e", "me", 60)
+    refused = MailRefused("e", "k", "intent", "no", AT)
+    with pytest.raises(Fenced):
+        box.append([refused], taken=[(0, no)])
+    with pytest.raises(Fenced):
+        box.append([withdrawal(mail("k"))], {"e": lease.token + 1}, taken=[(0, no)])
+    box.append([refused], {"e": lease.token}, taken=[(0, no)])
+
+
 @pytest.mark.rule("C-16")
 def test_mail_is_posted_with_a_record_or_not_at_all(box):
     box.append([Steered("e", "I told f", AT)], post=[(0, mail("a", "f")), (0, mail("b", "f"))])
@@ -444,6 +476,10 @@ class Model:
     def refuse(self, one):
         self.take(one, record=lambda mine: MailRefused(mine.entity_id, mine.key, mine.kind, "no", AT))
 
+    def withdraw(self, one):
+        if one.lane == INTENTS:
+            self.take(one, at=-1, record=withdrawal)
+
     def end(self, one):
         if one.entity_id not in self.over and one.body.get("text") == "0":
             self.record(Ended(one.entity_id, "cancelled", AT))
@@ -468,11 +504,11 @@ class Model:
         assert verify_loom(self.store).faults == []
 
 
-OPS = ("post", "post", "post", "post_with_a_record", "take", "take", "take_the_last", "refuse")
+OPS = ("post", "post", "post", "post_with_a_record", "take", "take", "take_the_last", "refuse", "withdraw")
 KEYS = tuple("abcdefgh")
 
 
-@pytest.mark.rule("C-10", "C-11")
+@pytest.mark.rule("C-10", "C-11", "C-19")
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history_of_mail_has_the_same_result_in_every_store(kind):
     @examples(kind, most=60)

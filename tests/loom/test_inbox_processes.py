@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from cantrip_actors.loom import verify_loom
-from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.records import IntentGiven, MailRefused
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom.histories import header
 from tests.loom.processes import python
@@ -24,7 +24,7 @@ COMMON = """
 import os, random, sys, threading, time
 from cantrip_actors import InboxFull, KeyUsed
 from cantrip_actors.loom import Held, Mail, MailRow, Taken, open_store, this_process
-from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.records import IntentGiven, MailRefused
 
 AT = "2026-11-21T22:00:00.123Z"
 
@@ -47,6 +47,16 @@ def take(store, limit):
             store.append([IntentGiven("e", one.body["intent"], AT, key=one.key)], taken=[(0, no)])
         except Taken:
             pass
+"""
+WITHDRAWER = """
+store = open_store(sys.argv[1])
+while True:
+    for no, one in store.pending("e", 5):
+        try:
+            store.append([MailRefused("e", one.key, "intent", "withdrawn", AT, why="x")], taken=[(0, no)])
+        except Taken:
+            continue
+        print("gone", one.key, flush=True)
 """
 POSTER = """
 store, who = open_store(sys.argv[1]), sys.argv[2]
@@ -72,25 +82,32 @@ class Ledger:
     """What the posters said."""
 
     def __init__(self):
-        self.tried, self.accepted, self.next = set(), set(), {}
+        self.tried, self.accepted, self.gone, self.next = set(), set(), set(), {}
 
     def read(self, *lines):
         for line in lines:
             word, _, key = line.partition(" ")
             if not key.rpartition("-")[2].isdigit():
                 continue  # half a line
-            (self.tried if word == "try" else self.accepted).add(key)
+            {"try": self.tried, "ok": self.accepted, "gone": self.gone}[word].add(key)
+            if word == "gone":
+                continue
             who, _, n = key.rpartition("-")
             self.next[who] = max(self.next.get(who, 0), int(n))  # its last one is posted again, with its key
 
     def check(self, store):
-        """Everything that was accepted is recorded or waits, once, in the order of its sender, and nothing else is."""
+        """Everything that was accepted is recorded, withdrawn or waits, once, in the order of its sender, and nothing
+        else is.
+        """
         recorded = [record.key for record in store.records("e") if isinstance(record, IntentGiven)]
-        assert all(record.intent == f"do {record.key}" for record in store.records("e")[1:])
+        withdrawn = [record.key for record in store.records("e") if isinstance(record, MailRefused)]
+        assert self.gone <= set(withdrawn)
+        assert all(record.intent == f"do {record.key}" for record in store.records("e")[1:] if record.key in recorded)
         found = recorded + [one.mail.key for one in store.pending("e", sys.maxsize)]
-        assert self.accepted - set(found) == set()
-        assert len(found) == len(set(found))
-        assert set(found) <= self.tried
+        accounted = found + withdrawn
+        assert self.accepted - set(accounted) == set()
+        assert len(accounted) == len(set(accounted))
+        assert set(accounted) <= self.tried
         for who in self.next:
             mine = [int(key.rpartition("-")[2]) for key in found if key.startswith(f"{who}-")]
             assert mine == sorted(mine)
@@ -127,6 +144,24 @@ def test_killed_posters_and_takers_lose_no_mail_and_take_none_twice(kind):
                 struck(ledger, *started)
         with place.open() as store:
             ledger.check(store)
+
+
+@pytest.mark.rule("C-10", "C-19")
+@pytest.mark.parametrize("kind", SHARED)
+def test_killed_takers_and_withdrawers_take_or_withdraw_each_mail_once(kind):
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.append([header("e", lasting=True)])
+        ledger = Ledger()
+        for _ in range(ROUNDS):
+            with ExitStack() as running:
+                poster = running.enter_context(python(COMMON + POSTER, place.url, "a", ledger.next.get("a", 0)))
+                rivals = [running.enter_context(python(COMMON + one, place.url)) for one in (TAKER, WITHDRAWER)]
+                ledger.read(poster.stdout.readline().strip())  # it is up
+                struck(ledger, poster, *rivals)
+        with place.open() as store:
+            ledger.check(store)
+        assert ledger.gone
 
 
 @pytest.mark.rule("C-10")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.actions import Answer, Ask, Compute, Finish
 from cantrip_actors.machine.events import Begin, Called, Computed, Failed, Interrupt, Replied, Steer, Steering
 from cantrip_actors.machine.evolve import fold
-from cantrip_actors.machine.project import find_outcome, fold_state, sum_usage
+from cantrip_actors.machine.project import find_outcome, fold_state, is_for_lease_holder, sum_usage
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.records import Ended, Folded
+from cantrip_actors.records.records import Ended, Folded, MailRefused, Rewarded
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip, Folding
 from cantrip_actors.terms.circle import Circle
@@ -21,6 +21,8 @@ from cantrip_actors.terms.ward import max_turns
 from tests.machine.driver import ASKING, GATES, Drive, call, cantrip, done, echo, fields_of, page, say
 from tests.machine.test_loop_properties import Script, live, scripts
 
+AT = "2026-11-26T22:00:00.000Z"
+
 
 @pytest.mark.rule("C-01", "C-02")
 @given(scripts, st.booleans())
@@ -28,6 +30,23 @@ def test_the_live_state_equals_the_replayed_log(script: Script, summed_up: bool)
     drive = live(script._replace(folding=Folding(script.folding.trigger_after_turns, 0.5, summary=summed_up)))
     read = [decode(encode(record)) for record in drive.records]
     assert fields_of(fold(drive.plan.shape, read)) == fields_of(drive.state)
+
+
+@pytest.mark.rule("C-01", "C-19")
+@given(scripts, st.lists(st.integers(1, 200), min_size=1, max_size=4), st.booleans())
+def test_a_withdrawal_or_a_reward_anywhere_in_a_log_changes_no_state(
+    script: Script, places: list[int], withdraws: bool
+) -> None:
+    """Any process may write them into the log of an entity that another one runs, without its lease."""
+    drive = live(script._replace(lasting=True))
+    records, entity_id = list(drive.records), drive.plan.entity_id
+    note = (
+        MailRefused(entity_id, "k", "intent", "withdrawn", AT, why="") if withdraws else Rewarded(entity_id, "t", 1, AT)
+    )
+    for place in places:
+        records.insert(min(place, len(records)), note)
+    assert not is_for_lease_holder(note)
+    assert fields_of(fold(drive.plan.shape, records)) == fields_of(drive.state)
 
 
 moves = st.lists(

@@ -176,6 +176,19 @@ async def test_an_intent_of_a_long_lived_entity_is_a_task_of_its_own() -> None:
         assert not runtime.loom.is_over(entity)
 
 
+@pytest.mark.rule("C-19")
+async def test_a_task_whose_intent_waits_is_taken_back() -> None:
+    async with with_tasks() as (client, runtime):
+        entity = (await begin(client, "hello", "helper_send"))["structuredContent"]["entity_id"]
+        tasks = [await begin(client, intent, "helper_send", entity_id=entity) for intent in ("nap 60", "nap 61")]
+        await ask(client, "tasks/cancel", taskId=tasks[1]["taskId"])
+        seen = [(await ask(client, "tasks/get", taskId=one["taskId"]))["status"] for one in tasks]
+        assert seen == ["working", "cancelled"]
+        await anyio.sleep(100)
+        assert (await ask(client, "tasks/get", taskId=tasks[0]["taskId"]))["status"] == "completed"
+        assert len(runtime.loom.turns(entity)) == 3
+
+
 async def test_unknown_tasks_are_errors() -> None:
     async with with_tasks([helper()]) as (client, runtime):
         other = await runtime.start(helper("hidden"), "hello")

@@ -165,6 +165,19 @@ async def test_a_cancelled_send_interrupts_and_keeps_the_entity(era: str) -> Non
         assert again.structured_content["result"] == "intent 3: more"
 
 
+@pytest.mark.rule("MCP-16", "C-19")
+async def test_a_cancelled_send_that_waits_is_taken_back_and_disturbs_no_other(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        told: Any = (await client.call_tool("helper_send", {"intent": "hello"})).structured_content
+        other = await runtime.find(told["entity_id"]).post("nap 60")
+        with anyio.move_on_after(2):
+            await client.call_tool("helper_send", {"intent": "unwanted", "entity_id": told["entity_id"]})
+        assert (await other.episode()).terminated
+        again = await client.call_tool("helper_send", {"intent": "more", "entity_id": told["entity_id"]})
+        assert again.structured_content is not None
+        assert again.structured_content["result"] == "intent 3: more"
+
+
 async def test_resources_show_the_loom_without_secrets(era: str) -> None:
     async with connected(era) as (client, _):
         secret = "sk-ant-api03-" + "a" * 80

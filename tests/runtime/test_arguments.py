@@ -1,6 +1,7 @@
 """Texts that a caller gives are checked before anything is recorded, and every store gives the same answer."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from tests.runtime.spells import cantrip, done, say
 ECHO = cantrip(lambda context: done(context[-1].content), name="echo")
 INCOMPRESSIBLE = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(10_000))
 NOT_NAMES = ["", " ", "a\x00b", "acme\x1fjob", "\ud800", 5, b"key", True, INCOMPRESSIBLE, "k" * 1_001]
+
+LOOKUPS = (
+    *("header", "header_in_force", "has", "has_begun", "records", "records_since", "checkpoint", "facts", "turns"),
+    *("state", "is_over", "is_forgotten", "named", "below", "usage", "subtree", "subtree_usage"),
+    *("turn", "owner", "header_at", "children", "forks", "__getitem__"),
+)
 
 
 @pytest.fixture(params=KINDS)
@@ -94,6 +101,44 @@ async def test_a_person_or_a_reason_that_is_not_a_text_is_refused(place: Place) 
     if place.lasts:
         async with Runtime.open(place.url, cantrips=[ECHO]) as runtime:
             assert verify_loom(runtime._tree.store).faults == []
+
+
+@pytest.mark.rule("LOOM-10")
+@pytest.mark.parametrize("tenant", [None, "acme"])
+async def test_a_lookup_takes_texts_only(place: Place, tenant: str | None) -> None:
+    async with Runtime.open(place.url, cantrips=[ECHO]) as opened:
+        runtime = opened if tenant is None else opened.tenant(tenant)
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        await entity.episode()
+        loom = runtime.loom
+        for no_text in (5, None, b"echo", ["echo"], True):
+            given: Any = no_text
+            for look in (
+                lambda given=given: runtime.find(given),
+                lambda given=given: runtime.entity(given),
+                lambda given=given: runtime.receipt(given, "k"),
+                lambda given=given: runtime.receipt(entity, given),
+                lambda given=given: runtime.has_mail(given, "k"),
+                lambda given=given: runtime.has_mail(entity, given),
+                *(partial(getattr(loom, name), given) for name in LOOKUPS),
+            ):
+                with pytest.raises(LoomError, match=r"^(entity|name|turn|key): expected a text, got"):
+                    look()
+            for acts in (
+                runtime.resume(given),
+                runtime.abandon(given),
+                runtime.forget(given),
+                runtime.fork(given, intent="go"),
+                loom.reward(given, 1.0),
+            ):
+                with pytest.raises(LoomError, match=r"^(entity|name|turn): expected a text, got"):
+                    await acts
+            for keyed in (runtime.id_of_key, runtime.begun_with):
+                with pytest.raises(InvalidIntent, match="key: expected a text"):
+                    keyed(given)
+            assert given not in loom
+        with pytest.raises(LoomError, match="is not in this loom"):
+            runtime.find("a\x00b")
 
 
 async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant() -> None:

@@ -139,6 +139,16 @@ def test_blocking_code_posts_and_reads_receipts(backend: str) -> None:
             runtime.receipt("x", "unknown")
 
 
+@pytest.mark.rule("C-19")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_withdraws_and_cancels(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        entity = runtime.invoke(cantrip(scripted([{**done("late"), "delay": 60.0}])), "start", name="x")
+        assert entity.post("order", key="4711").withdraw("sold out") == "withdrawn"
+        assert runtime.receipt("x", "").cancel(now=True) == "working"
+        assert entity.episode().reason == "interrupted"
+
+
 @pytest.mark.rule("C-17")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_blocking_code_interrupts_a_query_that_hangs(backend: str) -> None:

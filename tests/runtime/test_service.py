@@ -17,6 +17,7 @@ from cantrip_actors import (
     CantripError,
     Circle,
     Companion,
+    Folding,
     Image,
     Injected,
     InvalidIntent,
@@ -124,6 +125,38 @@ async def test_a_question_cancelled_anywhere_does_not_affect_the_next_one(checkp
         await cancelled_after(checkpoints, ask)
         assert (await runtime.ask(model, QUERY)).content == "here"
         assert runtime._tree.services.crystals.find(model).users == 0
+
+
+class Unusable(Model):
+    """A crystal whose actor cannot start."""
+
+    @property
+    def hedge(self):
+        raise OSError("no settings")
+
+
+@pytest.mark.rule("PROD-2")
+async def test_an_entity_that_could_not_start_holds_no_crystal():
+    """A crystal that is held for good keeps its actor, and a program that makes one for each cast would fill up."""
+    async with Runtime.open() as runtime:
+        crystals, model = runtime._tree.services.crystals, Model()
+        spell = cantrip(model, folding=Folding(1, summary=Unusable()))
+        with pytest.raises(CantripError):
+            await runtime.cast(spell, "go")
+        assert [crystals.find(one).users for one in (model, spell.folding.summary)] == [0, 0]
+        assert (await runtime.cast(cantrip(model), "go")).result == "here"
+
+
+@pytest.mark.rule("PROD-2", "D-011")
+async def test_an_entity_that_was_killed_holds_its_crystal_no_more():
+    async with Runtime.open() as runtime:
+        crystals, spell = runtime._tree.services.crystals, taking(1000)
+        entity = await runtime.invoke(spell, "go")
+        await anyio.sleep(1)
+        runtime._tree.living.get(entity.id).entity.kill()
+        await anyio.sleep(10)
+        await entity.stop()
+        assert crystals.find(spell.crystal).users == 0
 
 
 # ------------------------------------------------------------------------------------ the dependencies of each request

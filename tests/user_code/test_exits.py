@@ -81,6 +81,26 @@ async def test_an_exit_in_a_task_group_of_a_gate_is_an_error_observation(anyio_b
     assert (seen.is_error, seen.result) == (True, "SystemExit: boom")
 
 
+def test_asyncio_ends_the_program_for_an_exit_in_a_task_of_a_gate():
+    """It is documented: no library can mend it but with a task factory, which belongs to the program."""
+
+    async def it() -> str:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(raising(SystemExit, "async"))
+        return "never"
+
+    with pytest.raises(SystemExit, match="boom"):
+        anyio.run(cast, it, backend="asyncio")
+
+
+async def test_an_exit_in_a_thread_of_a_gate_is_an_error_observation():
+    async def it() -> str:
+        return await anyio.to_thread.run_sync(raising(SystemExit, "blocking"))
+
+    (seen,) = await cast(it)
+    assert (seen.is_error, seen.result) == (True, "SystemExit: boom")
+
+
 async def test_an_exit_while_a_result_is_read_is_an_error_observation():
     def results():
         yield 1

@@ -187,8 +187,8 @@ def find_episode(
 
 
 def has_taken(records: Iterable[Record], key: str) -> bool:
-    """Return whether the intent with that key is in the log."""
-    return any(isinstance(record, IntentGiven) and record.key == key for record in records)
+    """Return whether the intent with that key is in the log; "" as in `episode_in`."""
+    return any(isinstance(record, IntentGiven) and (record.key or "") == key for record in records)
 
 
 def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
@@ -197,9 +197,9 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
     return {} if said is None else said.metadata
 
 
-def find_refusal(records: Iterable[Record], key: str) -> str | None:
-    """Return why the mail with that key was refused, or None."""
-    return next((r.reason for r in records if isinstance(r, MailRefused) and r.key == key), None)
+def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:
+    """Return the record that refused or withdrew the mail with that key, or None."""
+    return next((record for record in records if isinstance(record, MailRefused) and record.key == key), None)
 
 
 def list_asked(records: Sequence[Record]) -> list[str]:

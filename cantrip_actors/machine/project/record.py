@@ -88,12 +88,16 @@ def as_forgotten(record: Record) -> ForgottenRecord | None:
 
 
 def is_for_lease_holder(record: Record) -> bool:
-    """Return whether only the holder of the lease may append the record; any process may append a reward (LOOM-3)."""
-    return type(record) is not Rewarded
+    """Return whether only the holder of the lease may append the record.
+
+    Any process may append a reward (LOOM-3), and withdraw mail (C-19): these records change no state.
+    """
+    kind = type(record)
+    return kind is not Rewarded and not (kind is MailRefused and record.is_withdrawn)  # type: ignore[union-attr]  # its type
 
 
 def get_sender(record: Record) -> str:
-    """Return the sender of the mail that a record takes, or who gave a reward or resumed; "" if it is unknown."""
+    """Return the sender of the mail that a record takes, or who withdrew it, gave a reward or resumed; or ""."""
     if isinstance(record, (Rewarded, Resumed)):
         return record.by
     if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended)):
