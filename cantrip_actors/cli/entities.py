@@ -183,8 +183,8 @@ def withdraw(
 ) -> None:
     """Take back an intent that still waits in an entity's inbox.
 
-    Print the receipt. It does not matter which process runs the entity. If the entity has taken the intent, or has ended, nothing changes,
-    and the exit code is 1; the receipt says how it stands.
+    Print the receipt. It does not matter which process runs the entity. If the entity has taken the intent, or has
+    ended, nothing changes, and the exit code is 1; the receipt says how it stands.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.decision_author import login

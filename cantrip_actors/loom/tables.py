@@ -46,7 +46,7 @@ from cantrip_actors.records.seal import NOTHING, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "decode_mail_row", "read_link"]
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "KnownRows", "TableStore", "decode_mail_row", "read_link"]
 
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
