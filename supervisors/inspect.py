@@ -61,12 +61,12 @@ class Node:
             yield from child.walk()
 
 
-def tree(system: ActorSystem) -> Node:
+def build_tree(system: ActorSystem) -> Node:
     """Return the tree of the whole system, from its top supervisor down."""
-    return _node(system.top, system.backend.now())
+    return _build_node(system.top, system.backend.now())
 
 
-def _node(child: Child, now: float) -> Node:
+def _build_node(child: Child, now: float) -> Node:
     incarnation, ref = child.incarnation, child.ref
     children: tuple[Node, ...] = ()
     state: str = child.state
@@ -77,7 +77,7 @@ def _node(child: Child, now: float) -> Node:
         state = "ending" if incarnation.phase > Phase.UP else incarnation.phase.name.lower()
         kind, age, in_hand = type(actor).__name__, now - incarnation.since, incarnation.in_hand
         if actor.is_supervisor:
-            children = tuple(_node(grandchild, now) for grandchild in actor.children())
+            children = tuple(_build_node(grandchild, now) for grandchild in actor.children())
     taken = None if incarnation is None else incarnation.call_taken_at
     return Node(
         id=str(child.spec.id),
@@ -98,7 +98,7 @@ def _node(child: Child, now: float) -> Node:
 def dump(system: ActorSystem) -> str:
     """Return the tree as text, one line per child."""
     out = io.StringIO()
-    _write(out, tree(system), "", "")
+    _write(out, build_tree(system), "", "")
     return out.getvalue()
 
 

@@ -3,7 +3,7 @@
 Nothing is lost and nothing is guessed. A value without a JSON form is converted to the nearest one (NaN to "NaN", a
 date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in the
 result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
-image becomes its handle, and `pictured` also returns the images.
+image becomes its handle, and `convert_with_images` also returns the images.
 
 This file is pure, but it runs user code (a property, a serializer, a generator), so its callers are boundaries
 (`gate_call.py`).
@@ -38,7 +38,7 @@ from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Met
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import as_text, make_encodable
 
-__all__ = ["DEEPEST", "Conversion", "NotPlain", "Pictured", "is_plain", "pictured", "plain"]
+__all__ = ["DEEPEST", "Conversion", "NotPlain", "Pictured", "convert_with_images", "is_plain", "plain"]
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})
@@ -86,7 +86,7 @@ class Pictured(NamedTuple):
     images: tuple[File, ...]
 
 
-def pictured(value: object) -> Any:
+def convert_with_images(value: object) -> Any:
     """Like `plain`, but return a `Pictured` if the value contains images; each image is listed once."""
     walk = Conversion(is_result=True)
     made = walk.visit(value)

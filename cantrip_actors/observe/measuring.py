@@ -539,7 +539,7 @@ def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
     counts: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
     total: dict[str, int] = {}
-    for node in inspect.tree(core.system).walk():
+    for node in inspect.build_tree(core.system).walk():
         kind = _find_kind(node.id, node.path)
         counts[kind, node.state] = counts.get((kind, node.state), 0) + 1
         most[kind] = max(most.get(kind, 0), node.mailbox)

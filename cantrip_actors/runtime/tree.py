@@ -33,7 +33,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from cantrip_actors.crystal.images import refused_file
+from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.loom import (
     Duration,
     EntityFacts,
@@ -419,7 +419,7 @@ class Tree(Core):
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""
         if files := select_files(files):
-            why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
+            why = find_refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
             if why is not None:
                 raise InvalidFile(why)
 
