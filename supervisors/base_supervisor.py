@@ -215,11 +215,11 @@ class BaseSupervisor(Actor):
         return False
 
     def children(self) -> list[Child]:
-        """The records of its children, in start order. Do not change them."""
+        """Return the records of its children, in start order. Do not change them."""
         return list(self._children.values())
 
     def ref_of(self, id: Hashable) -> ActorRef | None:
-        """The ref of a static child, if it has one yet."""
+        """Return the ref of a static child, if it has one yet."""
         child = self._children.get(id)
         return None if child is None else child.ref
 

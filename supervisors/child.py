@@ -83,10 +83,10 @@ class Parent(Protocol):
         """Return the number of restarts within its period."""
 
     def child_started(self, child: Incarnation) -> None:
-        """`init` is done."""
+        """A child's `init` is done."""
 
     def child_gone(self, child: Incarnation) -> None:
-        """It has ended: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
+        """A child has ended: `phase` is `GONE` or `ZOMBIE`; `reason` says why, `was_up` whether it had started."""
 
 
 #: The scope of a supervisor: it waits only for its own mailbox, so it is woken instead of cancelled.
@@ -176,7 +176,7 @@ class Incarnation:
             self._mark_up()
 
     def hibernate(self) -> None:
-        """Rest: end the task until there is something to do. A caller in that task has to return at once."""
+        """End the task until the actor has work again. A caller in that task has to return at once."""
         self.rests = True
         self._idling = None
         self.task = None
@@ -186,7 +186,7 @@ class Incarnation:
         box.waiter = self
 
     def hibernate_if_idle(self) -> bool:
-        """Rest after `run` has returned `HIBERNATE`, if there is nothing to do; return whether it rests."""
+        """Hibernate after `run` has returned `HIBERNATE`, if there is no work; return whether it does."""
         if self.stop_reason is None and not len(self.ref._box):  # noqa: SLF001
             self.hibernate()
         return self.rests
@@ -331,7 +331,7 @@ class Incarnation:
 
     @property
     def call_in_hand(self) -> str | None:
-        """The type of the message of an unanswered call: the one that it handles now, else the oldest."""
+        """The type of the message of an unanswered call: of the call that it handles now, else of the oldest."""
         callers = [self.current] if self.current is not None else self._list_unanswered()
         return next((type(caller.message).__name__ for caller in callers if not caller.answered), None)
 
@@ -534,7 +534,7 @@ def _find_reason(me: Incarnation, exception: BaseException) -> ExitReason:
 
 
 def create_actor(spec: ChildSpec[Any]) -> Actor | ExitReason:
-    """Call `spec.start` and return the new actor, or the reason why there is none."""
+    """Call `spec.start` and return the new actor, or the reason why the start failed."""
     try:
         actor = spec.start()
     except Ignore:

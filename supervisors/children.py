@@ -162,7 +162,7 @@ class Child:
         """Create an incarnation that the supervisor then records and starts.
 
         Returns:
-            the incarnation, or the reason why there is none: `Normal()` if `start` raised `Ignore`.
+            the incarnation, or the reason why the start failed: `Normal()` if `start` raised `Ignore`.
         """
         system = self.parent.system
         if system.backend.is_torn_down:

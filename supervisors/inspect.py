@@ -37,7 +37,7 @@ class Node:
         restarts: restarts of this identity so far.
         last_exit: the reason why its last incarnation ended.
         children: its children, if it is a supervisor.
-        call: the type of the message of a call that it has in hand: the one that it handles now, else the oldest.
+        call: the type of the message of an unanswered call: of the call that it handles now, else of the oldest.
         call_age: seconds since it took that call; `None` without one.
     """
 

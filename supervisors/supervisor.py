@@ -231,7 +231,7 @@ class Supervisor(BaseSupervisor):
         return await self._start_on_request(self._find_stopped(target))
 
     async def _start_on_request(self, child: Child) -> tuple[ActorRef | None, Any]:
-        """Start a child for a caller, who gets a failure; it does not count as a restart (S-09, S-29, S-41)."""
+        """Start a child for a caller. A failure is raised there, and does not count as a restart (S-09, S-29, S-41)."""
         failure = await self._start(child)
         if failure is None:
             assert child.incarnation is not None

@@ -261,7 +261,7 @@ class NodeTables(Store):
         return Survey(self._decode_nodes(found), self._decode_dead(found), free_ones)
 
     def place(self, entity_id: str) -> str | None:
-        """Return the living holder of the lease on a root entity; None if there is none."""
+        """Return the living holder of the lease on a root entity; None if no living process holds it."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
         for owner, *lasts in self._fetch_rows(query, entity_id):
             if self._is_live(_decode_text(owner), self._compute_time_left(*lasts)):

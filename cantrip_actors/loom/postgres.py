@@ -145,7 +145,7 @@ class PostgresStore(TableStore):
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
         self._tells_as = 0
-        """What the server calls the connection that hints are sent on."""
+        """The server's id of the connection that sends hints."""
         self._where = _name_database(url)
         try:
             self._ask(self._check)
@@ -576,7 +576,7 @@ class PostgresStore(TableStore):
                 heard()  # for hints from before it listened
                 while not stopped.is_set():
                     for one in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        if one.pid != self._tells_as:  # a process knows what it has told the others
+                        if one.pid != self._tells_as:  # a process ignores its own hints
                             heard()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_describe_error(error)}") from error

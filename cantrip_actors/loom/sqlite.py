@@ -466,7 +466,7 @@ class SqliteStore(TableStore):
             return []  # no database contains such a text
 
     def size(self) -> int:
-        """The bytes of the file, and of its write-ahead log."""
+        """Return the size of the file and of its write-ahead log, in bytes."""
         return file_size(self.path) + file_size(self._get_sidecar_path("-wal"))
 
     def close(self) -> None:

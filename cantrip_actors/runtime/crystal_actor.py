@@ -169,7 +169,7 @@ class CrystalActor(Actor):
         self._traffic.go_on(state)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
+        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
@@ -279,7 +279,7 @@ class FallbackActor(Actor):
         return CrystalStatus(self._name, self._running)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
+        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"

@@ -192,7 +192,7 @@ class Tree(Core):
             self.bus.publish([ServerChangedEvent(one, at, name, what) for one in users])
 
     def derive_key(self, purpose: str) -> bytes:
-        """Return a key made from the one that seals snapshots; a loom without one gets a key of this process."""
+        """Return a key derived from the key that seals snapshots; without one, from a key of this process."""
         secret = self._snapshot_key or self.store.key() or self._own_key
         return hmac.digest(secret, purpose.encode(), "sha256")
 

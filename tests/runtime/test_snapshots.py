@@ -248,7 +248,7 @@ def murder(language: str, blow: Any) -> Cantrip:
 class TestForks:
     @pytest.mark.rule("LOOM-4", "CIRCLE-9")
     @pytest.mark.usefixtures("always")
-    async def test_a_fork_has_the_variables_of_its_turn_and_runs_nothing_again(self, language: str) -> None:
+    async def test_a_fork_has_the_variables_of_its_turn_without_running_programs_again(self, language: str) -> None:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
             assert episode.result == RESULT
