@@ -48,7 +48,7 @@ from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, read_link
+from cantrip_actors.loom.tables import Connection, KnownRows, TableStore, read_link
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
@@ -131,7 +131,7 @@ class PostgresStore(TableStore):
         self._heard = time.time(), time.monotonic()
         """The server's clock at the last contact, and when that was."""
         self._closed = False
-        self._known = LookedUp()
+        self._known = KnownRows()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None

@@ -46,7 +46,7 @@ from cantrip_actors.records.seal import NOTHING, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "decode_mail_row", "read_link"]
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "KnownRows", "TableStore", "decode_mail_row", "read_link"]
 
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
@@ -59,7 +59,7 @@ class TableStore(NodeTables):
 
     _version: int = VERSION
     """The version of its tables: an earlier one if they were opened read-only."""
-    _known: LookedUp
+    _known: KnownRows
     _locked: str
     """The end of a query that locks the rows that it finds."""
     """The end of a query that locks a row of a single table."""
@@ -881,7 +881,7 @@ def _decode_optional_text(value: str | bytes | None) -> str | None:
     return None if value is None else _decode_text(value)
 
 
-class LookedUp(Known):
+class KnownRows(Known):
     """The facts that a store's transactions have asked for. SQLite keeps them until another connection writes."""
 
     def __init__(self) -> None:

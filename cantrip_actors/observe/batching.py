@@ -43,7 +43,7 @@ class Batching:
 
 
 @dataclass(slots=True, eq=False)
-class Growing:
+class GrowingText:
     """A text that arrives in pieces, and its shown part. It belongs to the processor of its turn."""
 
     _batching: Batching

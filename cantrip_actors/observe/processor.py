@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import asdict, replace
 
-from cantrip_actors.observe.batching import Batching, Growing
+from cantrip_actors.observe.batching import Batching, GrowingText
 from cantrip_actors.observe.upserts import (
     FinalResponse,
     ImageUpsert,
@@ -89,7 +89,7 @@ class _Text:
     item_id: str
     kind: Literal["message", "reasoning"]
     at: str
-    growing: Growing
+    growing: GrowingText
 
     @property
     def is_open(self) -> bool:
@@ -171,7 +171,7 @@ class _Turn:
             self.closed_calls.discard(call_id)
             return [self._begin_call(item_id, call_id, payload.name or UNKNOWN_TOOL, {}, at)]
         if kind != "image" and item_id not in self.texts:
-            self.texts[item_id] = _Text(self, item_id, kind, at, Growing(self.batching))
+            self.texts[item_id] = _Text(self, item_id, kind, at, GrowingText(self.batching))
         return _NOTHING
 
     def handle_item_delta(self, payload: ItemDelta, at: str) -> Sequence[Output]:
@@ -201,7 +201,7 @@ class _Turn:
         text = self.texts.pop(item_id, None)
         made: list[Output] = []
         if text is None:
-            text = _Text(self, item_id, final.type, at, Growing(self.batching))
+            text = _Text(self, item_id, final.type, at, GrowingText(self.batching))
         elif text.growing.has_new_tokens:
             made.append(text.show())
         text.kind = final.type

@@ -33,7 +33,7 @@ from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
-from cantrip_actors.runtime.living import Living
+from cantrip_actors.runtime.living import LoadedCells
 from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim, LoomWriter
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
@@ -85,7 +85,7 @@ class Core:
         upgrade: Upgrade,
         instrument: Instrument | None = None,
     ) -> None:
-        self.living = Living()
+        self.living = LoadedCells()
         self.instrument = instrument
         self.limits = limits
         self.guard = guard

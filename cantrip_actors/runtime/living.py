@@ -9,7 +9,7 @@ import anyio
 from cantrip_actors.runtime.cell import Cell
 
 
-class Living:
+class LoadedCells:
     """The cells that were started and have not ended, by the ids, names and parents of their entities.
 
     A cell whose entity is unloading moves to `leaving` until it has ended.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.observe import Batching, Output, TurnComplete, TurnError, TurnStarted, Upserts, fold
-from cantrip_actors.observe.batching import Growing
+from cantrip_actors.observe.batching import GrowingText
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -47,7 +47,7 @@ gradients = st.lists(st.integers(1, 6), max_size=4)
 @given(cuts)
 def test_tokens_are_counted_as_if_the_text_had_come_whole(given_text) -> None:
     whole, pieces = given_text
-    growing = Growing(Batching())
+    growing = GrowingText(Batching())
     for piece in pieces:
         growing.add(piece, 0.0)
     assert growing.tokens == len(whole.split())
