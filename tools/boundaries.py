@@ -59,7 +59,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary(
         "cantrip_actors/http/app.py",
-        "_answering.answer",
+        "_guard_handler.answer",
         "around requests: our own bug is one 500 with an id in the log, and the service continues (HTTP-15)",
     ),
     Boundary(
