@@ -246,7 +246,7 @@ class Dispatches:
         except FileNotFoundError:
             known = ", ".join(self.ids()[-8:])
             raise UnknownDispatch(
-                f"there is no dispatch {dispatch_id!r} in {self.folder}; there: {known or 'none'}"
+                f"there is no dispatch {dispatch_id!r} in {self.folder}; its newest dispatches: {known or 'none'}"
             ) from None
         except OSError as error:
             raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error

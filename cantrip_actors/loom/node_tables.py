@@ -194,7 +194,7 @@ class NodeTables(Store):
             ]
             if release not in known:
                 raise LoomError(
-                    f"no node of {self._where} has had the release {release!r}; known are, the newest last: "
+                    f"no node of {self._where} has had the release {release!r}; known releases, oldest first: "
                     f"{', '.join(map(repr, known)) or 'none'}"
                 )
             db.execute("update releases set no = (select max(no) + 1 from releases) where release = ?", (release,))

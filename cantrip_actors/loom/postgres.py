@@ -693,7 +693,7 @@ def _name_database(url: str) -> str:
         told = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error:
         expected = "postgresql://user@host/database, with % escapes for special characters"
-        raise LoomError(f'"{render_url(url)}" is no address of a Postgres database: expected {expected}') from None
+        raise LoomError(f'"{render_url(url)}" is not an address of a Postgres database: expected {expected}') from None
     if "@" in str(told.get("host") or ""):
         raise LoomError(f'"{render_url(url)}": expected the name of a host, got one with "@": check the % escapes')
     return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"

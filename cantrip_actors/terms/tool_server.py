@@ -328,7 +328,7 @@ class Listed:
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if server.pin is not None and server.pin != digest:
             raise ToolServerError(
-                f"server {server.name} has other tools than those that are pinned: it has {digest}, expected "
+                f"server {server.name} has other tools than the pinned ones: it has {digest}, expected "
                 f"{server.pin}. Look at them with `cantrip mcp ls`, and pin them anew if you trust them"
             )
         there = {one.name for one in every}
@@ -337,7 +337,7 @@ class Listed:
             missing = sorted(set(wanted or ()) - there) if wanted != "all" else []
             if missing:
                 raise ToolServerError(
-                    f"server {server.name} has no tool {missing[0]!r}, which {what}= names: it has "
+                    f"server {server.name} has no tool {missing[0]!r}, which {what}= names; its tools: "
                     f"{', '.join(sorted(there)) or 'none'}"
                 )
         kept = _select(server, every)
