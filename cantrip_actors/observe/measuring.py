@@ -177,7 +177,7 @@ class Measuring:
         self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
         self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
-        for request in core.requests.of_entities(None):
+        for request in core.requests.list_of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
             self._asking.add(request.gate)
 
@@ -508,7 +508,7 @@ class Measuring:
             yield "cantrip.approvals.pending", (gate,), pending[gate]
         for dialect, count in self._readers.items():
             yield "cantrip.streams", (dialect,), count
-        for status in core.crystals.present(core.system.backend.now()):
+        for status in core.crystals.get_present_status(core.system.backend.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting
