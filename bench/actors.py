@@ -134,7 +134,7 @@ async def _restart(system: ActorSystem) -> Figures:
     }
 
 
-async def _reported(_: ActorSystem) -> Figures:
+async def _run_reported(_: ActorSystem) -> Figures:
     figures: Figures = {}
     for way, burst in (("", BURST), (", all", None)):
         for crash in (False, True):
@@ -196,7 +196,7 @@ MEASURES: dict[str, Callable[[ActorSystem], Awaitable[Figures]]] = {
     "cast": _cast,
     "idle": _idle,
     "restart": _restart,
-    "reported": _reported,
+    "reported": _run_reported,
     "stop": _stop,
     "cell": _cell,
 }

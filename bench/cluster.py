@@ -342,7 +342,7 @@ def _cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def scaling(server: str, scale: Scale) -> list[Figure]:
+async def measure_scaling(server: str, scale: Scale) -> list[Figure]:
     """Measure the turns a second of one, two and four nodes."""
     found: dict[int, float] = {}
     for count in (1, 2, 4):
@@ -372,7 +372,7 @@ MEASURED: Final[dict[str, Callable[[str, Scale], Awaitable[list[Figure]]]]] = {
     "takeover": takeover,
     "schedules": schedules,
     "idle": idle,
-    "scaling": scaling,
+    "scaling": measure_scaling,
     "member": member,
 }
 

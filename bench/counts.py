@@ -80,7 +80,7 @@ class _Count:
         if event == "c_call":
             self.c_calls[frame.f_code] += 1
 
-    def told(self, times: int) -> dict[str, list[float]]:
+    def summarise(self, times: int) -> dict[str, list[float]]:
         """Return for each function its bytecodes, distinct bytecodes, calls and calls of C functions, each time."""
         functions: dict[str, list[float]] = {}
         for (code, _), n in self.bytecodes.items():
@@ -155,12 +155,12 @@ async def _send(runtime: Runtime, count: _Count) -> int:
     return 40
 
 
-async def _counted(what: str, store: str) -> dict[str, list[float]]:
+async def _count(what: str, store: str) -> dict[str, list[float]]:
     count = _Count()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(STORES[store].format(folder=folder)) as runtime:
             times = await {"turn": _turn, "many": _many, "cast": _cast, "send": _send}[what](runtime, count)
-    return count.told(times)
+    return count.summarise(times)
 
 
 def _in_process(what: str, store: str, tree: Path) -> dict[str, list[float]]:
@@ -194,4 +194,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(orjson.dumps(anyio.run(partial(_counted, *sys.argv[2:4]))))
+    sys.stdout.buffer.write(orjson.dumps(anyio.run(partial(_count, *sys.argv[2:4]))))

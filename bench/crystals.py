@@ -94,7 +94,7 @@ FAMILIES: dict[str, tuple[Callable[..., ProviderCrystal], Callable[..., Iterator
 }
 
 
-def decoding(family: str, times: int = 9) -> tuple[float, float]:
+def measure_decoding(family: str, times: int = 9) -> tuple[float, float]:
     """Measure the decoding of a chunk, and the part of framing and JSON in it."""
     sent = list(FAMILIES[family][1](["word "] * CHUNKS, None))
     recording = Recording(family, tuple(orjson.dumps(value) for value in sent))
@@ -112,7 +112,7 @@ def decoding(family: str, times: int = 9) -> tuple[float, float]:
     return decoded / len(chunks) * 1e6, raw / len(chunks) * 1e6
 
 
-def encoding(family: str, times: int = 5) -> float:
+def measure_encoding(family: str, times: int = 5) -> float:
     """Measure a message that is encoded for the first time, in a context of 1,000."""
     make, stream = FAMILIES[family]
     body = testing.events(*stream(["word"], None))
@@ -215,7 +215,7 @@ def main(argv: Sequence[str]) -> int:
     least: dict[Path, dict[str, dict[str, float]]] = {}
     for _ in range(options.rounds):
         for tree in trees:
-            for family, figures in _measured(tree, options.turns).items():
+            for family, figures in _measure(tree, options.turns).items():
                 best = least.setdefault(tree, {}).setdefault(family, figures)
                 best.update({what: min(value, best[what]) for what, value in figures.items()})
     for family, figures in least[ROOT].items():
@@ -242,7 +242,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if over else 0
 
 
-def _measured(tree: Path, turns: int) -> dict[str, dict[str, float]]:
+def _measure(tree: Path, turns: int) -> dict[str, dict[str, float]]:
     # the other commit may have another version of this file, so this one runs and imports the modules of that tree
     command = [sys.executable, str(Path(__file__).resolve()), str(turns)]
     ran = subprocess.run(command, cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, check=True)
@@ -254,9 +254,15 @@ def measure(turns: int) -> dict[str, dict[str, float]]:
     """Return the figures of each family."""
     figures: dict[str, dict[str, float]] = {}
     for family in FAMILIES:
-        chunk, raw = decoding(family)
+        chunk, raw = measure_decoding(family)
         early, late = a_turn(family, turns)
-        figures[family] = {"chunk": chunk, "raw": raw, "message": encoding(family), "early": early, "late": late}
+        figures[family] = {
+            "chunk": chunk,
+            "raw": raw,
+            "message": measure_encoding(family),
+            "early": early,
+            "late": late,
+        }
     return figures
 
 

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 
 import orjson
 
-from bench.loom import AT, beginning, fresh, new_id
+from bench.loom import AT, fresh, make_beginning, new_id
 from cantrip_actors.looms import IntentGiven, Mail, Store
 
 __all__ = ["main"]
@@ -45,7 +45,7 @@ class Box:
     def __init__(self, store: Store, waiting: int) -> None:
         self.store, self.entity = store, new_id()
         store.max_waiting = 10 * waiting
-        store.append(beginning(self.entity))
+        store.append(make_beginning(self.entity))
         for at in range(0, waiting, 1000):
             store.post([mail(self.entity) for _ in range(min(1000, waiting - at))])
 

@@ -64,7 +64,7 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-def beginning(entity: str) -> list[Record]:
+def make_beginning(entity: str) -> list[Record]:
     """Return the first records of an entity."""
     call, circle = {"system_prompt": "You are terse."}, {"gates": ["done", "echo"], "wards": [{"max_turns": 1001}]}
     return [
@@ -102,7 +102,7 @@ def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]
         tips |= {entity: turn.done[1].turn_id for entity, turn in zip(ids, made, strict=True)}  # type: ignore[union-attr]
         batches.append([record for turn in made for record in turn.asked])
         batches.append([record for turn in made for record in turn.done])
-    return [record for entity in ids for record in beginning(entity)], batches
+    return [record for entity in ids for record in make_beginning(entity)], batches
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def make_large(url: str, turns: int) -> float:
     with open_store(f"{url}?durability=none") as store:
         for _ in range(turns // THREAD):
             entity, parent = new_id(), None
-            records = beginning(entity)
+            records = make_beginning(entity)
             for number in range(1, THREAD + 1):
                 made = turn_of(entity, parent, number)
                 records += [*made.asked, *made.done]

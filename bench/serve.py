@@ -63,7 +63,7 @@ ASKED = {"cantrip": "echo", "intent": "hi", "wait": 20}
 
 
 @asynccontextmanager
-async def _served(app: Any) -> AsyncIterator[str]:
+async def _serve(app: Any) -> AsyncIterator[str]:
     listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
     stop, is_up = anyio.Event(), anyio.Event()
 
@@ -81,7 +81,7 @@ async def _served(app: Any) -> AsyncIterator[str]:
 @asynccontextmanager
 async def _service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
     service = Service(runtime, [SPELL], limits=Limits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
-    async with service.open(), _served(make_app(service)) as url:
+    async with service.open(), _serve(make_app(service)) as url:
         yield service, url
         service.end_streams()
 
@@ -109,7 +109,7 @@ async def measure_casts(number: int) -> dict[str, float]:
             inside, _ = await _cost(lambda: runtime.cast(SPELL, "hi"), number)
             async with _service(runtime) as (_, url), httpx.AsyncClient(base_url=url) as client:
                 over, wall = await _cost(lambda: client.post("/api/v1/casts", json=ASKED), number)
-            async with _served(bare) as url, httpx.AsyncClient(base_url=url) as client:
+            async with _serve(bare) as url, httpx.AsyncClient(base_url=url) as client:
                 floor, _ = await _cost(lambda: client.post("/", json=ASKED), number)
     return {"cast_inside": inside, "cast_http": over, "request_bare": floor, "requests_a_second": 1e6 / wall}
 

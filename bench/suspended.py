@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if not 1 <= asked.depth <= asked.entities:
         parser.error(f"expected at least as many entities as the chains are deep, got {asked.entities}, {asked.depth}")
     chains = asked.entities // asked.depth
-    told = {language: _measured(language, chains, asked.depth, asked.settle) for language in LANGUAGES}
+    told = {language: _measure(language, chains, asked.depth, asked.settle) for language in LANGUAGES}
     over = []
     for name, figures in told.items():
         if figures["kb"] > LIMIT:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if over and asked.check else 0
 
 
-def _measured(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+def _measure(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
     """Return the memory of a waiting entity, and of an entity at work, which waits for its crystal."""
     grown = []
     for deep in (0, 1, depth + 1):
@@ -110,11 +110,11 @@ def _measured(language: str, chains: int, depth: int, settle: float) -> dict[str
 
 
 def _process(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_waiting, language, chains, depth, settle)
+    told: dict[str, float] = anyio.run(_measure_waiting, language, chains, depth, settle)
     return told
 
 
-async def _waiting(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+async def _measure_waiting(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
     crystal, results = Delegates(language, chains), []
     medium: Any = language
     circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(max(depth, 1))], medium=medium)
@@ -129,13 +129,13 @@ async def _waiting(language: str, chains: int, depth: int, settle: float) -> dic
             await runtime.cast(
                 Cantrip(first, circle=circle), "1"
             )  # resources that only the first program of a process takes
-            before = _held()
+            before = _count_held()
             async with anyio.create_task_group() as tasks:
                 for _ in range(chains):
                     tasks.start_soon(one)
                 await crystal.all_wait.wait()
                 await anyio.sleep(settle)
-                now = _held()
+                now = _count_held()
                 crystal.may_answer.set()
     assert results == ["seen"] * chains
     return {
@@ -149,7 +149,7 @@ def _calls(gate: str, **args: Any) -> Mapping[str, Any]:
     return {"tool_calls": [{"gate": gate, "args": args}]}
 
 
-def _held() -> tuple[int, int, int]:
+def _count_held() -> tuple[int, int, int]:
     gc.collect()
     children = [path.read_text(encoding="ascii").split() for path in Path("/proc/self/task").glob("*/children")]
     return resident(), threading.active_count(), sum(map(len, children))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import orjson
 
-from bench.loom import AT, beginning, fresh, new_id
+from bench.loom import AT, fresh, make_beginning, new_id
 from cantrip_actors import Runtime
 from cantrip_actors.looms import IntentGiven, Mail, Store, Timer, open_store
 
@@ -39,7 +39,7 @@ class Timers:
 
     def __init__(self, store: Store, waiting: int) -> None:
         self.store, self.entity = store, new_id()
-        store.append(beginning(self.entity))
+        store.append(make_beginning(self.entity))
         self._due = 0.0
         for at in range(0, waiting, 1000):
             timers = [(0, self._timer(FAR + at + n)) for n in range(min(1000, waiting - at))]

@@ -74,7 +74,7 @@ class Acts:
                     self.story.announced.append(event.turn_id)
             self._events = None
 
-    async def _opened(self) -> Runtime:
+    async def _open_runtime(self) -> Runtime:
         if self._runtime is None:
             self._runtime = await self._open.enter_async_context(Runtime.open(self._stage.url))
             self._events = self._runtime.events()
@@ -95,7 +95,7 @@ class Acts:
         self._cantrip()
 
     async def _cast(self, given: Mapping[str, Any]) -> None:
-        cantrip, runtime = self._cantrip(given.get("crystal")), await self._opened()
+        cantrip, runtime = self._cantrip(given.get("crystal")), await self._open_runtime()
         runs = [Run(None) for _ in range(given.get("at_once", 1))]
 
         async def one(run: Run) -> None:
@@ -140,7 +140,7 @@ class Acts:
         self.story.outcomes.append(episode)
 
     async def _invoke(self, given: Mapping[str, Any]) -> None:
-        cantrip, runtime = self._cantrip(given.get("crystal")), await self._opened()
+        cantrip, runtime = self._cantrip(given.get("crystal")), await self._open_runtime()
         events = runtime.events()
         entity = await runtime.invoke(cantrip, given["intent"], name=given.get("name"), **_context(given))
         self._keep([Run(entity.id, live=entity)])
@@ -169,11 +169,11 @@ class Acts:
         self.story.read[turn] = self.story.read[turn]  # type: ignore[index]  # likewise
 
     async def _reward(self, given: Mapping[str, Any]) -> None:
-        runtime = await self._opened()
+        runtime = await self._open_runtime()
         await runtime.loom.reward(self._turn(given["turn"], given.get("of", 0)), given["reward"])
 
     async def _fork(self, given: Mapping[str, Any]) -> None:
-        runtime, run = await self._opened(), Run(None)
+        runtime, run = await self._open_runtime(), Run(None)
         turn_id = self._turn(given["from_turn"] - 1, given.get("of", 0))
         settings = _context(given)
         if "crystal" in given:
@@ -184,7 +184,7 @@ class Acts:
             self._keep([run])
 
     async def _extract(self, index: int) -> None:
-        runtime, run = await self._opened(), self.story.runs[index]
+        runtime, run = await self._open_runtime(), self.story.runs[index]
         self.story.extracted = runtime.loom.thread(self.story.turns_of(run)[-1].id)
 
     async def _reopen(self, wanted: Any) -> None:
@@ -193,7 +193,7 @@ class Acts:
         await self._settle()
         await self._open.aclose()
         self._runtime = None
-        _ = await self._opened()
+        _ = await self._open_runtime()
 
     def _turn(self, index: int, run: int = 0) -> str:
         """Return the id of turn `index`, counted from 0, of a run's own turns."""

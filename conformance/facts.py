@@ -433,7 +433,7 @@ def _turn_n(story: Story, number: int, plural: bool, expected: Any, where: str, 
         yield from Facts(turns[number - 1], _SEEN).compare(expected, where, scope)
 
 
-def _received(of: Check[Any]) -> Check[Story]:
+def _check_received(of: Check[Any]) -> Check[Story]:
     """Return a check on every query that the crystal of the setup received."""
 
     def check(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -496,8 +496,8 @@ _STORY: Mapping[str, Check[Story]] = {
     "usage": _usage(lambda episode: episode.usage),
     "cumulative_usage": _usage(lambda episode: episode.usage),
     "subtree_usage": _usage(lambda episode: episode.subtree_usage),
-    "crystal_received_tools": _received(_tools),
-    "crystal_received_tool_choice": _received(fact(lambda i: i.tool_choice)),
+    "crystal_received_tools": _check_received(_tools),
+    "crystal_received_tool_choice": _check_received(fact(lambda i: i.tool_choice)),
     "call": _own_call,
     "elapsed_ms": fact(lambda s: s.elapsed * 1e3),
     "loom": lambda s, expected, where, scope: Facts(s, _LOOM).compare(expected, where, scope),

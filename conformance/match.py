@@ -163,12 +163,12 @@ def _word(expected: str, actual: Any, where: str, scope: Scope) -> Iterator[str]
         if not isinstance(actual, str) or re.search(pattern[1], actual) is None:
             yield f"{where}: expected {expected}, got {render(actual)}"
     elif reference := _REFERENCE.match(expected):
-        yield from _referred(expected, int(reference[1]), reference[2], actual, where, scope)
+        yield from _check_referred(expected, int(reference[1]), reference[2], actual, where, scope)
     elif not _equal(expected, actual):
         yield f"{where}: expected {render(expected)}, got {render(actual)}"
 
 
-def _referred(expected: str, index: int, name: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
+def _check_referred(expected: str, index: int, name: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
     if index >= len(scope.turns) or not hasattr(scope.turns[index], name):
         yield f"{where}: expected {expected}, but there are {len(scope.turns)} turns to refer to, or no such field"
         return

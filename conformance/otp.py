@@ -238,7 +238,7 @@ class Scenario:
 
     def is_busy(self) -> bool:
         """Whether a supervisor is restarting or stopping a child."""
-        actors = [ref._actor() for ref in self.supervisors.values() if ref.alive]  # noqa: SLF001 - to look, not to touch
+        actors = [ref._get_actor() for ref in self.supervisors.values() if ref.alive]  # noqa: SLF001 - to look, not to touch
         return any(
             child.state == "restarting" or (child.incarnation is not None and child.incarnation.stopped_by_parent)
             for actor in actors

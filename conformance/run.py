@@ -100,7 +100,7 @@ async def _run(case: Case, folder: Path) -> list[str]:
     with anyio.move_on_after(PATIENCE) as patience:
         async with Acts(stage) as acts:
             story = await acts.play(case.action)
-            problems = [*_unexpected(case, stage, story), *check_expectations(story, case.expect)]
+            problems = [*_find_unexpected(case, stage, story), *check_expectations(story, case.expect)]
     if patience.cancelled_caught:
         return [f"did not end within {PATIENCE:g} virtual seconds"]
     return [
@@ -113,7 +113,7 @@ async def _run(case: Case, folder: Path) -> list[str]:
     ]
 
 
-def _unexpected(case: Case, stage: Stage, story: Story) -> list[str]:
+def _find_unexpected(case: Case, stage: Stage, story: Story) -> list[str]:
     """Return a problem if the action raised an error that the case does not expect.
 
     If a crystal's script ends before its entity does, that alone is not a problem (reading 9): the checks of the loom

@@ -64,7 +64,7 @@ class Stage:
             given["retry"] = Retry(**retry)
         if "child_crystal" in self.crystals:
             given["child_crystal"] = self.crystals["child_crystal"]
-        if named := self._named_crystals():
+        if named := self._make_crystals():
             given["crystals"] = named
         return Cantrip(**given)
 
@@ -76,7 +76,7 @@ class Stage:
         """Return the crystals that a case calls stateless."""
         return [key for key in self.lengths if (self._setup.get(key) or {}).get("stateless")]
 
-    def _named_crystals(self) -> dict[str | int, Crystal | str]:
+    def _make_crystals(self) -> dict[str | int, Crystal | str]:
         """Return the crystals that a request may name, and those for a depth (`child_crystal_l1`: for children)."""
         named: dict[str | int, Crystal | str] = {
             str(name): self.crystals[str(name)] for name in self._setup.get("crystals") or {}
@@ -117,7 +117,7 @@ class Stage:
                 settings[key] = given[key]
         described = _DESCRIBED & given.keys()
         if not described:
-            settings |= {key: self._injected(key, value) for key, value in (given.get("dependencies") or {}).items()}
+            settings |= {key: self._inject(key, value) for key, value in (given.get("dependencies") or {}).items()}
             return standard(name).with_(**settings) if settings else name
         if name in _UNTOUCHED:
             return Gate.of(None, name=name, parameters=given.get("parameters"), **settings)
@@ -145,7 +145,7 @@ class Stage:
 
         return run
 
-    def _injected(self, key: str, value: Any) -> Any:
+    def _inject(self, key: str, value: Any) -> Any:
         return self._inside(value) if key == "root" else value
 
     def _inside(self, path: str) -> Path:

@@ -217,11 +217,11 @@ class Actor:
         """
         ended = ref._outcome is not None  # noqa: SLF001
         if ended or (ref._incarnation is None and not final):  # noqa: SLF001
-            self._down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
+            self._deliver_down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
             return
         me = self._me
         if me.tell is None:
-            me.tell = self._down
+            me.tell = self._deliver_down
         ref._watch(me, me.tell, final=final)  # noqa: SLF001
         me.remember_monitor(ref)
 
@@ -230,7 +230,7 @@ class Actor:
         ref._unwatch(self._me)  # noqa: SLF001
         self._me.forget_monitor(ref)
 
-    def _down(self, down: Down) -> None:
+    def _deliver_down(self, down: Down) -> None:
         self._me.forget_monitor(down.ref)
         self.ref._box.put_urgent((INFO, down))  # noqa: SLF001
 
@@ -328,7 +328,7 @@ async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for s
             if box.producers:
                 box.admit()
             if hibernate_after is not None and me.should_rest(hibernate_after):
-                me.rest()
+                me.hibernate()
                 return
             await wait(box)
             left = BATCH

@@ -78,7 +78,7 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def left(self, task: object) -> None:
+    def note_last_step(self, task: object) -> None:
         """Note that `task` takes its last step; the `body` of `spawn` calls this at its end, however it ends."""
 
     @property
@@ -91,5 +91,5 @@ class Backend(abc.ABC):
         """Wait until `box` is written to or notified. Only its one reader may wait."""
 
     @abc.abstractmethod
-    def soon(self, callback: Callable[[], object]) -> object:
+    def call_soon(self, callback: Callable[[], object]) -> object:
         """Call `callback` when the running task waits next, in the system's context. It must not raise."""

@@ -23,7 +23,7 @@ from supervisors.children import Child, ChildCounts, ChildInfo, Retry
 from supervisors.errors import ShuttingDown, SpecError, SupervisorsError
 from supervisors.events import GaveUp
 from supervisors.management import Request, SupervisorRef
-from supervisors.policy import AutoShutdown, RestartWindow, Strategy, quiet
+from supervisors.policy import AutoShutdown, RestartWindow, Strategy, get_quiet_window
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
@@ -58,7 +58,7 @@ class BaseSupervisor(Actor):
     ) -> None:
         check_flags(strategy, max_restarts, period, auto_shutdown, hibernate_after)
         self.hibernate_after = hibernate_after
-        self._window = quiet(max_restarts, period)
+        self._window = get_quiet_window(max_restarts, period)
         self._children: dict[Any, Child] = {}
         self._end: ExitReason | None = None  # the reason, while the supervisor ends
 
@@ -110,7 +110,7 @@ class BaseSupervisor(Actor):
             elif box.items:
                 await self._take(box.items.popleft())
             elif self.hibernate_after is not None and me.should_rest(self.hibernate_after):
-                me.rest()
+                me.hibernate()
                 return
             else:
                 await self._wait()
@@ -149,7 +149,7 @@ class BaseSupervisor(Actor):
         items, box.items = box.items, None
         for item in items or ():
             if isinstance(item, Caller):
-                item.fail(_shutting_down_error(item.message))
+                item.fail(_make_shutting_down(item.message))
             elif isinstance(item, tuple):
                 self._report_unknown(item[1])
 
@@ -191,7 +191,7 @@ class BaseSupervisor(Actor):
             except SupervisorsError as refusal:
                 item.fail(refusal)
             except Ending:
-                item.fail(_shutting_down_error(item.message))
+                item.fail(_make_shutting_down(item.message))
                 raise
             self._me.current = None
         else:
@@ -205,7 +205,7 @@ class BaseSupervisor(Actor):
 
     def _report_unknown(self, message: object) -> None:
         """Report and ignore a message that a supervisor does not understand (S-39)."""
-        self.ref._dead_letter(message)  # noqa: SLF001
+        self.ref._report_dead_letter(message)  # noqa: SLF001
 
     # --- for its ref and for `inspect` ----------------------------------------------------------------------
 
@@ -215,17 +215,17 @@ class BaseSupervisor(Actor):
         return False
 
     def children(self) -> list[Child]:
-        """The records of its children, in start order. Do not change them."""
+        """Return the records of its children, in start order. Do not change them."""
         return list(self._children.values())
 
     def ref_of(self, id: Hashable) -> ActorRef | None:
-        """The ref of a static child, if it has one yet."""
+        """Return the ref of a static child, if it has one yet."""
         child = self._children.get(id)
         return None if child is None else child.ref
 
     def which_children(self) -> list[ChildInfo]:
         """`SupervisorRef.which_children`."""
-        return [child.info() for child in self._children.values() if child.has_been_up]
+        return [child.get_info() for child in self._children.values() if child.has_been_up]
 
     def count_children(self) -> ChildCounts:
         """`SupervisorRef.count_children`."""
@@ -244,5 +244,5 @@ class BaseSupervisor(Actor):
         return config
 
 
-def _shutting_down_error(request: object) -> ShuttingDown:
+def _make_shutting_down(request: object) -> ShuttingDown:
     return ShuttingDown(request.arguments[0] if isinstance(request, Request) and request.arguments else request)

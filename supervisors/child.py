@@ -40,7 +40,7 @@ from supervisors.actor import Actor, serve
 from supervisors.caller import Caller
 from supervisors.errors import Died
 from supervisors.events import Zombie
-from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, fatal, leaves, reason_of
+from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, find_fatal, list_leaves, make_reason
 from supervisors.reasons import Shutdown as SystemShutdown
 from supervisors.ref import INFO, Exit
 from supervisors.rest import HIBERNATE, Idling
@@ -83,10 +83,10 @@ class Parent(Protocol):
         """Return the number of restarts within its period."""
 
     def child_started(self, child: Incarnation) -> None:
-        """`init` is done."""
+        """A child's `init` is done."""
 
     def child_gone(self, child: Incarnation) -> None:
-        """It has ended: `phase` is `GONE` or `ZOMBIE`, `reason` says why, `was_up` whether the start had succeeded."""
+        """A child has ended: `phase` is `GONE` or `ZOMBIE`; `reason` says why, `was_up` whether it had started."""
 
 
 #: The scope of a supervisor: it waits only for its own mailbox, so it is woken instead of cancelled.
@@ -169,14 +169,14 @@ class Incarnation:
         actor, box = self.actor, self.ref._box  # noqa: SLF001
         self.ref._begin(self.system, self, actor.mailbox_limit)  # noqa: SLF001
         if actor.rests and actor.starts_at_once and not box:
-            self.rest()
+            self.hibernate()
         else:
             self.set_result(None)
         if actor.starts_at_once:
-            self._up()
+            self._mark_up()
 
-    def rest(self) -> None:
-        """Rest: end the task until there is something to do. A caller in that task has to return at once."""
+    def hibernate(self) -> None:
+        """End the task until the actor has work again. A caller in that task has to return at once."""
         self.rests = True
         self._idling = None
         self.task = None
@@ -185,10 +185,10 @@ class Incarnation:
         box.items = box.urgent = None  # they are empty
         box.waiter = self
 
-    def rest_if_idle(self) -> bool:
-        """Rest after `run` has returned `HIBERNATE`, if there is nothing to do; return whether it rests."""
+    def hibernate_if_idle(self) -> bool:
+        """Hibernate after `run` has returned `HIBERNATE`, if there is no work; return whether it does."""
         if self.stop_reason is None and not len(self.ref._box):  # noqa: SLF001
-            self.rest()
+            self.hibernate()
         return self.rests
 
     def done(self) -> bool:
@@ -201,7 +201,7 @@ class Incarnation:
         backend = self.system.backend
         if not self.actor.is_supervisor:
             self.scope = backend.scope()
-        self.task = backend.spawn(live, self, str(self.child.spec.id))
+        self.task = backend.spawn(run_incarnation, self, str(self.child.spec.id))
 
     def should_rest(self, hibernate_after: float) -> bool:
         """Return whether it has been idle long enough to rest instead of waiting for mail in its task."""
@@ -238,7 +238,7 @@ class Incarnation:
             return
         ends = self.ask_to_stop(reason)
         if not ends and shutdown != math.inf and not self.is_over:
-            self._at(self.system.backend.now() + shutdown, self.kill)
+            self._call_at(self.system.backend.now() + shutdown, self.kill)
 
     def ask_to_stop(self, reason: ExitReason) -> bool:
         """Make it end with `reason`. Does nothing if it is already ending.
@@ -264,7 +264,7 @@ class Incarnation:
         if self._guard is not None:
             self._guard.cancel()
         if not (ends or self.actor.is_supervisor):  # a supervisor ends when its own children have ended or are given up
-            self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
+            self._call_at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
     def _interrupt(self) -> bool:
         """Wake it so that it ends.
@@ -276,7 +276,7 @@ class Incarnation:
         if self.rests and (actor.ends_at_rest or (self.killed and not actor.is_supervisor)):
             if box.waiter is not None:  # else it is already ending
                 box.waiter = None
-                self.system.backend.soon(self._leave)
+                self.system.backend.call_soon(self._leave)
             return True
         if box.waiter is not None and actor.has_default_run:
             box.notify()  # the receive loop is idle and returns by itself: a tenth of the cost of a cancellation
@@ -292,7 +292,7 @@ class Incarnation:
         assert self.stop_reason is not None
         self._end(Phase.GONE, self.stop_reason)
 
-    def _at(self, deadline: float, callback: Callable[[], object]) -> None:
+    def _call_at(self, deadline: float, callback: Callable[[], object]) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.system.backend.call_at(deadline, callback)
@@ -302,12 +302,12 @@ class Incarnation:
         shutdown = self.child.spec.shutdown
         if self._timer is None and shutdown != math.inf:
             grace = shutdown if isinstance(shutdown, int | float) else DEFAULT_SHUTDOWN
-            self._at(self.system.backend.now() + grace, self._cut_terminate)
+            self._call_at(self.system.backend.now() + grace, self._cut_terminate)
 
     def _cut_terminate(self) -> None:
         if self._guard is not None:
             self._guard.cancel()
-        self._at(self.system.backend.now() + self.system.kill_grace, self._give_up)
+        self._call_at(self.system.backend.now() + self.system.kill_grace, self._give_up)
 
     def _give_up(self) -> None:
         if not self.is_over:
@@ -327,12 +327,12 @@ class Incarnation:
     @property
     def in_hand(self) -> int:
         """The number of calls that it has taken and not answered."""
-        return (self.current is not None) + sum(not caller.answered for caller in self._unanswered())
+        return (self.current is not None) + sum(not caller.answered for caller in self._list_unanswered())
 
     @property
     def call_in_hand(self) -> str | None:
-        """The type of the message of an unanswered call: the one that it handles now, else the oldest."""
-        callers = [self.current] if self.current is not None else self._unanswered()
+        """The type of the message of an unanswered call: of the call that it handles now, else of the oldest."""
+        callers = [self.current] if self.current is not None else self._list_unanswered()
         return next((type(caller.message).__name__ for caller in callers if not caller.answered), None)
 
     @property
@@ -351,7 +351,7 @@ class Incarnation:
         if self._debts is not None:
             self._debts.pop(weakref.ref(caller), None)
 
-    def _unanswered(self) -> list[Caller]:
+    def _list_unanswered(self) -> list[Caller]:
         return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]
 
     def remember_monitor(self, ref: ActorRef) -> None:
@@ -387,7 +387,7 @@ class Incarnation:
 
     # --- its course ------------------------------------------------------------------------------------------------
 
-    def _up(self) -> None:
+    def _mark_up(self) -> None:
         self.phase = Phase.UP
         self.was_up = True
         self.child.parent.child_started(self)
@@ -413,7 +413,7 @@ class Incarnation:
             self.current.fail(Died(self.ref, reason))
             self.current = None
         if self._debts:
-            for caller in self._unanswered():
+            for caller in self._list_unanswered():
                 caller.fail(Died(self.ref, reason))
         if self.tell is not None:
             self.tell = None  # it refers to the actor
@@ -423,7 +423,7 @@ class Incarnation:
         links = self.links
         if links:
             self.links = None
-        self.ref._incarnation_ended(reason)  # noqa: SLF001
+        self.ref._note_incarnation_end(reason)  # noqa: SLF001
         if links:
             for partner in links:
                 if partner.links is not None:
@@ -437,7 +437,7 @@ class Incarnation:
 _NOBODY = Actor()
 
 
-async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second is memory in each
+async def run_incarnation(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an actor: a second is memory in each
     """Run an incarnation: the body of its task."""
     actor = me.actor
     if me.task is None:
@@ -460,7 +460,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
                         await _begin(me)
                     if me.was_up:
                         value = await (serve(me) if actor.has_default_run else actor.run())
-                        while value is HIBERNATE and not me.rest_if_idle():
+                        while value is HIBERNATE and not me.hibernate_if_idle():
                             await me.system.backend.checkpoint()
                             value = await actor.run()
                         if me.rests:
@@ -471,7 +471,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
         except GeneratorExit:
             raise
         except BaseException as exception:
-            reason = _reason_of(me, exception)
+            reason = _find_reason(me, exception)
         if actor.is_supervisor and not me.was_up:
             await actor.let_go()
         if me.was_up and not me.killed:
@@ -482,7 +482,7 @@ async def live(me: Incarnation) -> None:  # noqa: C901, PLR0912 - one frame an a
         if me.phase is not Phase.ZOMBIE:  # else it was given up earlier
             me._end(Phase.GONE, KILLED if me.killed else reason)  # noqa: SLF001 - the rest of this object
     finally:
-        me.system.backend.left(task)
+        me.system.backend.note_last_step(task)
 
 
 async def _begin(me: Incarnation) -> None:
@@ -493,7 +493,7 @@ async def _begin(me: Incarnation) -> None:
         if not me.is_over:  # else it was given up meanwhile, and its ref may have another incarnation
             if info is not None:
                 me.info = info
-            me._up()  # noqa: SLF001
+            me._mark_up()  # noqa: SLF001
 
 
 async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
@@ -508,7 +508,7 @@ async def _terminate(me: Incarnation, reason: ExitReason) -> ExitReason:
     except GeneratorExit:
         raise
     except BaseException as exception:
-        return _reason_of(me, exception)
+        return _find_reason(me, exception)
     return reason
 
 
@@ -517,30 +517,30 @@ def _take_snapshot(me: Incarnation, reason: ExitReason) -> ExitReason:
     try:
         me.ref._state = me.actor.snapshot()  # noqa: SLF001
     except Exception as exception:  # the boundary: see the module's docstring
-        return _reason_of(me, exception)
+        return _find_reason(me, exception)
     return reason
 
 
-def _reason_of(me: Incarnation, exception: BaseException) -> ExitReason:
-    if (end := fatal(exception)) is not None:
+def _find_reason(me: Incarnation, exception: BaseException) -> ExitReason:
+    if (end := find_fatal(exception)) is not None:
         me.system.abort(end)
         return Crash(end)
-    if not me.was_up and any(isinstance(leaf, Ignore) for leaf in leaves(exception)):
+    if not me.was_up and any(isinstance(leaf, Ignore) for leaf in list_leaves(exception)):
         me.ignored = True
         return NORMAL
     if me.system.backend.is_torn_down and isinstance(exception, me.system.backend.cancelled):
         return TORN_DOWN
-    return reason_of(exception)
+    return make_reason(exception)
 
 
 def create_actor(spec: ChildSpec[Any]) -> Actor | ExitReason:
-    """Call `spec.start` and return the new actor, or the reason why there is none."""
+    """Call `spec.start` and return the new actor, or the reason why the start failed."""
     try:
         actor = spec.start()
     except Ignore:
         return NORMAL
     except Exception as exception:
-        return reason_of(exception)
+        return make_reason(exception)
     if not isinstance(actor, Actor):
         return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, which is not an Actor"))
     return actor

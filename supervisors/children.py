@@ -110,7 +110,7 @@ class Child:
             return self.spec.shutdown
         return math.inf if self.is_supervisor else DEFAULT_SHUTDOWN
 
-    def info(self) -> ChildInfo:
+    def get_info(self) -> ChildInfo:
         """Return its entry of `which_children`."""
         return ChildInfo(
             self.spec.id, self.ref, self.state, "supervisor" if self.is_supervisor else "worker", self.spec
@@ -144,7 +144,7 @@ class Child:
                 self.retry.timer.cancel()
             self.retry = None
 
-    def next_delay(self, ended: Incarnation | None) -> float:
+    def count_restart(self, ended: Incarnation | None) -> float:
         """Count a restart and return the seconds to wait before it.
 
         Args:
@@ -162,7 +162,7 @@ class Child:
         """Create an incarnation that the supervisor then records and starts.
 
         Returns:
-            the incarnation, or the reason why there is none: `Normal()` if `start` raised `Ignore`.
+            the incarnation, or the reason why the start failed: `Normal()` if `start` raised `Ignore`.
         """
         system = self.parent.system
         if system.backend.is_torn_down:

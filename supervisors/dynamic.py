@@ -20,8 +20,8 @@ from supervisors.base_supervisor import BaseSupervisor
 from supervisors.child import Incarnation, Phase
 from supervisors.children import Child, ChildCounts, report_end, report_start
 from supervisors.errors import ChildNotFound, NotForDynamic, ShuttingDown, SpecError, StartFailed, TooManyChildren
-from supervisors.management import only_spec
-from supervisors.policy import Verdict, after_exit
+from supervisors.management import get_only_spec
+from supervisors.policy import Verdict, decide_after_exit
 from supervisors.reasons import NORMAL, ExitReason, Normal, Shutdown
 from supervisors.ref import ActorRef
 from supervisors.spec import ChildSpec, check_child
@@ -82,9 +82,9 @@ class DynamicSupervisor(BaseSupervisor):
             self._forget(child)
         elif not incarnation.was_up:
             self._start_failed(child, NORMAL if incarnation.ignored else incarnation.reason)
-        elif after_exit(child.spec.restart, incarnation.reason) is Verdict.RESTART:
+        elif decide_after_exit(child.spec.restart, incarnation.reason) is Verdict.RESTART:
             child.incarnation = None
-            delay = child.next_delay(incarnation)
+            delay = child.count_restart(incarnation)
             if delay:
                 child.restart_later(delay)
             else:
@@ -109,7 +109,7 @@ class DynamicSupervisor(BaseSupervisor):
             return
         child.incarnation = None
         child.last_exit = failure
-        child.restart_later(child.next_delay(None))
+        child.restart_later(child.count_restart(None))
 
     def _restart_now(self, child: Child) -> None:
         end = self._count_restart(child)
@@ -166,7 +166,7 @@ class DynamicSupervisor(BaseSupervisor):
 
     async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
         """`SupervisorRef.start_child`."""
-        spec = self._spec(arguments, keywords)
+        spec = self._make_spec(arguments, keywords)
         if self._end is not None or self._me.stop_reason is not None:
             raise ShuttingDown(spec.id)
         if self._max_children is not None and len(self._children) >= self._max_children:
@@ -181,7 +181,7 @@ class DynamicSupervisor(BaseSupervisor):
         self._children[ref] = child
         incarnation.start()
         if incarnation.phase is Phase.STARTING:
-            await self._until_started(child, incarnation)
+            await self._wait_until_started(child, incarnation)
         if not incarnation.was_up and not incarnation.ignored:
             raise StartFailed(spec.id, incarnation.reason)
         return ref, incarnation.take_info()
@@ -203,16 +203,16 @@ class DynamicSupervisor(BaseSupervisor):
         child.incarnation.shut_down(reason)
         await gone.value
 
-    def _spec(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
+    def _make_spec(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
         template = self._template
         if template is None:
-            spec = only_spec(arguments, keywords)
+            spec = get_only_spec(arguments, keywords)
             check_child(spec, "never")
             return spec
         start = template.start
         return dataclasses.replace(template, start=lambda: start(*arguments, **keywords), ref=None)
 
-    async def _until_started(self, child: Child, incarnation: Incarnation) -> None:
+    async def _wait_until_started(self, child: Child, incarnation: Incarnation) -> None:
         """Wait until `init` is done. If the caller is cancelled before, end the child: its ref would be lost."""
         child.waiting = self.system.backend.promise()
         try:

@@ -37,7 +37,7 @@ class Node:
         restarts: restarts of this identity so far.
         last_exit: the reason why its last incarnation ended.
         children: its children, if it is a supervisor.
-        call: the type of the message of a call that it has in hand: the one that it handles now, else the oldest.
+        call: the type of the message of an unanswered call: of the call that it handles now, else of the oldest.
         call_age: seconds since it took that call; `None` without one.
     """
 
@@ -61,12 +61,12 @@ class Node:
             yield from child.walk()
 
 
-def tree(system: ActorSystem) -> Node:
+def build_tree(system: ActorSystem) -> Node:
     """Return the tree of the whole system, from its top supervisor down."""
-    return _node(system.top, system.backend.now())
+    return _build_node(system.top, system.backend.now())
 
 
-def _node(child: Child, now: float) -> Node:
+def _build_node(child: Child, now: float) -> Node:
     incarnation, ref = child.incarnation, child.ref
     children: tuple[Node, ...] = ()
     state: str = child.state
@@ -77,7 +77,7 @@ def _node(child: Child, now: float) -> Node:
         state = "ending" if incarnation.phase > Phase.UP else incarnation.phase.name.lower()
         kind, age, in_hand = type(actor).__name__, now - incarnation.since, incarnation.in_hand
         if actor.is_supervisor:
-            children = tuple(_node(grandchild, now) for grandchild in actor.children())
+            children = tuple(_build_node(grandchild, now) for grandchild in actor.children())
     taken = None if incarnation is None else incarnation.call_taken_at
     return Node(
         id=str(child.spec.id),
@@ -98,7 +98,7 @@ def _node(child: Child, now: float) -> Node:
 def dump(system: ActorSystem) -> str:
     """Return the tree as text, one line per child."""
     out = io.StringIO()
-    _write(out, tree(system), "", "")
+    _write(out, build_tree(system), "", "")
     return out.getvalue()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNBOUNDED = 1 << 62
 
 
-def _nobody(_: Any) -> None:
+def _wake_nobody(_: Any) -> None:
     """Wake no task: the mailbox has no reader yet."""
 
 
@@ -39,7 +39,7 @@ class Mailbox:
         self.urgent: deque[Any] | None = None
         self.limit = UNBOUNDED
         self.waiter: Any = None
-        self.wake: Callable[[Any], object] = _nobody
+        self.wake: Callable[[Any], object] = _wake_nobody
         self.producers: list[Caller] | None = None  # senders that wait for room
 
     def __len__(self) -> int:

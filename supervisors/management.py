@@ -67,11 +67,11 @@ class SupervisorRef(ActorRef):
             TooManyChildren: the dynamic supervisor has `max_children`.
             ShuttingDown: the supervisor is ending.
         """
-        return (await self._actor().start_child(arguments, keywords))[0]
+        return (await self._get_actor().start_child(arguments, keywords))[0]
 
     async def start_child_info(self, /, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         """Like `start_child`, but also return what `init` returned, which is not stored (S-08)."""
-        return await self._actor().start_child(arguments, keywords)  # type: ignore[no-any-return]
+        return await self._get_actor().start_child(arguments, keywords)  # type: ignore[no-any-return]
 
     async def terminate_child(self, target: object, reason: ExitReason = SHUTDOWN) -> None:
         """Stop a child and wait until it has ended. Its spec is kept, unless it is temporary (S-40).
@@ -83,7 +83,7 @@ class SupervisorRef(ActorRef):
         Raises:
             ChildNotFound: no such child here.
         """
-        await self._actor().terminate_child(target, reason)
+        await self._get_actor().terminate_child(target, reason)
 
     async def restart_child(self, target: object) -> Any:
         """Start a stopped child, with its spec (S-41).
@@ -164,7 +164,7 @@ class SupervisorRef(ActorRef):
         Raises:
             ChildNotFound: there is no such child, or the supervisor was never started.
         """
-        found = self._actor().ref_of(id)
+        found = self._get_actor().ref_of(id)
         if found is None:
             raise ChildNotFound(id)
         return found
@@ -174,7 +174,7 @@ class SupervisorRef(ActorRef):
         if self._has_open_books():
             await self._system.backend.checkpoint()  # type: ignore[union-attr]
             if self._has_open_books():
-                answer = getattr(self._actor(), method)(*arguments)
+                answer = getattr(self._get_actor(), method)(*arguments)
                 return await answer if isinstance(answer, CoroutineType) else answer
         return await self.call(Request(method, arguments))
 
@@ -182,13 +182,13 @@ class SupervisorRef(ActorRef):
         actor: Any = None if self._incarnation is None else self._incarnation.actor
         return actor is not None and actor.has_open_books
 
-    def _actor(self) -> Any:
+    def _get_actor(self) -> Any:
         if self._incarnation is None:
             raise NotRunning(self, self._reason)
         return self._incarnation.actor
 
 
-def only_spec(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
+def get_only_spec(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
     """Return the one argument of `start_child` without a template.
 
     Raises:

@@ -87,7 +87,7 @@ class AsyncioBackend(Backend):
         self._tasks.add(task)
         return task
 
-    def left(self, task: Any) -> None:
+    def note_last_step(self, task: Any) -> None:
         # Not a callback of the task, which would cost an iteration of the loop for each. An exception that still leaves
         # a task is a bug of this package, and asyncio reports it.
         self._tasks.discard(task)
@@ -101,7 +101,7 @@ class AsyncioBackend(Backend):
         box.waiter = future = self._create_future()
         return future
 
-    def soon(self, callback: Callable[[], object]) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[], object]) -> asyncio.Handle:
         return self._loop.call_soon(callback, context=self._context)
 
 

@@ -107,7 +107,7 @@ class TrioBackend(Backend):
         self._context.run(functools.partial(self._nursery.start_soon, body, argument, name=name))
         return None
 
-    def left(self, task: object) -> None:
+    def note_last_step(self, task: object) -> None:
         pass  # the nursery keeps track of its tasks
 
     def wait(self, box: Mailbox) -> Awaitable[object]:
@@ -117,7 +117,7 @@ class TrioBackend(Backend):
     def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> _Timer:
         return self._timers.add(deadline, functools.partial(callback, *arguments))
 
-    def soon(self, callback: Callable[[], object]) -> _Timer:
+    def call_soon(self, callback: Callable[[], object]) -> _Timer:
         return self._timers.add(-math.inf, callback)
 
 

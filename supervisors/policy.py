@@ -3,9 +3,9 @@
 Rules of this module: every decision of `supervisor.erl` that S-14 ... S-33 and S-45 ... S-48 specify is here; time and
 chance are arguments; nothing here knows tasks. `supervisor.py` and `dynamic.py` carry the decisions out.
 
-Theory of operation. A child's exit raises two questions. *Is the child restarted?* `after_exit` answers it, a table
-over restart type and reason. If so, *is one more restart allowed?* The `RestartWindow` answers that. If it is, `plan`
-returns which children the strategy stops and starts:
+Theory of operation. A child's exit raises two questions. *Is the child restarted?* `decide_after_exit` answers it, a
+table over restart type and reason. If so, *is one more restart allowed?* The `RestartWindow` answers that. If it is,
+`plan` returns which children the strategy stops and starts:
 
 | strategy     | stopped, in this order         | started, in this order          |
 |--------------|--------------------------------|---------------------------------|
@@ -41,7 +41,7 @@ class Verdict(enum.Enum):
     DROP = "drop"  # it is forgotten together with its spec
 
 
-def after_exit(restart: Restart, reason: ExitReason) -> Verdict:
+def decide_after_exit(restart: Restart, reason: ExitReason) -> Verdict:
     """Return what happens to a child that ended by itself (S-14, S-15, S-16)."""
     if restart == "permanent":
         return Verdict.RESTART
@@ -50,7 +50,7 @@ def after_exit(restart: Restart, reason: ExitReason) -> Verdict:
     return Verdict.RESTART if is_abnormal(reason) else Verdict.KEEP
 
 
-def ends_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, others_active: bool) -> bool:
+def should_end_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, others_active: bool) -> bool:
     """Return whether the end of a child that is not restarted ends its supervisor (S-46, S-47).
 
     Args:
@@ -129,7 +129,7 @@ class RestartWindow:
 
 
 @lru_cache(maxsize=64)
-def quiet(max_restarts: int, period: float) -> RestartWindow:
+def get_quiet_window(max_restarts: int, period: float) -> RestartWindow:
     """Return a window without restarts, shared by all supervisors with the same limits."""
     return RestartWindow(max_restarts, period)
 

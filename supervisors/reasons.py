@@ -49,7 +49,7 @@ class Killed:
         return "killed"
 
 
-def text_of(exception: BaseException) -> str:
+def render_exception(exception: BaseException) -> str:
     """Return the text of an exception, and of one whose own `__str__` raises that it has none: a report needs it."""
     try:
         return str(exception)
@@ -70,7 +70,7 @@ class Crash:
     others: tuple[BaseException, ...] = ()
 
     def __str__(self) -> str:
-        text = f"crash: {type(self.exception).__name__}: {text_of(self.exception)}".rstrip(": ")
+        text = f"crash: {type(self.exception).__name__}: {render_exception(self.exception)}".rstrip(": ")
         return f"{text} (and {len(self.others)} more)" if self.others else text
 
 
@@ -149,28 +149,28 @@ def is_abnormal(reason: ExitReason) -> bool:
     return isinstance(reason, Crash | Killed)
 
 
-def leaves(exception: BaseException) -> list[BaseException]:
+def list_leaves(exception: BaseException) -> list[BaseException]:
     """Return the exceptions in a group, at any depth, in order; the exception itself if it is not a group."""
     if not isinstance(exception, BaseExceptionGroup):
         return [exception]
-    return [leaf for part in exception.exceptions for leaf in leaves(part)]
+    return [leaf for part in exception.exceptions for leaf in list_leaves(part)]
 
 
-def fatal(exception: BaseException) -> BaseException | None:
+def find_fatal(exception: BaseException) -> BaseException | None:
     """Return the `KeyboardInterrupt` or `SystemExit` in an exception, which never counts as a crash; else `None`."""
     if isinstance(exception, Exception) and not isinstance(exception, ExceptionGroup):
         return None  # the common case, without a group
-    for leaf in leaves(exception):
+    for leaf in list_leaves(exception):
         if isinstance(leaf, KeyboardInterrupt | SystemExit):
             return leaf
     return None
 
 
-def reason_of(exception: BaseException) -> ExitReason:
+def make_reason(exception: BaseException) -> ExitReason:
     """Return the exit reason of an exception: that of a `Stop`, a crash for anything else."""
     if not isinstance(exception, BaseExceptionGroup):
         return exception.reason if isinstance(exception, Stop) else Crash(exception)
-    first, *others = leaves(exception)
+    first, *others = list_leaves(exception)
     if isinstance(first, Stop) and not others:
         return first.reason
     if first is not exception and first.__cause__ is None:

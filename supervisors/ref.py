@@ -210,11 +210,11 @@ class ActorRef:
 
     def _put_first(self, item: tuple[int, Any]) -> None:
         if self._outcome is not None:
-            self._dead_letter(item[1])
+            self._report_dead_letter(item[1])
         else:
             self._box.put(item)
 
-    def _dead_letter(self, message: Any) -> None:
+    def _report_dead_letter(self, message: Any) -> None:
         if self._system is not None:
             self._system.emit(DeadLetter(self._system.backend.now(), self, message))
 
@@ -284,7 +284,7 @@ class ActorRef:
         self._incarnation = incarnation
         self._outcome = None
 
-    def _incarnation_ended(self, reason: ExitReason) -> None:
+    def _note_incarnation_end(self, reason: ExitReason) -> None:
         """Note the end of an incarnation; it is not known yet whether there will be another."""
         self._incarnation = None
         self._box.waiter = None
@@ -303,7 +303,7 @@ class ActorRef:
             if isinstance(item, Caller):
                 item.fail(NotRunning(self, self._reason))
             else:
-                self._dead_letter(item[1])
+                self._report_dead_letter(item[1])
         self._box.admit()
         self._tell_watchers(self._reason, final=True)
 

@@ -69,7 +69,7 @@ class Registry:
             try:
                 ref.cast(message)
             except MailboxFull:
-                ref._dead_letter(message)  # noqa: SLF001
+                ref._report_dead_letter(message)  # noqa: SLF001
             else:
                 told += 1
         return told

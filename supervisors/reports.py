@@ -51,23 +51,23 @@ class Reports:
         """Log an event; this makes it a sink."""
         match event:
             case GaveUp():
-                self._error("too many restarts", event, event.reason)
+                self._report_error("too many restarts", event, event.reason)
             case Zombie():
-                self._logger.error("child does not end", **_place(event))
-            case Exited(expected=False) if self._admits(event):
-                self._error("child terminated", event, event.reason)
-            case StartFailed(expected=False, reason=reason) if reason is not None and self._admits(event):
-                self._error("child failed to start", event, reason)
-            case Restarting() if event.delay > 0 and self._admits(event):
-                self._logger.warning("restart delayed", **_place(event), delay=round(event.delay, 3))
-            case Started() if self._progress and self._admits(event):
-                self._logger.info("child started", **_place(event), restarts=event.restarts)
-            case DeadLetter() if self._admits(event):
+                self._logger.error("child does not end", **_describe_place(event))
+            case Exited(expected=False) if self._is_admitted(event):
+                self._report_error("child terminated", event, event.reason)
+            case StartFailed(expected=False, reason=reason) if reason is not None and self._is_admitted(event):
+                self._report_error("child failed to start", event, reason)
+            case Restarting() if event.delay > 0 and self._is_admitted(event):
+                self._logger.warning("restart delayed", **_describe_place(event), delay=round(event.delay, 3))
+            case Started() if self._progress and self._is_admitted(event):
+                self._logger.info("child started", **_describe_place(event), restarts=event.restarts)
+            case DeadLetter() if self._is_admitted(event):
                 self._logger.debug("dead letter", to=event.ref.path, message=type(event.message).__name__)
             case _:
                 pass
 
-    def torn_down(self) -> None:
+    def report_torn_down(self) -> None:
         """Log that the event loop was closed under the actors. No more reports follow."""
         self._logger.warning("the event loop was closed before the actors were stopped: they end where they stood")
 
@@ -77,7 +77,7 @@ class Reports:
             self._logger.warning("reports were dropped", count=self._dropped)
             self._dropped = 0
 
-    def _admits(self, event: Event) -> bool:
+    def _is_admitted(self, event: Event) -> bool:
         """Count a record, and return whether to write it."""
         if self._burst is None:
             return True
@@ -92,18 +92,18 @@ class Reports:
         self._dropped += 1
         return False
 
-    def _error(self, what: str, event: ChildEvent, reason: ExitReason) -> None:
+    def _report_error(self, what: str, event: ChildEvent, reason: ExitReason) -> None:
         more: dict[str, Any] = {"reason": str(reason)}
         if isinstance(reason, Crash):
             # as text: a renderer that gets the exception itself may take seconds to render its frames and locals, and
             # would block the event loop
             exception = reason.exception
-            own = beyond_ours(exception.__traceback__)
+            own = strip_own_frames(exception.__traceback__)
             more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
-        self._logger.error(what, **_place(event), **more)
+        self._logger.error(what, **_describe_place(event), **more)
 
 
-def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
+def strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return the part of a traceback in the user's code: this package's own frames help no reader and take time to
     print.
 
@@ -115,6 +115,6 @@ def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
     return own or trace
 
 
-def _place(event: ChildEvent) -> dict[str, Any]:
+def _describe_place(event: ChildEvent) -> dict[str, Any]:
     spec = event.spec
     return {"child": str(spec.id), "path": event.ref.path, "restart": spec.restart, "shutdown": spec.shutdown}

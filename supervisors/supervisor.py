@@ -31,8 +31,8 @@ from supervisors.errors import (
     ChildRunning,
     StartFailed,
 )
-from supervisors.management import Request, only_spec
-from supervisors.policy import AutoShutdown, Strategy, Verdict, after_exit, ends_supervisor, plan
+from supervisors.management import Request, get_only_spec
+from supervisors.policy import AutoShutdown, Strategy, Verdict, decide_after_exit, plan, should_end_supervisor
 from supervisors.reasons import (
     NORMAL,
     ExitReason,
@@ -168,9 +168,9 @@ class Supervisor(BaseSupervisor):
         if child.incarnation is not incarnation:
             return
         child.last_exit = reason = incarnation.reason
-        if after_exit(child.spec.restart, reason) is Verdict.RESTART:
+        if decide_after_exit(child.spec.restart, reason) is Verdict.RESTART:
             child.incarnation = None
-            delay = child.next_delay(incarnation)
+            delay = child.count_restart(incarnation)
             if delay:
                 child.restart_later(delay)
             else:
@@ -182,7 +182,7 @@ class Supervisor(BaseSupervisor):
             for other in self._children.values()
             if other is not child
         )
-        if ends_supervisor(self._auto_shutdown, significant=child.spec.significant, others_active=others):
+        if should_end_supervisor(self._auto_shutdown, significant=child.spec.significant, others_active=others):
             raise Ending(Shutdown(SignificantEnded(child.spec.id, reason)))
 
     async def _restart(self, child: Child) -> None:
@@ -207,7 +207,7 @@ class Supervisor(BaseSupervisor):
                 self._retire(sibling)
             elif failure is not None:
                 sibling.last_exit = failure
-                sibling.restart_later(sibling.next_delay(None))
+                sibling.restart_later(sibling.count_restart(None))
                 return
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Supervisor(BaseSupervisor):
         return await self._start_on_request(self._find_stopped(target))
 
     async def _start_on_request(self, child: Child) -> tuple[ActorRef | None, Any]:
-        """Start a child for a caller, who gets a failure; it does not count as a restart (S-09, S-29, S-41)."""
+        """Start a child for a caller. A failure is raised there, and does not count as a restart (S-09, S-29, S-41)."""
         failure = await self._start(child)
         if failure is None:
             assert child.incarnation is not None
@@ -284,7 +284,7 @@ class Supervisor(BaseSupervisor):
 
     async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
         """`SupervisorRef.start_child`."""
-        spec = only_spec(arguments, keywords)
+        spec = get_only_spec(arguments, keywords)
         check_child(spec, self._auto_shutdown)
         return await self.ref.call(Request("_add_child", (spec,)))  # type: ignore[no-any-return]
 

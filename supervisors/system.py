@@ -100,7 +100,7 @@ class ActorSystem:
     # --- the block -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self.backend = _backend()
+        self.backend = _find_backend()
         self.portal = Portal()
         self._done, self._up = anyio.Event(), anyio.Event()
         self._group = anyio.create_task_group()
@@ -216,7 +216,7 @@ class ActorSystem:
             _write_report(partial(self._reports, event))
         elif isinstance(self._reports, Reports) and not self._is_torn_down:
             self._is_torn_down = True
-            _write_report(self._reports.torn_down)
+            _write_report(self._reports.report_torn_down)
 
     def abort(self, exception: BaseException) -> None:
         """End the system because a `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -243,7 +243,7 @@ async def _wait_through(event: anyio.Event) -> None:
         raise cancelled
 
 
-def _backend() -> Backend:
+def _find_backend() -> Backend:
     trio = sys.modules.get("trio")  # a program that runs under trio has imported it
     if trio is not None and trio.lowlevel.in_trio_task():
         from supervisors.on_trio import TrioBackend

@@ -192,7 +192,9 @@ class TestRules:
             def test_parameter(x): pass
             """
         )
-        script = "import json; from tools.rules import marked_tests; print(json.dumps(marked_tests('.')))"
+        script = (
+            "import json; from tools.rules import collect_marked_tests; print(json.dumps(collect_marked_tests('.')))"
+        )
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": f"{ROOT}"}
         )

@@ -31,12 +31,14 @@ class Boundary(NamedTuple):
 BOUNDARIES: tuple[Boundary, ...] = (
     Boundary(
         "supervisors/child.py",
-        "live",
+        "run_incarnation",
         "any exception that leaves an actor becomes its exit reason: supervision's boundary",
     ),
     Boundary("supervisors/child.py", "_terminate", "an exception of the cleanup becomes the exit reason, as in OTP"),
     Boundary("supervisors/system.py", "_write_report", "a failed report must not end the actor that it is about"),
-    Boundary("supervisors/reasons.py", "text_of", "an exception without a readable text is reported, too (S-52)"),
+    Boundary(
+        "supervisors/reasons.py", "render_exception", "an exception without a readable text is reported, too (S-52)"
+    ),
     Boundary("supervisors/child.py", "_take_snapshot", "a snapshot that fails is lost, and that is reported"),
     Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
@@ -57,7 +59,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary(
         "cantrip_actors/http/app.py",
-        "_answering.answer",
+        "_guard_handler.answer",
         "around requests: our own bug is one 500 with an id in the log, and the service continues (HTTP-15)",
     ),
     Boundary(

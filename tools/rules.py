@@ -68,7 +68,7 @@ class _Marks:
                     self.proofs[rule].append(name)
 
 
-def marked_tests(*where: str) -> Proofs:
+def collect_marked_tests(*where: str) -> Proofs:
     """Return the tests of each rule, as pytest collects them."""
     marks, said = _Marks(), io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -134,7 +134,7 @@ def make_page(shared: Path) -> str:
         for path in sorted((ROOT / "conformance" / "suites").glob("*.yaml"))
         for case in suite_cases(path.read_text(encoding="utf-8"), f"`{path.relative_to(ROOT).as_posix()}`")
     ]
-    tests = [(rule, f"`{name}`") for rule, names in marked_tests().items() for name in names]
+    tests = [(rule, f"`{name}`") for rule, names in collect_marked_tests().items() for name in names]
     proofs = merge(tests, spec, own)
     known = {rule for section in sections for rule in section.rules}
     if unknown := sorted(set(proofs) - known):

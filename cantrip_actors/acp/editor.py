@@ -45,7 +45,7 @@ class Capabilities:
     def of(cls, given: Any) -> Capabilities:
         """Return the capabilities in `initialize`."""
         told = given if isinstance(given, Mapping) else {}
-        fs, elicitation = _mapping(told.get("fs")), _mapping(told.get("elicitation"))
+        fs, elicitation = _check_mapping(told.get("fs")), _check_mapping(told.get("elicitation"))
         return cls(
             reads=fs.get("readTextFile") is True,
             writes=fs.get("writeTextFile") is True,
@@ -124,7 +124,7 @@ class Editor:
             answer = await self._ask("fs/read_text_file", asked)
         except RequestError:  # a picture, or another file that the editor does not show as text
             return await self._run(function, given, **args)
-        return str(_mapping(answer).get("content") or "")
+        return str(_check_mapping(answer).get("content") or "")
 
     async def _write(self, path: str, content: str) -> str:
         where = place(self._root(path), path)
@@ -151,11 +151,11 @@ class Editor:
     async def _execute(self, command: str, args: Sequence[str]) -> dict[str, Any]:
         asked = {"command": command, "args": list(args), "cwd": str(self.roots[0]), "outputByteLimit": OUTPUT}
         try:
-            made = _mapping(await self._ask("terminal/create", asked))
+            made = _check_mapping(await self._ask("terminal/create", asked))
             terminal = {"terminalId": str(made.get("terminalId"))}
             try:
-                ended = _mapping(await self._ask("terminal/wait_for_exit", terminal))
-                output = _mapping(await self._ask("terminal/output", terminal))
+                ended = _check_mapping(await self._ask("terminal/wait_for_exit", terminal))
+                output = _check_mapping(await self._ask("terminal/output", terminal))
             except BaseException:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
                     await self._ask("terminal/kill", terminal)
@@ -187,5 +187,5 @@ def _check_writable(where: Any) -> None:
         where.check_target(folder)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _check_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

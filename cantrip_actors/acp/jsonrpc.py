@@ -168,7 +168,7 @@ class Connection:
         except RequestError as error:
             await self._fail(id, error)
         else:
-            done = result if isinstance(result, Answered) else Answered(result, _nothing)
+            done = result if isinstance(result, Answered) else Answered(result, _do_nothing)
             await self._put({"jsonrpc": "2.0", "id": id, "result": done.result})
             await done.then()
         finally:
@@ -236,7 +236,7 @@ class Connection:
             answer.arrived.set()
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 

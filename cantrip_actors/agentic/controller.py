@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel, TypeAdapter
 
 from cantrip_actors.agentic.dispatcher import AgentDispatcher, unknown_worker
-from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, mistyped, unknown
+from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, describe_mistyped, unknown
 
 UTTERANCES: Final = 4
 """The most calls of agents in one run: planner, worker, worker again, critic."""
@@ -112,7 +112,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
         if arg_type is None:
             return Fail(UnknownTool(unknown(request.tool_name, tools)))
         if not isinstance(request.args, arg_type):
-            return Fail(TypeError(mistyped(request.tool_name, arg_type, request.args)))
+            return Fail(TypeError(describe_mistyped(request.tool_name, arg_type, request.args)))
         used = yield UseTool(request.tool_name, request.args)
         worked = yield work._replace(input=_with_tool_result(work.input, used))
         if worked.tool_request is not None:

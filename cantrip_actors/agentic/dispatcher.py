@@ -81,9 +81,9 @@ class AgentDispatcher(Generic[T, R, D]):
             return self
         return replace(
             self,
-            planner=_asking(self.planner, ask),
-            workers={name: _asking(worker, ask) for name, worker in self.workers.items()},
-            critic=_asking(self.critic, ask),
+            planner=_wrap_agent(self.planner, ask),
+            workers={name: _wrap_agent(worker, ask) for name, worker in self.workers.items()},
+            critic=_wrap_agent(self.critic, ask),
         )
 
     async def _call(self, agent: AgentProtocol, given: BaseModel) -> AgentCallResult[Any]:
@@ -125,7 +125,7 @@ async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
     return text, usage
 
 
-def _asking(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
+def _wrap_agent(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
     bind = getattr(agent, "asking", None)
     bound: AgentProtocol = agent if bind is None else bind(ask)
     return bound

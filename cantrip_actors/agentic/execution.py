@@ -97,7 +97,7 @@ class Controller:
             async with Runtime.open("memory:") as own:
                 return await self(request, runtime=own)
         raised: list[Exception] = []
-        cantrip = self._asking(runtime).cantrip(witness=raised.append)
+        cantrip = self._wrap_agent(runtime).cantrip(witness=raised.append)
         try:
             episode = await runtime.cast(cantrip, TypeAdapter(Any).dump_json(request.domain.task).decode())
         except ControllerFailed as failed:
@@ -115,7 +115,7 @@ class Controller:
         circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
         return Cantrip(self, call=_CALL, circle=circle, name=self.name)
 
-    def _asking(self, runtime: Runtime) -> Controller:
+    def _wrap_agent(self, runtime: Runtime) -> Controller:
         """Return the controller with crystals that share the limits of `runtime`."""
         dispatcher = self.dispatcher.asking(runtime.ask)
         if dispatcher is self.dispatcher:

@@ -92,7 +92,7 @@ class ToolRegistry:
         if tool is None:
             raise UnknownTool(unknown(name, self._tools))
         if not isinstance(args, tool.arg_type):
-            raise TypeError(mistyped(name, tool.arg_type, args))
+            raise TypeError(describe_mistyped(name, tool.arg_type, args))
         return tool.function(args)
 
     @property
@@ -106,9 +106,11 @@ class ToolRegistry:
         A gate returns the result as JSON. A text, and a result with whole numbers past 64 bits, is returned as its JSON
         text, which keeps it exactly. `witness` is called with what a tool raises.
         """
-        return [replace(tool.gate, function=self._answering(name, tool, witness)) for name, tool in self._tools.items()]
+        return [
+            replace(tool.gate, function=self._make_answering(name, tool, witness)) for name, tool in self._tools.items()
+        ]
 
-    def _answering(self, name: str, tool: _Tool, witness: Witness | None) -> Callable[..., Any]:
+    def _make_answering(self, name: str, tool: _Tool, witness: Witness | None) -> Callable[..., Any]:
         make = tool.arg_type.model_construct  # the gate has checked them
 
         def answer(**fields: Any) -> Any:
@@ -118,7 +120,7 @@ class ToolRegistry:
                 if witness is not None:
                     witness(error)
                 raise
-            return _awaited(result, witness) if inspect.isawaitable(result) else _exact(result)
+            return _await_result(result, witness) if inspect.isawaitable(result) else _exact(result)
 
         return answer
 
@@ -140,12 +142,12 @@ def unknown(name: str, known: Any) -> str:
     return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
 
 
-def mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
+def describe_mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
     """Return the text for arguments of another type."""
     return f"Args for '{name}' must be {wanted.__name__}, got {type(args).__name__}"
 
 
-async def _awaited(result: Any, witness: Witness | None) -> Any:
+async def _await_result(result: Any, witness: Witness | None) -> Any:
     try:
         return _exact(await result)
     except Exception as error:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.circle.plain import NotPlain, Pictured, pictured
+from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
 from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.bounds import TooLarge
@@ -102,17 +102,17 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     """
     if gate.blocking:
         result = await _threads.attempt(partial(_work, partial(function, **args, **gate.dependencies)))
-        return pictured(await result) if inspect.isawaitable(result) else result
+        return convert_with_images(await result) if inspect.isawaitable(result) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
         result = await result
-    return result if type(result) is str and result.isascii() and len(result) < SHORT else pictured(result)
+    return result if type(result) is str and result.isascii() and len(result) < SHORT else convert_with_images(result)
 
 
 def _work(function: partial[Any]) -> Any:
     """Call a blocking gate; convert large and lazy results to JSON here too, because that would block the loop."""
     result = function()
-    return result if inspect.isawaitable(result) else pictured(result)
+    return result if inspect.isawaitable(result) else convert_with_images(result)
 
 
 def _explain_value(gate: Gate, problem: NotPlain) -> str:

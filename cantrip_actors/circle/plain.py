@@ -3,7 +3,7 @@
 Nothing is lost and nothing is guessed. A value without a JSON form is converted to the nearest one (NaN to "NaN", a
 date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in the
 result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
-image becomes its handle, and `pictured` also returns the images.
+image becomes its handle, and `convert_with_images` also returns the images.
 
 This file is pure, but it runs user code (a property, a serializer, a generator), so its callers are boundaries
 (`gate_call.py`).
@@ -86,7 +86,7 @@ class Pictured(NamedTuple):
     images: tuple[File, ...]
 
 
-def pictured(value: object) -> Any:
+def convert_with_images(value: object) -> Any:
     """Like `plain`, but return a `Pictured` if the value contains images; each image is listed once."""
     walk = Conversion(is_result=True)
     made = walk.visit(value)

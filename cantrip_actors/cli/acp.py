@@ -42,11 +42,11 @@ def acp(
 
         from cantrip_actors.acp.check import check_agent
         from cantrip_actors.acp.stdio import run_agent
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
         from cantrip_actors.runtime import Runtime
 
-        (cantrip,) = offered_cantrips(loom, [recipe])
+        (cantrip,) = load_cantrips(loom, [recipe])
         if messages is None or answers is None:
             steps = anyio.run(check_agent, cantrip, backend=backend.value)
             typer.echo("\n".join(steps))

@@ -105,7 +105,7 @@ def worker(
         import anyio
 
         from cantrip_actors import Node
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.offered_cantrips import load_cantrips
 
         try:
             node = Node(
@@ -121,7 +121,7 @@ def worker(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         queues = _queues(queue or ())
-        cantrips = offered_cantrips(loom, recipes or ())
+        cantrips = load_cantrips(loom, recipes or ())
 
         async def serve() -> None:
             await _work(loom, cantrips, node, queues, health, early, quiet=quiet)
@@ -319,9 +319,9 @@ def up(
 
 def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:
     """Report a mistake in a recipe, or in an option of all workers, once and not once per worker."""
-    from cantrip_actors.cli.offered_cantrips import offered_cantrips
+    from cantrip_actors.cli.offered_cantrips import load_cantrips
 
-    offered_cantrips(loom, recipes)
+    load_cantrips(loom, recipes)
     _queues(queues)
 
 
@@ -373,7 +373,7 @@ def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
         return [one._asdict() for one in await runtime.cluster.stranded()]
 
     rows = run_quietly(loom, work, as_json=as_json)
-    print_rows(rows, _stranded_table(rows), "nothing is stranded", as_json=as_json)
+    print_rows(rows, _render_stranded(rows), "nothing is stranded", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))
@@ -498,7 +498,7 @@ def _queue_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
         yield line.append(f"{row['waiting']:<10}{row['running']:<10}{most:<13}{each:<10}{waiting}")
 
 
-def _stranded_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+def _render_stranded(rows: list[dict[str, Any]]) -> Iterator[Text]:
     from rich.text import Text
 
     for row in rows:

@@ -246,20 +246,20 @@ def entities(
             return
         lasting = [header for header in opened.headers() if header.lasting]
         rows = [
-            views.lasting_row(opened, header)
+            views.build_entity_row(opened, header)
             for header in lasting
             if everything or not opened.is_over(header.entity_id)
         ]
         or_else = f"{render_url(loom)} has no long-lived entity: cantrip invoke"
-        print_rows(rows, views.lasting_table(rows, terminal_width()), or_else, as_json=as_json)
+        print_rows(rows, views.render_entities(rows, terminal_width()), or_else, as_json=as_json)
 
 
 def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bool) -> None:
     from cantrip_actors.cli import loom_views as views
-    from cantrip_actors.cli.offered_cantrips import offered_cantrips
+    from cantrip_actors.cli.offered_cantrips import load_cantrips
     from cantrip_actors.runtime.upgrades import Upgrades
 
-    moves = Upgrades(offered_cantrips(loom, recipes), "idle").find_moves(opened)
+    moves = Upgrades(load_cantrips(loom, recipes), "idle").find_moves(opened)
     rows = [
         {
             "id": move.entity_id,

@@ -113,7 +113,7 @@ async def attend(
                     await anyio.sleep(SETTLING)
                     if not _is_open(runtime, request):
                         continue
-                async with _paused(watcher, terminal):
+                async with _pause(watcher, terminal):
                     name = None if entity is None else entity.name
                     if keyboard is None or not await _ask(runtime, request, name, keyboard, by):
                         _announce(request)
@@ -132,7 +132,7 @@ def _has_terminal() -> bool:
 
 
 @asynccontextmanager
-async def _paused(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator[None]:
+async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator[None]:
     async with terminal:
         if watcher is not None:
             watcher.pause()

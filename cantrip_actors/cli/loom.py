@@ -96,7 +96,7 @@ def show(
 
         found = opened.turn(finder.turn(turn))
         if as_json:
-            output.print_json(_exported([found])[0])
+            output.print_json(_export([found])[0])
         else:
             print_styled(views.turn_lines(opened, found, None if full else 30))
 
@@ -114,7 +114,7 @@ def thread(
 
         turns = opened.thread(finder.turn(turn))
         if as_json:
-            output.print_json(_exported(turns))
+            output.print_json(_export(turns))
         else:
             print_styled(views.thread_lines(turns, None if full else 12))
 
@@ -194,7 +194,7 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
         print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)
 
 
-def _exported(turns: Sequence[Any]) -> list[Any]:
+def _export(turns: Sequence[Any]) -> list[Any]:
     import json
 
     from cantrip_actors.loom import thread_jsonl

@@ -83,7 +83,7 @@ def export(
         if form is Format.html and as_json:
             raise typer.BadParameter("a page is not JSON", param_hint="--json")
         last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
-        seen = _redacted(opened, as_it_is=as_it_is, show_images=not without_images)
+        seen = _redact(opened, as_it_is=as_it_is, show_images=not without_images)
         pieces = _pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
         if as_json:
             pieces = _array(pieces)
@@ -171,7 +171,7 @@ def search(
 
         entity = None if within is None else finder.owner(within)
         query = Query(text=text, regex=regex, gate=gate, errors=errors, entity=entity)
-        seen = _redacted(opened, as_it_is=as_it_is)
+        seen = _redact(opened, as_it_is=as_it_is)
         hits = list(islice(search_loom(seen, query), limit + 1))
         if as_json:
             output.print_json([asdict(hit) for hit in hits[:limit]])
@@ -230,7 +230,7 @@ def _statistics_lines(counted: Tally) -> Iterator[str]:
         yield f"gate {name}: {gate.calls:,} calls{failed}, mean {gate.durations.mean_ms:,.1f} ms"
 
 
-def _redacted(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
+def _redact(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
     """Return the loom without secrets, unless `as_it_is`, and with images if `show_images`."""
     from cantrip_actors.loom.redaction import redacted_loom
     from cantrip_actors.redact.redactor import Redactor

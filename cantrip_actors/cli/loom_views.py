@@ -164,7 +164,7 @@ def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
         yield line
 
 
-def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
+def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
     row = entity_row(loom, header)
     intents = list_intents(loom.records(header.entity_id))
@@ -187,7 +187,7 @@ def _last_answer(turns: list[Turn]) -> str | None:
     return None
 
 
-def lasting_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
+def render_entities(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
     """Yield long-lived entities, in columns."""
     for at, row in enumerate(rows):
         if at == 0:
@@ -309,7 +309,7 @@ def turn_lines(loom: Loom, turn: Turn, longest: int | None = None) -> Iterator[T
     for name, fact in facts.items():
         if fact:
             yield Text(end="").append(f"  {name:<9}", "dim").append(fact)
-    yield from _spoken(turn, longest)
+    yield from _render_spoken(turn, longest)
 
 
 def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Text]:
@@ -320,7 +320,7 @@ def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Te
             entity = turn.entity_id
             yield Text(f"entity {short(entity)}", "bold", end="")
         yield _title(turn)
-        yield from _spoken(turn, longest)
+        yield from _render_spoken(turn, longest)
 
 
 def _title(turn: Turn) -> Text:
@@ -336,7 +336,7 @@ def _append_end(line: Text, turn: Turn) -> Text:
     return line
 
 
-def _spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
+def _render_spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
     if not turn.continues:
         yield from _block("thinks", turn.thinking or "", longest, "dim")
         yield from _block("says", turn.content or "", longest, "")

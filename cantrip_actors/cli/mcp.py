@@ -79,13 +79,13 @@ def serve(
 
         import anyio
 
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
         from cantrip_actors.runtime import Runtime
 
         configure_logs(whole=True)
         server = _mcp_server()
-        cantrips = offered_cantrips(loom, recipes or ())
+        cantrips = load_cantrips(loom, recipes or ())
         options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
         if streams is None:
             from cantrip_actors.cli.serve import http_package, show_mcp

@@ -14,7 +14,7 @@ from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
 
-def offered_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
+def load_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
     """Return the cantrips named by `given`, paths of recipes or `module:attribute`; without any, those of the sidecar.
 
     Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe.

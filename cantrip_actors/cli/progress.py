@@ -68,7 +68,7 @@ class Progress:
     def see(self, event: EntityEvent) -> None:
         """Add an event. Events of an entity whose start was missed are ignored."""
         if isinstance(event, EntityStartedEvent):
-            self._started(event)
+            self._note_started(event)
             return
         entity = self.entities.get(event.entity_id)
         if entity is None:
@@ -94,7 +94,7 @@ class Progress:
             case _:
                 pass
 
-    def _started(self, event: EntityStartedEvent) -> None:
+    def _note_started(self, event: EntityStartedEvent) -> None:
         known = self.entities.get(event.entity_id)
         if known is not None:  # a further intent of a long-lived entity
             known.state = "active"

@@ -112,14 +112,14 @@ def run(
 
         import anyio
 
-        from cantrip_actors.cli.offered_cantrips import offered_cantrips
+        from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
 
         configure_logs(whole=True)
         http = http_package()
         settings = http.Settings(
             loom=loom,
-            cantrips=tuple(offered_cantrips(loom, recipes or ())),
+            cantrips=tuple(load_cantrips(loom, recipes or ())),
             bind=bind,
             health=health,
             tokens=tokens,

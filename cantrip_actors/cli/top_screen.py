@@ -46,7 +46,7 @@ class View:
     """The ids of the entities, in the order of the previous screen."""
 
 
-def selected_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
+def select_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
     """Return the entities that pass the filter, sorted."""
     wanted = view.filter.lower()
     rows = [
@@ -149,7 +149,7 @@ def _requests(overview: Overview, height: int) -> Iterable[Text]:
 
 
 def _entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
-    rows = selected_rows(overview, view)
+    rows = select_rows(overview, view)
     view.shown = [row["id"] for row in rows]
     told = f"{len(rows)} entities by {view.sort}" + (f", filter {_clean(view.filter)!r}" if view.filter else "")
     yield Text(told, "bold")

@@ -207,7 +207,7 @@ def deploy(
         environment = None if working_dir is None else {"working_dir": working_dir}
         ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     in_job = working_dir is not None or bool(ray.get_runtime_context().runtime_env.get("working_dir"))
-    files = [_found(one, is_uploaded=in_job) for one in recipes]
+    files = [_name_recipe(one, is_uploaded=in_job) for one in recipes]
     placing: dict[str, Any] = {
         "num_cpus": cpus,
         "resources": dict(resources or {}),
@@ -222,7 +222,7 @@ def deploy(
     return deployment
 
 
-def _found(recipe: str, *, is_uploaded: bool) -> str:
+def _name_recipe(recipe: str, *, is_uploaded: bool) -> str:
     """Return how an actor names a recipe: its directory is another one, unless it was uploaded."""
     path = Path(recipe)
     return recipe if is_uploaded or ":" in recipe or not path.exists() else str(path.resolve())

@@ -153,7 +153,7 @@ async def _text(tried: Tried) -> str:
 
 
 @_probe("streaming", "its answer comes in pieces")
-async def _streaming(tried: Tried) -> str:
+async def _explain_no_streaming(tried: Tried) -> str:
     await tried.ask([_user("Count from 1 to 40, one number a line.")], max_tokens=4000)
     pieces = sum(type(payload).__name__ == "ItemDelta" for payload in tried.seen)
     return "" if pieces > 1 else f"expected several pieces, got {pieces}"

@@ -3,8 +3,8 @@
 A `Takes` has the media types, sizes and addresses that a family accepts. A line of text replaces an image that it does
 not accept, or whose bytes the loom has lost, so that one image in an old message does not make every later query fail.
 The same holds for other files, but an intent with a file that the crystal does not accept is refused before
-(`refused_file`). A text file is sent as text if a family does not accept it as a file. If a server refuses all images,
-the crystal learns that (`Family.learn`), and replaces every image by such a line from then on.
+(`find_refused_file`). A text file is sent as text if a family does not accept it as a file. If a server refuses all
+images, the crystal learns that (`Family.learn`), and replaces every image by such a line from then on.
 
 Each family has a formula for the tokens of an image by its pixels. None is exact for every model, so `estimate.py`
 learns a factor for images as it does for characters.
@@ -97,7 +97,7 @@ def _matches(media_type: str, kinds: Sequence[str]) -> bool:
     return media_type in kinds or f"{media_type.partition('/')[0]}/*" in kinds or "*/*" in kinds
 
 
-def refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
+def find_refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
     """Return why a crystal does not accept one of the files; None if it accepts all, or does not say.
 
     Images are not checked: a line of text replaces the ones that a model does not accept.

@@ -100,7 +100,7 @@ def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
 def make_id(terms: Mapping[str, Any]) -> str:
     """Return the default id of a dispatch: its date, its project and the first words of its title.
 
-    >>> id_of({"dispatched_at": "2026-02-26T09:00:00Z", "project": "Notes", "title": "Mend the search, at last!"})
+    >>> make_id({"dispatched_at": "2026-02-26T09:00:00Z", "project": "Notes", "title": "Mend the search, at last!"})
     '2026-02-26-notes-mend-the-search-at-last'
     """
     words = [re.sub(r"[^a-z0-9]+", "-", str(terms[name]).lower()).strip("-") for name in ("project", "title")]

@@ -283,7 +283,7 @@ class Dispatcher:
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
         """Run one round without a human: resume crashed dispatches, start those without approval, wait for all (F-48).
 
-        Returns the records of those that ran. A dispatch that cannot be run is logged, and the others run.
+        Returns the records of the dispatches that ran. A dispatch that cannot be run is logged, and the others run.
         """
         due = await self._select_due({}, len(self.log.ids()), heartbeat=True)
         limiter = anyio.Semaphore(limit)

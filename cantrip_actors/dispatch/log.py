@@ -148,7 +148,7 @@ class Dispatches:
         """Write events, one entry each, all of them or none, and what follows from them; return the new record.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the author's lease, `turn_id` the
-        turn it happens in, `door` the one that a human's decision came through. With `once` an event that this turn has
+        turn it happens in, `door` that of a human's decision. With `once` an event that this turn has
         already written is left out: a gate call that a crash interrupted is being repeated. With a `key` (see `Entry`)
         a repeated request writes nothing.
 
@@ -195,7 +195,7 @@ class Dispatches:
         return Heads(len(ends), ends)
 
     def verify(self, heads: Heads | None = None) -> dict[str, str]:
-        """Read all logs, and return the faults of those that cannot be trusted, by id.
+        """Read all logs, and return the faults of untrustworthy logs, by id.
 
         `heads` are those of an earlier time: each of these logs must exist and have passed its earlier end.
         """
@@ -246,7 +246,7 @@ class Dispatches:
         except FileNotFoundError:
             known = ", ".join(self.ids()[-8:])
             raise UnknownDispatch(
-                f"there is no dispatch {dispatch_id!r} in {self.folder}; there: {known or 'none'}"
+                f"there is no dispatch {dispatch_id!r} in {self.folder}; its newest dispatches: {known or 'none'}"
             ) from None
         except OSError as error:
             raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error

@@ -114,7 +114,7 @@ def _build_outcome(record: Record) -> dict[str, Any]:
 
 
 def disjoint_outputs(call: GateCall) -> Refused | None:
-    """A step before `call_agent_batch`: children whose contexts declare the same `outputs` do not run at once (F-46).
+    """Refuse a `call_agent_batch` whose children declare the same `outputs`: a step before that gate (F-46).
 
     `wrap("call_agent_batch", pre=[disjoint_outputs])`; a request says `context: {"outputs": ["src/a.py"]}`.
     """

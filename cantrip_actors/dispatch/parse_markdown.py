@@ -177,7 +177,7 @@ def _read_amount(value: str) -> Any:
 
 
 def _read_wards(value: str) -> list[Any]:
-    """`max_turns: 10, require_done_tool`."""
+    """Read a list of wards, such as `max_turns: 10, require_done_tool`."""
     wards: list[Any] = []
     for part in _split_list(value):
         name, said, number = part.partition(":")

@@ -2,7 +2,7 @@
 
 A dispatch waits for an approval before it starts, for the approval of a phase, or because it is blocked. Its request
 has the id `dispatch:<id>`. "allow" makes the same decision as `Dispatcher.approve`, "deny" the same as
-`Dispatcher.reject`; the log of the dispatch has it under the name of who decided.
+`Dispatcher.reject`; the log of the dispatch records it with the name of the person.
 """
 
 from __future__ import annotations

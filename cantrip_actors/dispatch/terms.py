@@ -16,7 +16,7 @@ The thirteen rules come from dispatch files, where they check a text. Here they 
     tasks               at least one
     verification, background, technical_context
                         at least ten characters
-    decision            what needs approval says which decision is needed, in at least ten characters
+    decision            a contract that needs approval names the decision, in at least ten characters
 
 and two of our own: `type` (each field is of its type, and known) and `terms` (what is optional makes sense: an id that
 can be a file's name, outputs inside the repository, numbers in their range).

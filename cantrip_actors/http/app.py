@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantrip_actors import CantripError
-from cantrip_actors.http.bodies import Strict, read_body, read_json, validated
+from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.guard import Guard
 from cantrip_actors.http.live_page import page_routes
@@ -58,11 +58,11 @@ def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES,
     async def whoami(request: Request) -> Response:
         return JSONResponse(session_shape(authenticate(service, request)))
 
-    plain = [Route(f"{BASE}/openapi.json", _answering(service, openapi), methods=["GET"])]
+    plain = [Route(f"{BASE}/openapi.json", _guard_handler(service, openapi), methods=["GET"])]
     if service.page:
         plain += [
-            Route("/session", _answering(service, session), methods=["POST"]),
-            Route("/session", _answering(service, whoami), methods=["GET"]),
+            Route("/session", _guard_handler(service, session), methods=["POST"]),
+            Route("/session", _guard_handler(service, whoami), methods=["GET"]),
             *page_routes(),
         ]
     table = [Route(row.path, _Endpoint(service, row), methods=[row.method]) for row in rows]
@@ -72,19 +72,19 @@ def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES,
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    handlers: dict[Any, Any] = {404: _nothing_here, 405: _nothing_here}
+    handlers: dict[Any, Any] = {404: _answer_not_found, 405: _answer_not_found}
     return Guard(
         Starlette(routes=[*table, *plain, *mcp_routes(service)], lifespan=lifespan, exception_handlers=handlers),
         service,
     )
 
 
-async def _nothing_here(_request: Request, error: Any) -> Response:
+async def _answer_not_found(_request: Request, error: Any) -> Response:
     kind, told = ("method", "this path has other methods") if error.status_code == 405 else ("path", "no such path")
     return Problem(error.status_code, kind, told, headers=error.headers).response()
 
 
-def _answering(service: Service, work: Handler) -> Handler:
+def _guard_handler(service: Service, work: Handler) -> Handler:
     """Return a handler whose errors are problems: the boundary around requests."""
 
     async def answer(request: Request) -> Response:
@@ -123,7 +123,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request, began, sent = Request(scope, receive), time.monotonic(), _Sent(send)
-        answer = await _answering(self._service, partial(self._answer, receive=receive))(request)
+        answer = await _guard_handler(self._service, partial(self._answer, receive=receive))(request)
         if self._row.style == "openai":
             answer = as_openai_error(answer)
         try:
@@ -151,7 +151,7 @@ class _Endpoint:
         given = request.query_params
         if len(given.multi_items()) != len(given):
             raise Problem(422, "invalid", "a parameter is given twice")
-        call.query = validated(row.query, dict(given), strict=False)
+        call.query = validate(row.query, dict(given), strict=False)
         limits = service.limiter.limits
         body = await read_body(request, limits.body, limits.patience)
         if row.method == "POST":
@@ -170,7 +170,7 @@ class _Endpoint:
     def _body(self, request: Request, body: bytes, model: Any) -> Any:
         is_optional = not any(field.is_required() for field in model.model_fields.values())
         value = {} if is_optional and not body else read_json(request, body)
-        return validated(model, value, strict=issubclass(model, Strict))
+        return validate(model, value, strict=issubclass(model, Strict))
 
 
 def _key(request: Request) -> str | None:

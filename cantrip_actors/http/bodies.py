@@ -104,7 +104,7 @@ def _check_value(value: Any, levels: int) -> None:
             _check_value(one, levels - 1)
 
 
-def validated(model: type[M], value: Any, *, strict: bool = True) -> M:
+def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
     """Return the value as a model. Raises Problem 422 with all `mistakes`; without `strict` texts may be numbers."""
     try:
         return model.model_validate(value, strict=strict)

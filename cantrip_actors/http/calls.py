@@ -67,7 +67,7 @@ class Call:
         """The loom as this token may see it: without secrets, unless it has the scope for them."""
         return self.runtime.loom if self.token.allows("secrets") else self.runtime.shown_loom
 
-    def shown(self, value: Any) -> Any:
+    def redact_for_token(self, value: Any) -> Any:
         """Return a JSON value as this token may see it."""
         return value if self.token.allows("secrets") else self.runtime.redact(value)
 
@@ -79,7 +79,7 @@ class Call:
             raise Problem(404, "unknown-entity", "no entity has this id or name")
         return entity_id
 
-    def interrupted(self) -> frozenset[str]:
+    def find_interrupted(self) -> frozenset[str]:
         """Return the root entities whose process died in an episode, and which no process has resumed."""
         return frozenset(header.entity_id for header in self.runtime.interrupted())
 

@@ -50,13 +50,13 @@ async def list_dispatches(call: Call) -> Answer:
         return Answer({"items": []})
     records = await to_thread.run_sync(read_trusted_records, log)
     found = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
-    return Answer({"items": call.shown(found)})
+    return Answer({"items": call.redact_for_token(found)})
 
 
 async def get_dispatch(call: Call) -> Answer:
     """Return a dispatch: its contract, how it stands, and every entry of its log."""
     shape = await to_thread.run_sync(_shape, _log_of(call), call.path["id"])
-    return Answer(call.shown(shape))
+    return Answer(call.redact_for_token(shape))
 
 
 def _shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def create_dispatch(call: Call) -> Answer:
     log, given = _log(call), call.body.contract
     if call.token.tenant is not None:
         raise Problem(403, "tenant", "dispatches belong to no tenant: use a token without one")
-    async with _keyed(call) as key:
+    async with _reserve_key(call) as key:
         record, is_replay = await to_thread.run_sync(partial(_create, call, log, given, key))
     headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
     return Answer(_summary(call, record), 201, headers)
@@ -128,7 +128,7 @@ async def unblock_dispatch(call: Call) -> Answer:
 async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> Answer:
     """Write the events of a human's decision, unless this request has done so before."""
     log, dispatch_id, by = _log_of(call), call.path["id"], call.token
-    async with _keyed(call) as key:
+    async with _reserve_key(call) as key:
         record = await log.read_soon(dispatch_id)
         written = record.written_with(key) if key else None
         if written is not None:
@@ -163,7 +163,7 @@ async def decide_dispatch(call: Call, request_id: str) -> Answer:
     if said.decision is None or said.answer is not None or said.args is not None or said.remember != "once":
         raise InvalidDecision(f'request {request_id}: expected "allow" or "deny", a note, and nothing else')
     log, by = _log_of(call), call.token
-    async with _keyed(call) as key:
+    async with _reserve_key(call) as key:
         record = await log.read_soon(request_id.removeprefix(PREFIX))
         is_repeated = any(entry.key == key for entry in record.entries) if key else False
         await DispatchRequests(log.folder, log).decide(
@@ -194,7 +194,7 @@ def _log_of(call: Call) -> Dispatches:
 
 
 @asynccontextmanager
-async def _keyed(call: Call) -> AsyncIterator[str]:
+async def _reserve_key(call: Call) -> AsyncIterator[str]:
     """Yield the key of a request for its entries, empty without one; requests with one key run one at a time."""
     if call.key is None:
         yield ""
@@ -206,4 +206,4 @@ async def _keyed(call: Call) -> AsyncIterator[str]:
 
 
 def _summary(call: Call, record: Record) -> Any:
-    return call.shown(summary_of(record)._asdict())
+    return call.redact_for_token(summary_of(record)._asdict())

@@ -101,7 +101,7 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
         if call.key is not None and call.runtime.begun_with(call.key) is not None:
             return await begin(), True
         await service.limiter.check_cost(token)
-        with service.limiter.starting(token) as count:
+        with service.limiter.reserve_start(token) as count:
             entity = await begin()
             count(entity.id)
         return entity, False
@@ -120,7 +120,7 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
     if waited.error is not None:
         raise waited.error
     if waited.value is not None:
-        return Answer(call.shown(episode_shape(waited.value)), 200, headers)
+        return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
     if waited.how == "gone" and _cancels(call):
         with anyio.CancelScope(shield=True):
             await entity.stop(HUNG_UP, by=call.token.sender)
@@ -148,7 +148,7 @@ async def list_entities(call: Call) -> Answer:
 
 def _page(call: Call) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom, interrupted = call.loom, call.interrupted()
+    loom, interrupted = call.loom, call.find_interrupted()
     found: list[dict[str, Any]] = []
     for header in _after(reversed(list(loom.headers())), wanted.cursor):
         if wanted.name not in (None, header.name) or wanted.parent not in (None, header.parent_entity):
@@ -173,7 +173,9 @@ async def get_entity(call: Call) -> Answer:
     entity_id = call.entity_id(call.path["id"])
     requests = [one for one in call.runtime.requests() if one.entity == entity_id]
     loom = call.loom
-    return Answer(call.shown(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.interrupted())))
+    return Answer(
+        call.redact_for_token(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted()))
+    )
 
 
 # Send
@@ -213,7 +215,7 @@ def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
 def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
     entity_id, loom = receipt.entity_id, call.loom
     ended = find_episode(loom.records(entity_id), receipt.key, loom.subtree_usage)
-    episode = None if ended is None else call.shown(outcome_shape(entity_id, ended))
+    episode = None if ended is None else call.redact_for_token(outcome_shape(entity_id, ended))
     return {"entity_id": entity_id, "key": receipt.key, "state": receipt.state, "episode": episode}
 
 

@@ -332,7 +332,7 @@ class Feed:
     ) -> AsyncGenerator[bytes]:
         yield RETRY
         cursor, number, last = self.end, self.number, after
-        first = snapshot() if after is None or self._entity_id is None else self._standing()
+        first = snapshot() if after is None or self._entity_id is None else self._render_standing()
         while True:
             for part in () if last is None else self._history(last, number, wanted):
                 if part:
@@ -363,9 +363,9 @@ class Feed:
             yield encode_event("fell-behind", {"dropped": self._first - cursor})
             cursor, number, first = self.end, self.number, snapshot()
 
-    def _standing(self) -> bytes:
+    def _render_standing(self) -> bytes:
         """Return the newest upserts of the running turns, for a reader that reconnects."""
-        items = standing_upserts(self._source.snapshot(self._entity_id))
+        items = select_standing(self._source.snapshot(self._entity_id))
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
 
     def _history(self, after: Position, number: int, wanted: Filter) -> Iterator[bytes]:
@@ -389,7 +389,7 @@ def replay(entity_id: str, told: StoryEvent, after: Position, wanted: Filter) ->
             yield frame.data
 
 
-def standing_upserts(outputs: Iterable[Output]) -> list[Upsert]:
+def select_standing(outputs: Iterable[Output]) -> list[Upsert]:
     """Return the newest upserts of the running turns."""
     known = list(outputs)
     ended = {(one.session_id, one.turn_id) for one in known if isinstance(one, (TurnComplete, TurnError))}

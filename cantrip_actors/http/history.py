@@ -67,7 +67,7 @@ async def get_story(call: Call) -> Answer:
             for _, told in found
         ]
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
-        return {"items": call.shown(items), "earlier": found[0][0] if found else 0}
+        return {"items": call.redact_for_token(items), "earlier": found[0][0] if found else 0}
 
     return Answer(await to_thread.run_sync(read))
 

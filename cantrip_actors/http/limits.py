@@ -79,7 +79,7 @@ class Limiter:
             _refuse("cost_per_day", f"a cost of ${most:g} a day", self._spending.seconds_left())
 
     @contextmanager
-    def starting(self, token: Token) -> Iterator[Callable[[str], None]]:
+    def reserve_start(self, token: Token) -> Iterator[Callable[[str], None]]:
         """Reserve a place for an entity that the block begins; yield a function that counts it.
 
         Raises Problem 429 if this token has its maximum of active entities.

@@ -47,7 +47,7 @@ def assets() -> dict[str, str]:
 
 
 @cache
-def _compressed(path: str) -> bytes:
+def _compress(path: str) -> bytes:
     return gzip.compress(assets()[path].encode(), mtime=0)
 
 
@@ -63,5 +63,5 @@ async def _serve(request: Request) -> Response:
         headers["cache-control"] = _FOR_A_YEAR
     kind = _KINDS["html" if path == "/" else path.rpartition(".")[2]]
     if _GZIP.search(request.headers.get("accept-encoding", "")):
-        return Response(_compressed(path), headers={**headers, "content-encoding": "gzip"}, media_type=kind)
+        return Response(_compress(path), headers={**headers, "content-encoding": "gzip"}, media_type=kind)
     return Response(assets()[path], headers=headers, media_type=kind)

@@ -62,7 +62,7 @@ class _Endpoint:
             service.limiter.count_request(token)
             if service.is_ending:
                 raise Problem(503, "closing", "the service shuts down", headers={"retry-after": "1"})
-            manager = await self._started()
+            manager = await self._start_manager()
             _mark(service, scope, token)
             await manager.asgi_app(scope, receive, send_noting)
         except Problem as problem:
@@ -74,7 +74,7 @@ class _Endpoint:
                 ms = round((time.monotonic() - began) * 1e3, 1)
                 _access.info("request", method=request.method, route=PATH, status=status, ms=ms, token=name)
 
-    async def _started(self) -> Any:
+    async def _start_manager(self) -> Any:
         """Return the manager of client sessions; it starts with the first request and ends with the service."""
         async with self._lock:
             if self._manager is None:
@@ -115,9 +115,9 @@ def _mark(service: Service, scope: Scope, token: Token) -> None:
             raise Refused(problem.detail) from problem
 
     @contextmanager
-    def starting() -> Iterator[Callable[[str], None]]:
+    def reserve_start() -> Iterator[Callable[[str], None]]:
         try:
-            with service.limiter.starting(token) as count:
+            with service.limiter.reserve_start(token) as count:
                 yield count
         except Problem as problem:
             raise Refused(problem.detail) from problem
@@ -129,7 +129,7 @@ def _mark(service: Service, scope: Scope, token: Token) -> None:
         door=token.sender,
         allows=token.allows,
         check_cost=check_cost,
-        starting=starting,
+        starting=reserve_start,
     )
     scope["state"] = {**scope.get("state", {}), "mcp_caller": caller}
     scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=token.name, scopes=[], subject=token.digest))

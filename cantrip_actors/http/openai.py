@@ -85,7 +85,7 @@ async def get_model(call: Call) -> Answer:
     """Return one model."""
     name = call.path["id"]
     if name.startswith(ENTITY):
-        header = call.runtime.loom.header(_named(call, name).id)
+        header = call.runtime.loom.header(_find_named(call, name).id)
         return Answer(_model(name, _seconds(header.at)))
     find_cantrip(call, name)
     return Answer(_model(name, 0))
@@ -95,7 +95,7 @@ def _model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "cantrip"}
 
 
-def _named(call: Call, model: str) -> Entity:
+def _find_named(call: Call, model: str) -> Entity:
     entity = call.runtime.entity(model.removeprefix(ENTITY))
     if entity is None:
         raise Problem(404, "model_not_found", f"no long-lived entity is called {model.removeprefix(ENTITY)!r}")
@@ -338,7 +338,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
-        run = await _send(call, _named(call, said.model), asked, with_context=False)
+        run = await _send(call, _find_named(call, said.model), asked, with_context=False)
     else:
         start = partial(call.runtime.start, cantrip, asked.intent, context=asked.context)
         run = await _start(call, partial(start, key=call.key, by=call.token.sender))
@@ -348,7 +348,9 @@ async def chat_completions(call: Call) -> Answer | Response:
         return _stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
     outcome = await _outcome(call, run)
     return (
-        Answer(status=499) if outcome is None else Answer(call.shown(chat_completion(id, said.model, created, outcome)))
+        Answer(status=499)
+        if outcome is None
+        else Answer(call.redact_for_token(chat_completion(id, said.model, created, outcome)))
     )
 
 
@@ -375,13 +377,13 @@ async def create_response(call: Call) -> Answer | Response:
     outcome = await _outcome(call, run)
     if outcome is None:
         return Answer(status=499)
-    return Answer(call.shown(_build_response(id, said.model, created, outcome, said.previous_response_id)))
+    return Answer(call.redact_for_token(_build_response(id, said.model, created, outcome, said.previous_response_id)))
 
 
 async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
     who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
     if cantrip is None and said.previous_response_id is None:
-        return await _send(call, _named(call, said.model), asked, with_context=False)
+        return await _send(call, _find_named(call, said.model), asked, with_context=False)
     if said.previous_response_id is None:
         assert cantrip is not None, "the model is a cantrip"
         return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))

@@ -14,7 +14,7 @@ async def list_requests(call: Call) -> Answer:
     entity = call.query.entity
     wanted = None if entity is None else call.entity_id(entity)
     found = [one for one in await open_requests(call) if wanted in (None, one.entity)]
-    return Answer({"items": [call.shown(request_shape(one)) for one in found]})
+    return Answer({"items": [call.redact_for_token(request_shape(one)) for one in found]})
 
 
 async def decide(call: Call) -> Answer:

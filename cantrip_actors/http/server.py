@@ -127,7 +127,7 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
                 port = stack.enter_context(health_server(pulse, host, port, telemetry.prometheus))
             except OSError as error:
                 raise CannotServe(f"{settings.health}: cannot listen there: {error.strerror}") from error
-            health = f"http://{_bracketed(host)}:{port}"
+            health = f"http://{_bracket(host)}:{port}"
         if settings.debug_dump:
             stack.enter_context(dump_at_signal(runtime))
         await stack.enter_async_context(service.open())
@@ -266,7 +266,7 @@ def listen(settings: Settings) -> tuple[socket.socket, str]:
     except OSError as error:
         listener.close()
         raise CannotServe(f"{settings.bind}: cannot listen there: {error.strerror}") from error
-    return listener, f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
+    return listener, f"http://{_bracket(host)}:{listener.getsockname()[1]}"
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -277,7 +277,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _bracketed(host: str) -> str:
+def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

@@ -148,7 +148,7 @@ class Service:
             self.telemetry.counters.add("cantrip.streams.dropped", ("native",))
 
     @contextmanager
-    def supervising(self) -> Iterator[Supervision]:
+    def follow_supervision(self) -> Iterator[Supervision]:
         """Add the supervision tree to the feed of all entities while the block runs."""
         reports = () if self.telemetry is None else self.telemetry.crashes
         found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors, reports), 0)
@@ -169,7 +169,7 @@ class Service:
             feed.add_actors(data)
 
     @contextmanager
-    def attending(self, runtime: Runtime) -> Iterator[None]:
+    def count_as_person(self, runtime: Runtime) -> Iterator[None]:
         """Count as a person who can be asked (`unattended="deny"`) while the block runs."""
         tenant = runtime.loom.tenant or ""
         feed, readers = self._attending.get(tenant) or (runtime.requests(follow=True), 0)

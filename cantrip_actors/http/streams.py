@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import Answer, Call
-from cantrip_actors.http.feeds import Filter, Frame, replay, standing_upserts
+from cantrip_actors.http.feeds import Filter, Frame, replay, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import entity_shape
 from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
@@ -27,7 +27,7 @@ KINDS = frozenset(
 )
 
 
-def _everything(_: Frame) -> bool:
+def _pass_everything(_: Frame) -> bool:
     return True
 
 
@@ -35,7 +35,7 @@ async def entity_events(call: Call) -> Response | Answer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
     entity_id = call.entity_id(call.path["id"])
-    after = _resumed(call.request.headers.get("last-event-id") or wanted.after or "")
+    after = _parse_position(call.request.headers.get("last-event-id") or wanted.after or "")
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
     if loom.is_over(entity_id):
         story = Story()
@@ -45,18 +45,22 @@ async def entity_events(call: Call) -> Response | Answer:
             return Answer(status=204)  # so that EventSource does not reconnect
         if after is None or after > last:
             before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
-            return EventStream(_finished(entity_id, told, before, _snapshot(call, entity_id, before)), patience)
-        return EventStream(_finished(entity_id, told, after), patience)
+            return EventStream(_replay_finished(entity_id, told, before, _snapshot(call, entity_id, before)), patience)
+        return EventStream(_replay_finished(entity_id, told, after), patience)
     return _stream(
-        call, entity_id, after, _everything, lambda number: _snapshot(call, entity_id, Position(number, END_OF_RECORD))
+        call,
+        entity_id,
+        after,
+        _pass_everything,
+        lambda number: _snapshot(call, entity_id, Position(number, END_OF_RECORD)),
     )
 
 
-def _resumed(given: str) -> Position | None:
+def _parse_position(given: str) -> Position | None:
     return Position.parse(given) if given else None
 
 
-async def _finished(
+async def _replay_finished(
     entity_id: str, told: list[StoryEvent], after: Position, first: bytes = b""
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an entity that has ended."""
@@ -64,7 +68,7 @@ async def _finished(
     if first:
         yield first
     for event in told:
-        for part in replay(entity_id, event, after, _everything):
+        for part in replay(entity_id, event, after, _pass_everything):
             yield part
         await checkpoint()
 
@@ -72,10 +76,12 @@ async def _finished(
 def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
     loom = call.runtime.loom
     requests = [one for one in call.runtime.requests() if one.entity == entity_id]
-    shape = call.runtime.redact(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.interrupted()))
+    shape = call.runtime.redact(
+        entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
+    )
     data = {
         "entities": [shape],
-        "items": list(map(as_wire, standing_upserts(call.service.upserts.snapshot(entity_id)))),
+        "items": list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id)))),
     }
     return encode_event("snapshot", data, str(at))
 
@@ -102,21 +108,19 @@ async def all_events(call: Call) -> Response:
         return (kinds is None or frame.kind in kinds) and sees(frame.entity_id)
 
     def snapshot(_number: int) -> bytes:
-        unfinished, interrupted = [one for one in loom.unfinished() if sees(one)], call.interrupted()
+        unfinished, interrupted = [one for one in loom.unfinished() if sees(one)], call.find_interrupted()
         data: dict[str, Any] = {
             "entities": [
                 call.runtime.redact(entity_shape(loom, loom.header(one), interrupted=interrupted)) for one in unfinished
             ],
-            "items": [
-                as_wire(one) for one in standing_upserts(call.service.upserts.snapshot()) if sees(one.session_id)
-            ],
+            "items": [as_wire(one) for one in select_standing(call.service.upserts.snapshot()) if sees(one.session_id)],
         }
         if supervision is not None:
             data["actors"] = supervision.snapshot()
         return encode_event("snapshot", data)
 
     with ExitStack() as stack:
-        supervision = stack.enter_context(call.service.supervising()) if has_actors else None
+        supervision = stack.enter_context(call.service.follow_supervision()) if has_actors else None
         return _stream(call, None, None, wants, snapshot, stack.pop_all())
 
 
@@ -133,7 +137,7 @@ def _stream(
     with held or ExitStack() as stack:
         stack.enter_context(service.limiter.stream(call.token))
         if call.token.allows("approve"):
-            stack.enter_context(service.attending(call.runtime))
+            stack.enter_context(service.count_as_person(call.runtime))
         feed = stack.enter_context(service.feed(entity_id))
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None

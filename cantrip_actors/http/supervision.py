@@ -24,7 +24,7 @@ from cantrip_actors.runtime.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
 from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
-from supervisors.reports import beyond_ours
+from supervisors.reports import strip_own_frames
 
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
@@ -207,7 +207,7 @@ def traceback_of(reason: ExitReason | None) -> str | None:
     if not isinstance(reason, Crash):
         return None
     error = reason.exception
-    return _for_page("".join(traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))))
+    return _for_page("".join(traceback.format_exception(type(error), error, strip_own_frames(error.__traceback__))))
 
 
 _FOLDER: Final = re.compile(r'File "[^"\n]*/([^/"\n]+/[^/"\n]+)"')

@@ -127,17 +127,17 @@ def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None =
     known = list(_read(path)) if path.exists() else []
     made = _token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
     _check([*known, made], path)
-    lines = ["[[token]]", f"name = {_quoted(name)}", f'sha256 = "{made.digest}"']
-    lines.append(f"scopes = [{', '.join(_quoted(one) for one in sorted(made.scopes))}]")
+    lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{made.digest}"']
+    lines.append(f"scopes = [{', '.join(_quote(one) for one in sorted(made.scopes))}]")
     if tenant is not None:
-        lines.append(f"tenant = {_quoted(tenant)}")
+        lines.append(f"tenant = {_quote(tenant)}")
     make_folder(path.parent)
     with open(path, "a", encoding="utf-8", opener=private) as file:
         file.write("\n".join(["", *lines, ""]) if os.fstat(file.fileno()).st_size else "\n".join([*lines, ""]))
     return text
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

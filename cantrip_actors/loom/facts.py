@@ -1,4 +1,4 @@
-"""What a process needs to know of an entity before it may run it: one read, and in Postgres one statement.
+"""The facts that a process needs about an entity before it may run it: one read, and in Postgres one statement.
 
 Which node loads an entity, with which cantrip, and from which state follows from these facts alone. They are as of one
 moment. So a process reads them once to decide, and again when it holds the lease, because another process may have

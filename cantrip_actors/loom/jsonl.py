@@ -379,7 +379,7 @@ class JsonlStore(LineStore):
             keep(self.path, self._indexed, self._known)
 
     def head(self) -> Head | None:
-        """The head of a sealed loom."""
+        """Return the head of a sealed loom."""
         return self._head if self.seal.mark is not None else None
 
     def _renew_head(self) -> None:
@@ -680,7 +680,7 @@ class JsonlStore(LineStore):
         self._rewrite_mail()
 
     def size(self) -> int:
-        """The bytes of the file."""
+        """Return the size of the file in bytes."""
         return file_size(self.path)
 
     def close(self) -> None:

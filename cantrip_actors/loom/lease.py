@@ -123,7 +123,7 @@ def make_not_root(entity: str, root: str) -> LoomError:
 
 
 def count_deaths(deaths: int, last: str | None, owner: str) -> int:
-    """Return the number of deaths in a row when `owner` claims what `last`, who is gone, did not release."""
+    """Return the deaths in a row when `owner` claims a lease that `last`, a holder that is gone, did not release."""
     return deaths if last is None or last == owner or last in _ended else deaths + 1
 
 

@@ -194,7 +194,7 @@ class NodeTables(Store):
             ]
             if release not in known:
                 raise LoomError(
-                    f"no node of {self._where} has had the release {release!r}; known are, the newest last: "
+                    f"no node of {self._where} has had the release {release!r}; known releases, oldest first: "
                     f"{', '.join(map(repr, known)) or 'none'}"
                 )
             db.execute("update releases set no = (select max(no) + 1 from releases) where release = ?", (release,))
@@ -261,7 +261,7 @@ class NodeTables(Store):
         return Survey(self._decode_nodes(found), self._decode_dead(found), free_ones)
 
     def place(self, entity_id: str) -> str | None:
-        """Return the living holder of the lease on a root entity; None if there is none."""
+        """Return the living holder of the lease on a root entity; None if no living process holds it."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
         for owner, *lasts in self._fetch_rows(query, entity_id):
             if self._is_live(_decode_text(owner), self._compute_time_left(*lasts)):

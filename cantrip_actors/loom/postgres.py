@@ -48,7 +48,7 @@ from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, read_link
+from cantrip_actors.loom.tables import Connection, KnownRows, TableStore, read_link
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
@@ -131,7 +131,7 @@ class PostgresStore(TableStore):
         self._heard = time.time(), time.monotonic()
         """The server's clock at the last contact, and when that was."""
         self._closed = False
-        self._known = LookedUp()
+        self._known = KnownRows()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: psycopg.Connection[TupleRow] | None = None
@@ -145,7 +145,7 @@ class PostgresStore(TableStore):
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
         self._tells_as = 0
-        """What the server calls the connection that hints are sent on."""
+        """The server's id of the connection that sends hints."""
         self._where = _name_database(url)
         try:
             self._ask(self._check)
@@ -576,7 +576,7 @@ class PostgresStore(TableStore):
                 heard()  # for hints from before it listened
                 while not stopped.is_set():
                     for one in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        if one.pid != self._tells_as:  # a process knows what it has told the others
+                        if one.pid != self._tells_as:  # a process ignores its own hints
                             heard()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_describe_error(error)}") from error
@@ -693,7 +693,7 @@ def _name_database(url: str) -> str:
         told = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error:
         expected = "postgresql://user@host/database, with % escapes for special characters"
-        raise LoomError(f'"{render_url(url)}" is no address of a Postgres database: expected {expected}') from None
+        raise LoomError(f'"{render_url(url)}" is not an address of a Postgres database: expected {expected}') from None
     if "@" in str(told.get("host") or ""):
         raise LoomError(f'"{render_url(url)}": expected the name of a host, got one with "@": check the % escapes')
     return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"

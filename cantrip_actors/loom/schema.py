@@ -4,12 +4,12 @@
     entities    no, id, tree, …             one an entity: what it hangs from, its name, where it stands in its life
     trees       no, head, control, …        one a root: the last link of its hash chain, how much mail waits
     checkpoints entity, data                an entity's state after one of its records; rows may be deleted
-    leases      token, entity, holder, …    who may write for a tree, while anyone has claimed it
+    leases      token, entity, holder, …    the holder that may write for a tree, while one has claimed it
     blobs       digest, kind, data, seal    images and snapshots that lines refer to, each once
     mail        no, entity, key, taken, …   mail, and which record took it; `line` is empty from then on
-    timers      entity, id, due, line, …    what is due when; of entity 0 are the schedules. What waits in a queue
+    timers      entity, id, due, line, …    when mail is due; schedules have entity 0. A queued submission
                                             has a `queue` and its `place` there instead of `due`
-    accounts    name, state                 what all processes share: limits, and the bounds and places of queues
+    accounts    name, state                 state that all processes share: limits, bounds and places of queues
     seal        salt, mark, records, link   one row, in sealed looms only (`seal_key.py`)
 
 An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.

@@ -205,13 +205,13 @@ class SealedLog(Generic[S]):
                 raise BrokenLine(len(links), str(error)) from error
         if before is not None and len(before.links) > len(links):
             missing = len(before.links) - len(links)
-            raise BrokenLine(len(links), f"{missing} entries that were read before are gone after it")
+            raise BrokenLine(len(links), f"{missing} entries that were read before are missing after it")
         if state is None:
-            raise BrokenLine(0, "there is no whole line")
+            raise BrokenLine(0, "it has no complete line")
         if kept is not None and kept.records > len(links):
-            raise BrokenLine(len(links), f"{kept.records - len(links)} entries are gone after it")
+            raise BrokenLine(len(links), f"{kept.records - len(links)} entries are missing after it")
         if kept is not None and not fits:
-            raise BrokenLine(kept.records, "the head beside the log was not written for it")
+            raise BrokenLine(kept.records, "the head in the sidecar belongs to another log")
         self._known = _Known(inode, data, tuple(links), head, state)
         return self._known
 

@@ -36,7 +36,7 @@ from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
+from cantrip_actors.loom.tables import Connection, KnownRows, TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
@@ -102,7 +102,7 @@ class SqliteStore(TableStore):
         self.blocking = durability == "power"
         self._writing = threading.Lock()  # one batch at a time, from any thread
         self._writer: sqlite3.Connection | None = None
-        self._known = LookedUp()
+        self._known = KnownRows()
         self._seen = -1  # SQLite's data version while no other connection writes
         self._next = {"seqs": 0, "mails": 0}
         """The next number of a record and of a mail; 0: not known."""
@@ -466,7 +466,7 @@ class SqliteStore(TableStore):
             return []  # no database contains such a text
 
     def size(self) -> int:
-        """The bytes of the file, and of its write-ahead log."""
+        """Return the size of the file and of its write-ahead log, in bytes."""
         return file_size(self.path) + file_size(self._get_sidecar_path("-wal"))
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
 
 
 def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
-    """Return why so many children are not started after those that there were; None if they may be (X-06)."""
+    """Return the refusal if `before` children and these exceed the ward; None if they may start (X-06)."""
     if isinstance(children, Refused):
         return None
     most = MOST if plan.wards.max_children is None else plan.wards.max_children

@@ -73,7 +73,7 @@ the running one would have done:
     COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
     COMPUTING   Interrupt  IDLE, OVER   Finish   the program is ended, and the turn committed as it stands
     COMPUTING   Stopped    OVER         Finish   likewise
-    ACTING      Called     COMPUTING    Answer   after a restart: what became of the gate's call is not known
+    ACTING      Called     COMPUTING    Answer   after a restart: the outcome of the gate's call is unknown
     ACTING      Called     ACTING       Await    after a restart: it still waits for the other entity's episode
     ACTING      Called     ACTING       Run      after a restart: a person has decided about the call
     ACTING      Called     WAITING      Spawn    after a restart, where the delegation had just begun

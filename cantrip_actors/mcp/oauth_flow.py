@@ -157,7 +157,7 @@ class _Person(OAuthClientProvider):
         """Load the tokens, unless a person is logging in. Raises LoginNeeded."""
         context, given = self.context, self._given
         if self._browser is None and not await self._tokens.restore(context, context.server_url):
-            raise _login_needed(context.server_url)
+            raise _make_login_needed(context.server_url)
         if given.client_id is not None:
             context.client_info = OAuthClientInformationFull(
                 client_id=given.client_id,
@@ -169,7 +169,7 @@ class _Person(OAuthClientProvider):
 
     async def _perform_authorization(self) -> httpx2.Request:
         if self._browser is None:  # the server refuses the tokens, and they cannot be refreshed
-            raise _login_needed(self.context.server_url)
+            raise _make_login_needed(self.context.server_url)
         return await super()._perform_authorization()
 
 
@@ -192,7 +192,7 @@ class _Machine(ClientCredentialsOAuthProvider):
         self._initialized = True
 
 
-def _login_needed(url: str) -> LoginNeeded:
+def _make_login_needed(url: str) -> LoginNeeded:
     return LoginNeeded(f"no user is logged in there: run `cantrip mcp login {url}`")
 
 

@@ -21,7 +21,7 @@ async def _no_limit() -> None: ...
 
 
 @contextmanager
-def _uncounted() -> Iterator[Callable[[str], None]]:
+def _skip_count() -> Iterator[Callable[[str], None]]:
     yield lambda _entity_id: None
 
 
@@ -40,7 +40,7 @@ class Caller:
     door: str = ""
     allows: Callable[[str], bool] = _allow
     check_cost: Callable[[], Awaitable[None]] = _no_limit
-    starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _uncounted
+    starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _skip_count
 
     @property
     def loom(self) -> Loom:

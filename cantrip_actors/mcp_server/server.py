@@ -84,7 +84,7 @@ class _Handlers:
         self.offers = offers
         self._find = find
 
-    def _offered(self, caller: Caller) -> dict[str, Offer]:
+    def _list_offered(self, caller: Caller) -> dict[str, Offer]:
         return {
             name: one
             for name, one in self.offers.items()
@@ -97,12 +97,12 @@ class _Handlers:
 
     async def list_tools(self, context: Context, _params: Any) -> types.ListToolsResult:
         """Return the tools that the client may call."""
-        return types.ListToolsResult(tools=[one.tool for one in self._offered(self._find(context)).values()])
+        return types.ListToolsResult(tools=[one.tool for one in self._list_offered(self._find(context)).values()])
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         """Have an entity work on an intent, or continue with the state of an earlier call."""
         caller = self._find(context)
-        offer = self._offered(caller).get(params.name)
+        offer = self._list_offered(caller).get(params.name)
         if offer is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
         if params.request_state is not None:

@@ -25,8 +25,8 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
 from supervisors.events import ChildEvent, DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
-from supervisors.reasons import text_of
-from supervisors.reports import BURST, WINDOW, beyond_ours
+from supervisors.reasons import render_exception
+from supervisors.reports import BURST, WINDOW, strip_own_frames
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.core import Core
@@ -176,8 +176,8 @@ def _describe_exception(reason: ExitReason) -> Report:
     if not isinstance(reason, Crash):
         return {}
     error = reason.exception
-    trace = traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))
-    leaves = [f"{type(leaf).__name__}: {text_of(leaf)}" for leaf in islice(_list_leaves(error), LEAVES)]
+    trace = traceback.format_exception(type(error), error, strip_own_frames(error.__traceback__))
+    leaves = [f"{type(leaf).__name__}: {render_exception(leaf)}" for leaf in islice(_list_leaves(error), LEAVES)]
     return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace)}
 
 

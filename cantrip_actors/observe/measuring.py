@@ -157,7 +157,7 @@ class Measuring:
         self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
         self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
-        for request in core.requests.of_entities(None):
+        for request in core.requests.list_of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
             self._asking.add(request.gate)
 
@@ -490,7 +490,7 @@ class Measuring:
             yield "cantrip.approvals.pending", (gate,), pending[gate]
         for dialect, count in self._readers.items():
             yield "cantrip.streams", (dialect,), count
-        for status in core.crystals.present(core.system.backend.now()):
+        for status in core.crystals.get_present_status(core.system.backend.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting
@@ -521,7 +521,7 @@ def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
     counts: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
     total: dict[str, int] = {}
-    for node in inspect.tree(core.system).walk():
+    for node in inspect.build_tree(core.system).walk():
         kind = _find_kind(node.id, node.path)
         counts[kind, node.state] = counts.get((kind, node.state), 0) + 1
         most[kind] = max(most.get(kind, 0), node.mailbox)

@@ -187,7 +187,7 @@ class Telemetry(Instrument):
         return begin_spans(self._settings, cell, state, trace, resumes=False)
 
     def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
-        """Begin the spans of a resumed episode, and export those that were lost in the crash."""
+        """Begin the spans of a resumed episode, and export the spans that the crash lost."""
         self._measuring.count_resumed()
         if self._settings is None:
             return None

@@ -104,7 +104,7 @@ class Own:
             above = _status(path.parent)
             if above is None:
                 continue
-            name = _identity(above), _folded(path.name)
+            name = _identity(above), _fold(path.name)
             names.add(name)
             if is_folder:
                 folders |= {_identity(found) for found in (_status(path),) if found is not None}
@@ -125,7 +125,7 @@ class Own:
 
     def has_name(self, folder: int, name: str) -> bool:
         """Return whether the file that has, or would have, that name in the open folder belongs to the runtime."""
-        folded = _folded(name)
+        folded = _fold(name)
         if folded == HOME:
             return True
         here = _identity(os.fstat(folder))
@@ -181,7 +181,7 @@ class Own:
         if target is None:
             return False
         found = target.stat()
-        is_own = _identity(found) in self.folders | self.files or _folded(target.name) == HOME
+        is_own = _identity(found) in self.folders | self.files or _fold(target.name) == HOME
         return is_own or (stat.S_ISREG(found.st_mode) and _is_ours(target))
 
 
@@ -238,6 +238,6 @@ def _identity(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Return a name as a file system compares it that ignores case and the composition of letters."""
     return unicodedata.normalize("NFKC", name).casefold()

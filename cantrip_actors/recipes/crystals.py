@@ -44,7 +44,7 @@ from cantrip_actors.crystals import (
     vertex,
     xai,
 )
-from cantrip_actors.recipes.document import Where, redacted
+from cantrip_actors.recipes.document import Where, redact_words
 from cantrip_actors.recipes.reader import Reader
 from cantrip_actors.terms.errors import InvalidCantrip
 
@@ -226,7 +226,7 @@ class CrystalReader:
             return f"{given.get('prefix', '')}{text}"
         if not isinstance(given, str):
             raise InvalidCantrip(f"headers: {name}: expected a text, or {{env: VARIABLE, prefix: TEXT}}")
-        if _SECRET.search(name) or redacted(given) != given:
+        if _SECRET.search(name) or redact_words(given) != given:
             raise InvalidCantrip(f"headers: {name}: a key has no place in a recipe: expected {{env: VARIABLE}}")
         return given
 

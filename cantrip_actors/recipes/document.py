@@ -1,6 +1,6 @@
 """A YAML or TOML file as data, with the line of every value, so that a mistake can be shown where it was made.
 
-This file knows syntax and no recipes. A message never repeats a value that may be a secret; see `redacted`.
+This file knows syntax and no recipes. A message never repeats a value that may be a secret; see `redact_words`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read(path: Path) -> Document:
     return _yaml(path, text)
 
 
-def redacted(text: str) -> str:
+def redact_words(text: str) -> str:
     """Return `text` without words that look like keys: a message must not carry a key that was pasted by mistake."""
     return SECRETS.sub("[hidden]", text)
 
@@ -142,7 +142,7 @@ def _yaml(path: Path, text: str) -> Document:
             path, [Mistake("a character that YAML does not allow; is this a binary file?", line)]
         ) from None
     except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a date
-        raise InvalidRecipe(path, [Mistake(f"a value that YAML cannot read: {redacted(str(error))}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"a value that YAML cannot read: {redact_words(str(error))}")]) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None
     if mistakes:
@@ -174,7 +174,7 @@ def _walk(
             if not isinstance(key, yaml.ScalarNode):
                 mistakes.append(Mistake("a key has to be a word", line))
             elif name in first and name != "<<":
-                mistakes.append(Mistake(f'"{redacted(name)}" stands here twice, first in line {first[name]}', line))
+                mistakes.append(Mistake(f'"{redact_words(name)}" stands here twice, first in line {first[name]}', line))
             elif name != "<<":
                 key.tag = "tag:yaml.org,2002:str"  # a key is text: `on` is not a boolean, `1` is not a number
             first.setdefault(name, line)
@@ -198,7 +198,7 @@ def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
     if "could not determine a constructor" in problem:
         return "a tag (!…) that a recipe cannot have"
     context = f"{error.context}, " if error.context else ""
-    return redacted(f"not valid YAML: {context}{problem}")
+    return redact_words(f"not valid YAML: {context}{problem}")
 
 
 # --------------------------------------------------------------------------------------------------------------- TOML
@@ -215,7 +215,7 @@ def _toml(path: Path, text: str) -> Document:
         said = str(error)
         at = AT.search(said)
         raise InvalidRecipe(
-            path, [Mistake(redacted(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]
+            path, [Mistake(redact_words(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]
         ) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None

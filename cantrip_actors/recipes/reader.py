@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from cantrip_actors.recipes.document import Document, Mistake, Where, redacted
+from cantrip_actors.recipes.document import Document, Mistake, Where, redact_words
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Reader:
 
     def wrong(self, where: Where, text: str, line: int | None = None) -> None:
         """Note a mistake at the value `where`."""
-        self.mistakes.append(Mistake(redacted(text), line if line is not None else self.document.line(where)))
+        self.mistakes.append(Mistake(redact_words(text), line if line is not None else self.document.line(where)))
 
     def at(self, where: Where) -> AbstractContextManager[None, bool]:
         """Return a block in which an InvalidCantrip becomes a mistake at `where`."""

@@ -86,7 +86,7 @@ class _RecipeReader(Reader):
         kinds = {"name": str, "root": str, "require_done_tool": bool, "crystals": dict, "circle": dict, "needs": dict}
         parts = self.keep_typed(self.keep_known(data, _KEYS, (), ""), kinds, ())
         if "root" in parts:
-            self._root = self._existing_folder(parts.pop("root"), ("root",))
+            self._root = self._check_folder(parts.pop("root"), ("root",))
         parts |= self._crystals_of(parts)
         for key, kind in (("call", Call), ("folding", Folding), ("retry", Retry)):
             if key in parts:
@@ -122,7 +122,7 @@ class _RecipeReader(Reader):
     def _crystal(self, given: Any, where: Where) -> Any:
         with self.at(where):
             if isinstance(given, str):
-                return self._named_crystal(given)
+                return self._find_crystal(given)
             if isinstance(given, dict) and given.keys() & {"model", "fallback"}:
                 return self._crystal_reader().read(given, where)
             if isinstance(given, dict) and "scripted" in given:
@@ -148,10 +148,10 @@ class _RecipeReader(Reader):
         if self._crystals is None:
             from cantrip_actors.recipes.crystals import CrystalReader
 
-            self._crystals = CrystalReader(self, self._named_crystal)
+            self._crystals = CrystalReader(self, self._find_crystal)
         return self._crystals
 
-    def _named_crystal(self, name: str) -> Any:
+    def _find_crystal(self, name: str) -> Any:
         from cantrip_actors.crystal import resolve
 
         family, _, rest = name.partition(":")
@@ -241,11 +241,11 @@ class _RecipeReader(Reader):
             made = made.with_(**self.keep_typed(settings, _GATE_KINDS, where))
             if "root" in made.injected:
                 made = self._with_root(made, root, where)
-            return made.ready() if asks is False else self._asking_first(made.ready(), asks)
+            return made.ready() if asks is False else self._wrap_ask_first(made.ready(), asks)
         return None
 
     @staticmethod
-    def _asking_first(made: Gate, given: Any) -> Wrap:
+    def _wrap_ask_first(made: Gate, given: Any) -> Wrap:
         """Return a gate whose calls a person decides: `ask_first: true`, or its options."""
         options = {} if given is True else given
         if not isinstance(options, dict) or not options.keys() <= {"expires", "unattended"}:
@@ -257,7 +257,7 @@ class _RecipeReader(Reader):
     def _with_root(self, made: Gate, given: Any, where: Where) -> Gate:
         """Return a file gate with its folder: its own, or else the recipe's."""
         if given is not None:
-            folder = self._existing_folder(given, (*where, "root"))
+            folder = self._check_folder(given, (*where, "root"))
             return made.with_(root=folder or ".")
         if self._root is not None or "root" in self.document.data:  # a wrong one is a mistake already
             return made.with_(root=self._root or ".")
@@ -304,7 +304,7 @@ class _RecipeReader(Reader):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
-    def _existing_folder(self, given: Any, where: Where) -> Path | None:
+    def _check_folder(self, given: Any, where: Where) -> Path | None:
         if not isinstance(given, str):
             self.wrong(where, f"root: expected a folder's path, got {describe(given)}")
             return None

@@ -18,11 +18,11 @@ def check_door(door: str) -> None:
 
 
 def name_decider(by: str, door: str) -> str:
-    """Return who decided, and how that is known.
+    """Return a text that names the person who decided, and the evidence for that name.
 
-    >>> decider("ann", "terminal:ann"), decider("bob", "terminal:ann")
+    >>> name_decider("ann", "terminal:ann"), name_decider("bob", "terminal:ann")
     ('ann, at a terminal', 'bob, as ann said at a terminal')
-    >>> decider("", "token:deploy"), decider("ann", "")
+    >>> name_decider("", "token:deploy"), name_decider("ann", "")
     ('somebody with the token deploy', 'ann, as a program said that authenticates nobody')
     """
     kind, _, name = door.partition(":")

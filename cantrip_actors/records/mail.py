@@ -41,7 +41,8 @@ _LANES: Final[Mapping[MailKind, int]] = {
 
 
 class Mail(Value, frozen=True, kw_only=True):
-    """One message to an entity. `entity_id` is the root entity whose inbox keeps it; `child` a child it is meant for.
+    """One message to an entity. `entity_id` is the root entity whose inbox keeps it; `child` is its addressee
+    below it, if any.
 
     `key` is unique among the entity's mail as long as that is kept. `body` is a JSON object; what it holds depends on
     `kind`. `sender` names a program, a token or an entity; `at` is the time of sending, ISO 8601 in UTC. `images` are

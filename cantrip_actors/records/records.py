@@ -79,7 +79,7 @@ class Header(
     `parent_turn` is the turn that the entity's first turn follows: the spawning turn of a child (`parent_entity` is
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
     id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
-    `queue` is the one that it was submitted to: it keeps a place there until it is over.
+    `queue` is the queue that the entity was submitted to: it keeps a place there until it is over.
     """
 
     entity_id: str
@@ -231,7 +231,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
 
     `args` replaces the arguments of the call; `answer` is that of a question. With `remember` the decision holds for
     later calls of the gate by this entity for which the condition says the same. `key` and `sender` are those of
-    the mail that this record takes. `door` is the one that the decision came through (`door.py`).
+    the mail that this record takes. `door` is the door that the decision came through (`door.py`).
     """
 
     entity_id: str

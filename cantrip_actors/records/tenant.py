@@ -32,7 +32,7 @@ def _is_control(sign: str) -> bool:
 def scope_name(tenant: str, name: str) -> str:
     """Return a name as stores keep it: that of another tenant is another text.
 
-    >>> scoped("", "notes"), scoped("acme", "notes") == scoped("", "notes")
+    >>> scope_name("", "notes"), scope_name("acme", "notes") == scope_name("", "notes")
     ('notes', False)
     """
     return f"{tenant}{_BETWEEN}{name}" if tenant else name

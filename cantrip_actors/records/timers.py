@@ -85,7 +85,7 @@ class Timer(Value, frozen=True, kw_only=True):
     `entity_id` is the entity that it ends with, a child too; a schedule has none. `id` is unique among the timers of
     that entity, or, scoped by the tenant, among the schedules. The mail goes to `mail.entity_id`, a root entity.
 
-    What waits in a queue has an order of its own there, by `due`: it is not among the timers that are due.
+    A queued submission is ordered by `due` within its queue, and is not among the timers that are due.
     """
 
     id: str

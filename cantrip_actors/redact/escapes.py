@@ -80,7 +80,7 @@ def readings(text: str) -> Iterator[Reading]:
         latest = further
 
 
-def joined(text: str) -> Iterator[Reading]:
+def join_lines(text: str) -> Iterator[Reading]:
     """Yield the text without line breaks and indentation, and with a space for each, to find wrapped secrets."""
     for sign in ("", " "):
         reading = _undo(Reading(text), _BREAK, lambda _, sign=sign: [sign])  # type: ignore[misc]

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cantrip_actors.redact.escapes import joined, readings
+from cantrip_actors.redact.escapes import join_lines, readings
 from cantrip_actors.redact.named import looks_secret
 from cantrip_actors.redact.patterns import COMMON, SecretPattern
 from cantrip_actors.redact.services import SHORTEST_KEY
@@ -213,7 +213,7 @@ class Redactor:
         squeezed = "".join(text.split())
         suspects = [needle for short, needle in self._wrapped if short in squeezed]
         if suspects:
-            for reading in joined(text):
+            for reading in join_lines(text):
                 for needle in suspects:
                     for start, end, name in _every(needle, reading.text):
                         yield Span(*reading.span(start, end), name)
@@ -361,14 +361,14 @@ def _needles(name: str, secret: str) -> Iterator[_Needle]:
     if len(lines) > 1:
         for line in lines:
             if len(line) >= LINE:
-                yield from _encoded_needles(name, line)
+                yield from _make_encoded_needles(name, line)
                 yield _Needle(line, name, bits=False)
         if "\n" not in secret:
             yield _Needle(secret.replace(" ", "+"), name, bits=False)  # as in a form
-    yield from _encoded_needles(name, secret)
+    yield from _make_encoded_needles(name, secret)
 
 
-def _encoded_needles(name: str, secret: str) -> Iterator[_Needle]:
+def _make_encoded_needles(name: str, secret: str) -> Iterator[_Needle]:
     raw = secret.encode("utf-8", "surrogatepass")
     # `readings` undo these, too, but not after a character that makes another escape of their beginning
     quoted = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02X}" for byte in raw)

@@ -122,7 +122,7 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
             raise StopIteration from None
 
     def _read_rest(self) -> T:
-        """The items that arrived before the runtime closed. Reading them does not wait: its event loop is gone."""
+        """Return the items that arrived before the runtime closed, without waiting: its event loop is gone."""
         try:
             self._inner.__anext__().send(None)
         except StopIteration as read:
@@ -253,7 +253,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     def open(
         cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
     ) -> Iterator[Self]:
-        """A runtime on the loom at `url`, in a thread of its own; `backend` is "asyncio" or "trio", `options` as
+        """Return a runtime on the loom at `url`, in its own thread; `backend` is "asyncio" or "trio", `options` as
         `Runtime.open`.
         """
         with (
@@ -274,7 +274,7 @@ class BlockingRuntime(_Blocking[Runtime]):
             yield BlockingHeldServer(kept, self._portal)
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
-        """Have `sink` called with what happens to actors, in the runtime's thread, as `Runtime.watch_actors`."""
+        """Have `sink` called with the events of actors, in the runtime's thread, as `Runtime.watch_actors`."""
         return partial(self._portal.call, self._portal.call(self._inner.watch_actors, sink))
 
     def begun_with(self, key: str) -> BlockingEntity | None:

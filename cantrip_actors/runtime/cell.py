@@ -41,7 +41,7 @@ from supervisors import (
     Shutdown,
     SupervisorRef,
 )
-from supervisors.reasons import text_of
+from supervisors.reasons import render_exception
 
 NEWS: Final = object()
 """Tells an entity's actor that its wait may be over."""
@@ -358,7 +358,7 @@ class Cell:
         """Return the error for an entity that ended without an outcome."""
         reason = self.entity.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None
-        text = f"{type(cause).__name__}: {text_of(cause)}" if cause is not None else str(reason)
+        text = f"{type(cause).__name__}: {render_exception(cause)}" if cause is not None else str(reason)
         error = EntityCrashed(f"entity {self.entity_id} crashed ({text}); its turns up to there are in the loom")
         error.entity_id = self.entity_id
         error.__cause__ = cause

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from cantrip_actors.circle.medium import Limits, medium
-from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured
+from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
@@ -46,7 +46,7 @@ def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES,
     of_context = NO_IMAGES
     if not is_plain(context):
         try:
-            context = pictured(context)
+            context = convert_with_images(context)
         except NotPlain as problem:
             raise InvalidIntent(
                 f"context: expected JSON data, pydantic models, dataclasses or images, got {problem}"

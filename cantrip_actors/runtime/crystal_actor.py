@@ -26,7 +26,7 @@ import anyio
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.fallback import Fallback
-from cantrip_actors.crystal.policy.hedge import Waits, hedged
+from cantrip_actors.crystal.policy.hedge import Waits, run_hedged
 from cantrip_actors.crystal.policy.limited import NO_TERMS, Terms
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import FRESH, Ask, Grant
@@ -169,7 +169,7 @@ class CrystalActor(Actor):
         self._traffic.go_on(state)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
+        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
@@ -261,7 +261,7 @@ class CrystalActor(Actor):
     def _make_policy(self, since: int) -> Through:
         """Return the policy that each attempt of a query passes through; `since` is the query's number."""
         hedge, limited = self._terms.hedge, partial(self._traffic.through, since)
-        return limited if hedge is None else partial(hedged, hedge, self._waits, limited)
+        return limited if hedge is None else partial(run_hedged, hedge, self._waits, limited)
 
 
 class FallbackActor(Actor):
@@ -279,7 +279,7 @@ class FallbackActor(Actor):
         return CrystalStatus(self._name, self._running)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
+        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
             return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"

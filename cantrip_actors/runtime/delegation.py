@@ -48,8 +48,8 @@ class Delegation(Awaited):
         If the wait is cancelled, the children are stopped first, last started first. They are not stopped if
         `why_stopping` returns None: then the parent will be resumed.
 
-        After a crash some children have begun already. This method collects the outcomes of those that have ended,
-        waits for those that run, and resumes the others from their logs. A child that cannot be cast, because its
+        After a crash some children have begun already. This method collects the outcomes of the ended children, waits
+        for the running ones, and resumes the others from their logs. A child that cannot be cast, because its
         crystal is missing, has a failed outcome. But if the loom could not write a child's records, the child has not
         failed but stopped: the parent stops with the same LoomError, and both continue when they are resumed.
         """

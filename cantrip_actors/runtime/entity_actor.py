@@ -592,7 +592,7 @@ class EntityActor(Actor):
         return event
 
     async def _park(self) -> None:
-        """Wait at this border between two turns until the entity is suspended: its node hands it over (N-63)."""
+        """Wait between two turns until this node suspends the entity, to hand it over to another node (N-63)."""
         self._cell.wait.kind = "node"
         self._services.living.note_rest()
         await anyio.sleep_forever()

@@ -252,13 +252,13 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._until = until
 
     def close(self) -> None:
-        """Take no further events; those that came before can still be read."""
+        """Take no further events; events that arrived before can still be read."""
         self._end = self._feed.end if self._end is None else self._end
         self._feed.wake()
 
     @property
     def is_over(self) -> bool:
-        """Whether no further event comes: what can still be read is there already, and reading it waits for nothing."""
+        """Whether no further event comes: the remaining ones have arrived, and reading them does not wait."""
         return self._end is not None or self._feed.is_closed
 
     async def __anext__(self) -> EntityEvent:

@@ -30,7 +30,7 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class Hints:
-    """Sends and hears hints, from `start` to `stop`. `look` is called in the event loop for those that were heard."""
+    """Sends and receives hints, from `start` to `stop`. It calls `look` in the event loop for each received hint."""
 
     def __init__(self, store: Store, look: Callable[[], object]) -> None:
         self._store = store

@@ -70,7 +70,7 @@ class Inbox:
     """The mail of one entity, and the callers that wait for its episodes.
 
     `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
-    `tell` is called at the end of an episode that no caller here waits for: one elsewhere may.
+    `tell` is called at the end of an episode that no caller in this process waits for: another process may wait for it.
     """
 
     __slots__ = (

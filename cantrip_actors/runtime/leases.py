@@ -16,7 +16,7 @@ def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: b
 
 
 def release_leases(store: Store, leases: Sequence[Lease], *, is_member: bool) -> list[Lease]:
-    """Release leases; return those that are kept, because mail waits that would load their entities.
+    """Release leases; return the leases that are kept, because mail waits that would load their entities.
 
     A member of a cluster keeps none: every node looks for mail of entities without an owner, and this node may be full.
     """

@@ -1,8 +1,8 @@
 """The queues of submissions: their bounds, their places, and which waiting submissions this runtime begins (N-50).
 
-The loom has an account for each queue (`machine/queues.py`), and what waits in it, in order. At a look the scheduler
-reads the accounts, then the first submissions of each queue that has room, and takes places for those that this
-runtime can begin: all in the order of priority. A queue without room costs one row, however much waits.
+The loom has an account for each queue (`machine/queues.py`), and its waiting submissions, in order. At a look the
+scheduler reads the accounts, then the first submissions of each queue with room, and takes places for the submissions
+that this runtime can begin, in the order of priority. A full queue costs one row, however many submissions wait.
 
 The end of an entity frees its place at the next look of the node that ran it. If that node died in between, or the
 entity ended without being loaded, any node that finds the queue full frees the place.
@@ -160,7 +160,7 @@ class Queues:
         return freed > 0
 
     def _select_over(self, entities: Sequence[str]) -> list[str]:
-        """Return those that are over, or never began here."""
+        """Return the entities that are over, or that never began in this loom."""
         store = self._core.store
         lives = ((one, store.life(one)) for one in entities)
         return [one for one, life in lives if (life is None and not store.is_held(one)) or _is_over(life)]

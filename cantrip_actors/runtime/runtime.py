@@ -126,7 +126,7 @@ class Runtime:
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
     ) -> Runtime:
-        """A runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
+        """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
         If one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
         `await runtime.aclose()` do the same; it lives in a task of its own then.
@@ -226,7 +226,7 @@ class Runtime:
     def blocking(
         url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
     ) -> AbstractContextManager[BlockingRuntime]:
-        """A blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`."""
+        """Return a blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`."""
         from cantrip_actors.runtime.blocking import BlockingRuntime
 
         return BlockingRuntime.open(url, backend=backend, **options)
@@ -708,7 +708,7 @@ class Runtime:
         return self._tree.instrument
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
-        """Have `sink` called with what happens to actors: starts, exits, restarts. Return a function that ends that.
+        """Have `sink` called with the starts, exits and restarts of actors. Return a function that ends that.
 
         It runs inside the supervisors, so it must neither wait nor raise. Raises RuntimeClosed if the runtime was not
         opened.

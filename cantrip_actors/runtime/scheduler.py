@@ -289,7 +289,7 @@ class Scheduler:
     # Entities
 
     async def _fire_together(self, timers: Sequence[Timer], now: float) -> None:
-        """Fire the timers of a page in one transaction, and separately those that need more than one mail."""
+        """Fire the timers of a page in one transaction; a timer that needs more than one mail gets its own."""
         firings: list[_Firing] = []
         alone: list[Timer] = []
         for timer in timers:

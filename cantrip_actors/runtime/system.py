@@ -70,7 +70,7 @@ def read_system(tree: Tree) -> System:
     store, instrument = tree.store, tree.instrument
     return System(
         time.time(),
-        inspect.tree(tree.system),
+        inspect.build_tree(tree.system),
         tuple(tree.crystals.get_present_status(tree.system.backend.now())),
         () if instrument is None else tuple(CounterValue(*one) for one in instrument.counted()),
         LoomStatus(render_url(tree.url), store.durability, tree.writer.mailbox_depth, store.size()),

@@ -6,8 +6,8 @@
 
 The connection lives in one task of its actor from beginning to end, and every call of a tool is a message to that
 actor. The first entity that uses the server starts it, and the last one that unloads or ends stops it. If a connection
-ends, the outcomes of running calls are unknown, which their entities are told, and the actor restarts. If it restarts
-too often, its supervisor gives up, and calls fail with that reason; a call `PERIOD` seconds later tries again.
+ends, the entities of running calls observe an unknown outcome, and the actor restarts. If it restarts too often,
+its supervisor gives up, and calls fail with that reason; a call `PERIOD` seconds later tries again.
 
 A server is asked for its tools when an entity is made. A loaded entity has the tools that its log lists.
 """

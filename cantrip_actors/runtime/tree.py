@@ -33,7 +33,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from cantrip_actors.crystal.images import refused_file
+from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.loom import (
     Duration,
     EntityFacts,
@@ -192,7 +192,7 @@ class Tree(Core):
             self.bus.publish([ServerChangedEvent(one, at, name, what) for one in users])
 
     def derive_key(self, purpose: str) -> bytes:
-        """Return a key made from the one that seals snapshots; a loom without one gets a key of this process."""
+        """Return a key derived from the key that seals snapshots; without one, from a key of this process."""
         secret = self._snapshot_key or self.store.key() or self._own_key
         return hmac.digest(secret, purpose.encode(), "sha256")
 
@@ -419,7 +419,7 @@ class Tree(Core):
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""
         if files := select_files(files):
-            why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
+            why = find_refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
             if why is not None:
                 raise InvalidFile(why)
 

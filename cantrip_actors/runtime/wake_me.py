@@ -33,7 +33,7 @@ def set_timer(cell: Cell, action: Contact, inboxes: Inboxes) -> tuple[Observed, 
 
 
 def _compute_due(cell: Cell, action: Contact) -> float:
-    """Return when the entity is to be woken. Raises InvalidSchedule."""
+    """Return when the entity's timer is due. Raises InvalidSchedule."""
     if not cell.plan.lasting or cell.parent is not None:
         raise InvalidSchedule(
             "this entity ends with its intent, so it cannot be woken: an entity that was made with `invoke` can"

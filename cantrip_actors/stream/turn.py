@@ -175,7 +175,7 @@ class TurnStream:
         made: list[Envelope] = []
         if not self._streamed:
             self._attempt += self._has_emitted  # items that were given up keep their ids
-            made += self._finished_texts(response)
+            made += self._emit_finished_texts(response)
         for item_id in [item for item, kind in self._open.items() if kind != "function_call"]:
             made.append(self._envelope(ItemError(item_id, INCOMPLETE)))
             del self._open[item_id]
@@ -187,7 +187,7 @@ class TurnStream:
             self._done = ResponseDone("completed", str(reason) if reason else None, usage=usage_of(response.usage))
         return made
 
-    def _finished_texts(self, response: Response) -> Iterator[Envelope]:
+    def _emit_finished_texts(self, response: Response) -> Iterator[Envelope]:
         finals: list[FinalItem] = []
         if response.thinking:
             finals.append(FinalReasoning(response.thinking, self._provider_id))

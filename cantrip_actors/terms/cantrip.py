@@ -337,7 +337,7 @@ def get_crystal_name(crystal: Crystal | str) -> str:
 
 
 def is_interchangeable(one: Cantrip, other: Cantrip) -> bool:
-    """Return whether an entity of one may continue with the other without being told to.
+    """Return whether an entity of one may continue with the other without an explicit request.
 
     Equal ids mean equal content. The objects behind the content have to be identical, too: the crystals, the functions
     of the gates and their injected dependencies, because a service injects other dependencies for each user.

@@ -86,7 +86,7 @@ class Circle:
         if idle is not None:
             languages = ", ".join(get_args(MediumName)[1:])
             raise InvalidCantrip(
-                f'{idle}: it bounds programs, and an entity with medium="tools" writes none: take the ward away, or '
+                f'{idle}: it bounds programs, and an entity with medium="tools" writes none: remove the ward, or '
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
         resolved = Wards.of(flat)

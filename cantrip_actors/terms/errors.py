@@ -151,7 +151,7 @@ class RuntimeClosed(CantripError):
 def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name: the nearest known name, and all known names.
 
-    >>> nearest("max_turn", ["max_turns", "max_depth"])
+    >>> suggest_nearest("max_turn", ["max_turns", "max_depth"])
     'did you mean "max_turns"? known: max_depth, max_turns'
     """
     names = sorted(set(known))

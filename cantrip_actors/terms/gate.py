@@ -447,7 +447,7 @@ def _find_part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
 
 
 def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the arguments that partials have bound."""
+    """Return the function without the arguments that partials have bound."""
     while isinstance(function, functools.partial):
         function = function.func
     return function

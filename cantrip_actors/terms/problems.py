@@ -1,7 +1,7 @@
 """Describe what is wrong with the arguments of a call, in terms of JSON: pydantic's messages use Python's terms.
 
 In JSON a tuple is a list, and the members of a union have no names: `intents.1: expected text or an object` replaces
-three lines, two of which are about forms that were not meant.
+three lines, two of which are about members of the union that the value does not resemble.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ class Queue:
 
     def __post_init__(self) -> None:
         if not is_queue_name(self.name):
-            raise ValueError(f"Queue: expected a name of 1 to 200 characters, none of control, got {self.name!r}")
+            raise ValueError(
+                f"Queue: expected a name of 1 to 200 characters without control characters, got {self.name!r}"
+            )
         for what in ("max_running", "per_node", "max_waiting"):
             given = getattr(self, what)
             if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):

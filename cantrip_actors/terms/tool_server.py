@@ -189,9 +189,9 @@ class ToolServer:
 
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
     `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
-    call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are those that its tools
-    bring into a circle. `roots` are the folders that it is told of. The
-    crystal `sampling` answers what it asks a model during calls, and the entity that calls pays.
+    call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are the risks that its
+    tools bring into a circle. `roots` are the folders that the server may ask for. The crystal `sampling` answers the
+    server's queries to a model during calls, at the expense of the calling entity.
     """
 
     name: str
@@ -202,9 +202,9 @@ class ToolServer:
     trust_hints: bool = False
     risks: frozenset[Risk] = frozenset({"untrusted_content"})
     roots: tuple[str, ...] | None = None
-    """The folders that the server is told of if it asks; None for `folders`."""
+    """The folders that the server gets if it asks for them; None for `folders`."""
     folders: tuple[str, ...] = ()
-    """The folders of the circle's file gates, which a server in this process or of this machine is told of."""
+    """The folders of the circle's file gates, for a server in this process or on this machine."""
     sampling: Any = field(default=None, repr=False, compare=False)
     """The crystal, or its name, that answers the server during calls; None if the server gets no answers."""
     guard: Wrapper | None = None
@@ -262,7 +262,7 @@ class ToolServer:
 
     @property
     def told_roots(self) -> tuple[str, ...]:
-        """The folders that the server is told of if it asks."""
+        """The folders that the server gets if it asks for them."""
         return self.folders if self.roots is None else self.roots
 
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
@@ -277,7 +277,7 @@ class ToolServer:
         return {}
 
     def identity(self) -> dict[str, Any]:
-        """Return the parts that enter the content id: what the user wrote, and nothing that the server sent."""
+        """Return the parts that enter the content id: the user's settings, and nothing that the server sent."""
         wrapped = [[one.target, one.wrapper.name] for one in self.wrapped]
         stated = {
             "only": self.only,
@@ -328,7 +328,7 @@ class Listed:
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if server.pin is not None and server.pin != digest:
             raise ToolServerError(
-                f"server {server.name} has other tools than those that are pinned: it has {digest}, expected "
+                f"server {server.name} has other tools than the pinned ones: it has {digest}, expected "
                 f"{server.pin}. Look at them with `cantrip mcp ls`, and pin them anew if you trust them"
             )
         there = {one.name for one in every}
@@ -337,7 +337,7 @@ class Listed:
             missing = sorted(set(wanted or ()) - there) if wanted != "all" else []
             if missing:
                 raise ToolServerError(
-                    f"server {server.name} has no tool {missing[0]!r}, which {what}= names: it has "
+                    f"server {server.name} has no tool {missing[0]!r}, which {what}= names; its tools: "
                     f"{', '.join(sorted(there)) or 'none'}"
                 )
         kept = _select(server, every)

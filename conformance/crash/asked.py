@@ -29,14 +29,14 @@ __all__ = ["ASKED", "ASKS", "GATES", "be_the_person"]
 
 
 @gate
-async def approved(what: str) -> str:
+async def approve(what: str) -> str:
     """Change the world, once, if a person allows it."""
     world.note("begin", what)
     world.note("done", what)
     return f"did {what}"
 
 
-GATES = [*CIRCLE, ask_first(approved), "question"]
+GATES = [*CIRCLE, ask_first(approve), "question"]
 
 ASKS = Cantrip(scripted(answer, record=False, name="asks"), circle=Circle(GATES, WARDS))
 

@@ -49,35 +49,35 @@ def watch(ledger: Ledger, fate: Fate, spoil: Callable[[Any], None] | None = None
 def _watch_appends(store: Any, ledger: Ledger, fate: Fate) -> None:
     append, replace_timer = store.append, store.replace_timer
 
-    def watched(records: Any, *leases: Any, **mail: Any) -> None:
+    def watch_append(records: Any, *leases: Any, **mail: Any) -> None:
         fate.meet()
         append(records, *leases, **mail)
         fate.meet()
-        ledger.acked(records)
+        ledger.write_acked(records)
 
-    def watched_timer(*timers: Any) -> Any:
+    def watch_timer(*timers: Any) -> Any:
         fate.meet()
         done = replace_timer(*timers)
         fate.meet()
         return done
 
-    store.append, store.replace_timer = watched, watched_timer
+    store.append, store.replace_timer = watch_append, watch_timer
 
 
 def _half_written(store: Any, fate: Fate) -> None:
     write = store._disk.write  # noqa: SLF001  # see the head of this file
 
-    def torn(fd: int, data: bytes) -> int:
+    def tear(fd: int, data: bytes) -> int:
         if fate.is_next:
             write(fd, bytes(data)[: len(data) // 2])
         fate.meet(middle=True)
         written: int = write(fd, data)
         return written
 
-    store._disk = replace(store._disk, write=torn)  # noqa: SLF001  # likewise
+    store._disk = replace(store._disk, write=tear)  # noqa: SLF001  # likewise
 
 
-def _uncommitted(store: Any, fate: Fate) -> None:
+def _leave_uncommitted(store: Any, fate: Fate) -> None:
     def watch_commit(statement: str) -> None:
         if statement == "commit":
             fate.meet(middle=True)
@@ -88,14 +88,14 @@ def _uncommitted(store: Any, fate: Fate) -> None:
 def _anywhere(store: Any, fate: Fate) -> None:
     append = store.append
 
-    def doomed(records: Any, *leases: Any, **mail: Any) -> None:
+    def fail_append(records: Any, *leases: Any, **mail: Any) -> None:
         if fate.is_next:
             threading.Thread(target=_die_soon, daemon=True).start()
         else:
             fate.meet(middle=True)
         append(records, *leases, **mail)
 
-    store.append = doomed
+    store.append = fail_append
 
 
 def _die_soon() -> None:
@@ -105,7 +105,7 @@ def _die_soon() -> None:
 
 _MIDDLE: dict[str, Callable[[Any, Fate], None]] = {
     "JsonlStore": _half_written,
-    "SqliteStore": _uncommitted,
+    "SqliteStore": _leave_uncommitted,
     "PostgresStore": _anywhere,
     "MemoryStore": lambda _store, _fate: None,
 }

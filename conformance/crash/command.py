@@ -28,7 +28,7 @@ import orjson
 from conformance.crash.campaign import Where, campaign
 from conformance.crash.compare import Story, story_of
 from conformance.crash.faults import faults, suffer
-from conformance.crash.history import WORKLOADS, History, HistoryResult, live_through, undisturbed
+from conformance.crash.history import WORKLOADS, History, HistoryResult, live_through, run_undisturbed
 from conformance.crash.ledger import lines
 from conformance.crash.outages import outages, survive
 from conformance.crash.places import DURABILITIES, STORES, postgres
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     gc.freeze()  # so that a fork does not copy the imported modules
     with ExitStack() as stack:
-        wanted = list(_wanted(options))
+        wanted = list(_parse_wanted(options))
         server = None
         if any(where.store == "postgres" for where in wanted):
             try:
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _wanted(options: argparse.Namespace) -> list[Where]:
+def _parse_wanted(options: argparse.Namespace) -> list[Where]:
     """Return the requested kinds of looms, each with its share of the kills."""
     if options.again is not None:
         history = History.of(options.again)
@@ -128,16 +128,16 @@ def _wanted(options: argparse.Namespace) -> list[Where]:
 
 
 @cache
-def _expected(workload: str) -> Story:
+def _run_expected(workload: str) -> Story:
     """Return the story of an undisturbed run."""
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        return story_of(undisturbed(workload, Path(folder)), lines(Path(folder) / "ledger"))
+        return story_of(run_undisturbed(workload, Path(folder)), lines(Path(folder) / "ledger"))
 
 
 def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row:
     came = campaign(
         where,
-        _expected(where.workload),
+        _run_expected(where.workload),
         options.seed,
         server=server,
         keep=options.keep,
@@ -159,13 +159,13 @@ def _faults(options: argparse.Namespace, server: str | None, stores: set[str]) -
     all_of_them = [one for one in faults(PLACES[bool(options.kills)], server) if one.store in stores]
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as lanes:
-        results = list(lanes.map(partial(suffer, expected=_expected("small"), server=server), all_of_them))
+        results = list(lanes.map(partial(suffer, expected=_run_expected("small"), server=server), all_of_them))
     return _row(options, "faults", results, time.perf_counter() - began)
 
 
 def _rivals(store: str, options: argparse.Namespace, server: str | None) -> Row:
     began = time.perf_counter()
-    results = [freeze(store, at, _expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
+    results = [freeze(store, at, _run_expected("unsent"), server) for at in FROZEN[bool(options.kills)]]
     return _row(options, f"frozen, {store}", results, time.perf_counter() - began)
 
 
@@ -175,7 +175,7 @@ def _outages(options: argparse.Namespace) -> Row:
 
     began = time.perf_counter()
     with Server() as server:
-        results = [survive(one, _expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
+        results = [survive(one, _run_expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
     return _row(options, "outages", results, time.perf_counter() - began)
 
 
@@ -202,7 +202,7 @@ def _row(options: argparse.Namespace, what: str, results: Iterable[HistoryResult
 
 def _again(options: argparse.Namespace, server: str | None) -> int:
     history = History.of(options.again)
-    result = live_through(history, _expected(history.workload), server, options.keep)
+    result = live_through(history, _run_expected(history.workload), server, options.keep)
     print(f"{result.history}: {result.kills} kills, {result.unknown} unknown outcomes", *result.wrong, sep="\n")
     return int(bool(result.wrong))
 

@@ -27,7 +27,7 @@ from cantrip_actors import Loom, open_loom
 from conformance.crash.ledger import Line, mark, of_kind, of_kinds
 from conformance.crash.workload import MOVING, STILL, label_of
 
-__all__ = ["Seen", "Story", "Tale", "compared", "look", "story_of"]
+__all__ = ["Seen", "Story", "Tale", "compare_histories", "look", "story_of"]
 
 UNKNOWN = "outcome unknown"
 ONCE = ("Header", "IntentGiven", "Utterance", "GateStarted", "GateFinished", "Committed", "ChildStarted")
@@ -76,10 +76,10 @@ def look(url: str, ledger: Sequence[Line]) -> Seen:
 def story_of(url: str, ledger: Sequence[Line]) -> Story:
     """Return the story of a loom and a ledger."""
     with open_loom(url) as loom:
-        return Story(_story(loom)[0], _shown_contexts(ledger))
+        return Story(_story(loom)[0], _collect_contexts(ledger))
 
 
-def compared(
+def compare_histories(
     url: str, ledger: Sequence[Line], looks: Sequence[Seen], expected: Story | None, *, troubled: bool = False
 ) -> tuple[list[str], int]:
     """Return the problems, a line each, and the number of unknown outcomes. `troubled`: refusals are expected."""
@@ -89,7 +89,7 @@ def compared(
         wrong = [f"entity {label} is there more than once" for label in twice]
         for entity_id in loom.entities():
             wrong += _log_problems(loom, entity_id)
-        wrong += _missing_records(ledger, looks, seen)
+        wrong += _find_missing_records(ledger, looks, seen)
         wrong += _done_twice(ledger)
         wrong += _paid_twice(ledger, looks)
         wrong += _results(loom, ledger)
@@ -99,7 +99,7 @@ def compared(
         unknown = 0
         if expected is not None:
             killed = bool(looks) or len({line.life for line in ledger}) > 1
-            different, unknown = _different(Story(story, _shown_contexts(ledger)), expected, killed=killed)
+            different, unknown = _different(Story(story, _collect_contexts(ledger)), expected, killed=killed)
             wrong += different
         return wrong, unknown
 
@@ -126,7 +126,7 @@ def _log_problems(loom: Loom, entity_id: str) -> Iterator[str]:
         yield f"{entity_id} was left {state}"
 
 
-def _missing_records(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
+def _find_missing_records(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
     """Yield records that were acknowledged or seen, and are missing now."""
     there = {tuple(one) for marks in now.marks.values() for one in marks}
     for line in ledger:
@@ -227,7 +227,7 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
     return wrong, sum(unknown.values())
 
 
-def _shown_contexts(ledger: Sequence[Line]) -> dict[str, frozenset[str]]:
+def _collect_contexts(ledger: Sequence[Line]) -> dict[str, frozenset[str]]:
     shown: dict[str, frozenset[str]] = {}
     for line in ledger:
         if line.what == "paid":

@@ -32,7 +32,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from conformance.crash.borders import watch
-from conformance.crash.compare import Story, compared
+from conformance.crash.compare import Story, compare_histories
 from conformance.crash.fate import Fate
 from conformance.crash.history import FORK, PATIENCE, History, HistoryResult, alone
 from conformance.crash.ledger import Ledger, lines
@@ -93,7 +93,7 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> HistoryR
             said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
             result.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
         else:
-            result.wrong, result.unknown = compared(url, ledger, (), expected, troubled=True)
+            result.wrong, result.unknown = compare_histories(url, ledger, (), expected, troubled=True)
         refused = [line.data["came"] for line in ledger if line.what == "refused"]
         result.refused = len(refused)
         result.wrong += [f"an error that says nothing: {text}" for text in refused if len(text) < 20]
@@ -187,12 +187,12 @@ class _Weather:
     def _lose_connections(self, store: Any) -> None:
         append = store.append
 
-        def losing(records: Any, *leases: Any, **mail: Any) -> None:
+        def lose(records: Any, *leases: Any, **mail: Any) -> None:
             if self._fails():
                 threading.Thread(target=_end_connections, args=(self.server, self.url), daemon=True).start()
             append(records, *leases, **mail)
 
-        store.append = losing
+        store.append = lose
 
 
 def _end_connections(server: str | None, url: str) -> None:

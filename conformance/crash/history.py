@@ -25,7 +25,7 @@ from pathlib import Path
 import structlog
 
 from conformance.crash.asked import ASKED
-from conformance.crash.compare import Seen, Story, compared, look
+from conformance.crash.compare import Seen, Story, compare_histories, look
 from conformance.crash.ledger import lines
 from conformance.crash.life import RECOVERIES, Life, live
 from conformance.crash.places import remove, url_of
@@ -43,7 +43,7 @@ __all__ = [
     "Kill",
     "alone",
     "live_through",
-    "undisturbed",
+    "run_undisturbed",
 ]
 
 PATIENCE = 60.0
@@ -144,7 +144,7 @@ def live_through(
         ledger = lines(folder / "ledger")
         if ended:
             result.points = next((line.data["points"] for line in reversed(ledger) if line.what == "closed"), 0)
-            result.wrong, result.unknown = compared(url, ledger, looks, expected)
+            result.wrong, result.unknown = compare_histories(url, ledger, looks, expected)
         if result.wrong and keep is not None:
             shutil.copytree(folder, keep / folder.name)
     finally:
@@ -153,7 +153,7 @@ def live_through(
     return result
 
 
-def undisturbed(workload: str, folder: Path) -> str:
+def run_undisturbed(workload: str, folder: Path) -> str:
     """Return the URL of a loom of an undisturbed run."""
     url = url_of("jsonl", "process", folder, None)
     result = HistoryResult(History("jsonl", "process", (), workload))

@@ -57,7 +57,7 @@ class Ledger:
         self._append({"life": self.life, "what": what, "key": key, **fields})
         self._fate.meet()
 
-    def acked(self, records: Any) -> None:
+    def write_acked(self, records: Any) -> None:
         """Write that the loom has acknowledged records. Not a point: an append has its own points."""
         self._append({"life": self.life, "what": "acked", "key": "", "marks": [mark(record) for record in records]})
 

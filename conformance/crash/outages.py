@@ -27,7 +27,7 @@ import anyio
 
 from cantrip_actors import LoomError, Runtime
 from conformance.crash.borders import AWAY, watch
-from conformance.crash.compare import Story, compared
+from conformance.crash.compare import Story, compare_histories
 from conformance.crash.fate import Fate, die
 from conformance.crash.history import FORK, PATIENCE, History, HistoryResult, alone
 from conformance.crash.ledger import Ledger, lines
@@ -81,7 +81,7 @@ def survive(outage: Outage, expected: Story, server: Server) -> HistoryResult:
             said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
             told.wrong = [f"a life {'hangs' if code is None else f'ended with {code}'}: {said}"]
         else:
-            told.wrong, told.unknown = compared(url, ledger, (), expected, troubled=True)
+            told.wrong, told.unknown = compare_histories(url, ledger, (), expected, troubled=True)
     finally:
         remove(url, folder)
     told.seconds = time.perf_counter() - began
@@ -106,7 +106,7 @@ def _run_life(life: Life, outage: Outage | None, server: Server, folder: Path) -
 
 def _live(life: Life, *, outage: Outage | None, server: int) -> None:
     world.ledger = ledger = Ledger(life.ledger, life.number, Fate())
-    watch(ledger, Fate(), partial(_doomed, outage=outage, server=server) if outage is not None else None)
+    watch(ledger, Fate(), partial(_doom, outage=outage, server=server) if outage is not None else None)
     anyio.run(_run_until_accepted, life, ledger)
 
 
@@ -117,9 +117,9 @@ async def _run_until_accepted(life: Life, ledger: Ledger) -> None:
         try:
             async with Runtime.open(life.url, cantrips=CANTRIPS) as runtime:
                 for _ in range(ROUNDS):
-                    before = _refused(life)
+                    before = _count_refused(life)
                     await work(runtime, life.roots, ledger)
-                    if _refused(life) == before:
+                    if _count_refused(life) == before:
                         ledger.write("closed", points=0)
                         return
                     await _await_server(life.url)
@@ -130,7 +130,7 @@ async def _run_until_accepted(life: Life, ledger: Ledger) -> None:
     raise AssertionError(f"still refused after {ROUNDS} times")
 
 
-def _refused(life: Life) -> int:
+def _count_refused(life: Life) -> int:
     return sum(line.what == "refused" for line in lines(life.ledger))
 
 
@@ -149,17 +149,17 @@ async def _await_server(url: str) -> None:
             return
 
 
-def _doomed(store: Any, *, outage: Outage, server: int) -> None:
+def _doom(store: Any, *, outage: Outage, server: int) -> None:
     append, left = store.append, outage.at
 
-    def doomed(records: Any, *leases: Any, **mail: Any) -> None:
+    def fail_append(records: Any, *leases: Any, **mail: Any) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             threading.Thread(target=_fall, args=(server, outage.both), daemon=True).start()
         append(records, *leases, **mail)
 
-    store.append = doomed
+    store.append = fail_append
 
 
 def _fall(server: int, both: bool) -> None:

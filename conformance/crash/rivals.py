@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 
 from cantrip_actors import LoomError, Runtime
-from conformance.crash.compare import Story, compared
+from conformance.crash.compare import Story, compare_histories
 from conformance.crash.history import FORK, PATIENCE, UNSENT, History, HistoryResult, Kill, alone
 from conformance.crash.ledger import Line, lines
 from conformance.crash.life import Life, live
@@ -54,7 +54,9 @@ def freeze(store: str, point: int, expected: Story, server: str | None = None) -
         result.wrong += _problems_of(frozen, folder)
         ledger = lines(folder / "ledger")
         result.refused += sum(line.what == "refused" for line in ledger)
-        wrong, result.unknown = compared(url, [line for line in ledger if _counts(line)], (), expected, troubled=True)
+        wrong, result.unknown = compare_histories(
+            url, [line for line in ledger if _counts(line)], (), expected, troubled=True
+        )
         result.wrong += wrong
     finally:
         frozen.kill()
@@ -67,7 +69,7 @@ def _problems_while_frozen(second: Life, folder: Path, store: str, result: Histo
     """Return the problems while the first process is frozen."""
     if store == "jsonl":
         try:
-            anyio.run(_opened, second.url)
+            anyio.run(_open_runtime, second.url)
         except LoomError:
             result.refused += 1
             return []
@@ -90,7 +92,7 @@ def _problems_while_frozen(second: Life, folder: Path, store: str, result: Histo
     return wrong + _problems_of(late, folder)
 
 
-async def _opened(url: str) -> None:
+async def _open_runtime(url: str) -> None:
     async with Runtime.open(url, cantrips=CANTRIPS):
         pass
 

@@ -18,21 +18,21 @@ WIRE: Final = Path(__file__).parents[2] / "tests" / "wire"
 """Recordings of providers."""
 
 
-def _kept(name: str) -> Sequence[bytes]:
+def _read_kept(name: str) -> Sequence[bytes]:
     folder = SEEDS / name
     return [file.read_bytes() for file in sorted(folder.iterdir())] if folder.is_dir() else []
 
 
 def _seeds(name: str) -> Callable[[], Sequence[bytes]]:
-    return lambda: _kept(name)
+    return lambda: _read_kept(name)
 
 
 def _stream_seeds(family: str) -> Sequence[bytes]:
-    return [*_kept(family), *parsers.frame_recordings(WIRE / family)]
+    return [*_read_kept(family), *parsers.frame_recordings(WIRE / family)]
 
 
 def _snapshot_seeds(language: str) -> Sequence[bytes]:
-    return [*_kept(f"{language}-snapshot"), *sandboxes.snapshots(language)]
+    return [*_read_kept(f"{language}-snapshot"), *sandboxes.snapshots(language)]
 
 
 _CONTRACT: Final = (

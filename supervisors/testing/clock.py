@@ -77,11 +77,11 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
     if backend == "asyncio":
         return backend, {"loop_factory": functools.partial(VirtualLoop, patience=patience, stuck_after=stuck_after)}
     if backend == "trio":
-        return backend, {"clock": _trio_clock(patience, stuck_after)}
+        return backend, {"clock": _make_trio_clock(patience, stuck_after)}
     raise ValueError(f"no backend {backend!r}: it is either 'asyncio' or 'trio'")
 
 
-def _waiting_for_the_loop() -> int:
+def _count_waiting_for_the_loop() -> int:
     """Return how many threads wait for an event loop to do something for them.
 
     The stacks come from faulthandler, which reads them in one step: the frame objects of a running thread have crashed
@@ -122,7 +122,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _executor_done(self, _: asyncio.Future[Any]) -> None:
         self._in_executors -= 1
 
-    def working_threads(self) -> int:
+    def count_working_threads(self) -> int:
         """Return how many worker threads of this loop are at work, not counting those that wait for the loop."""
         working = self._in_executors
         if threading.active_count() > 1:
@@ -132,7 +132,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 pool = getattr(thread, "idle_workers", None)
                 if pool is not None and getattr(thread, "loop", None) is self and thread not in pool:
                     working += 1
-        return working - _waiting_for_the_loop() if working else 0
+        return working - _count_waiting_for_the_loop() if working else 0
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -150,7 +150,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             return events
         if timeout is None:
             return self._select_without_timers()
-        if self._loop.working_threads() > 0:
+        if self._loop.count_working_threads() > 0:
             began = time.monotonic()
             events = super().select(min(timeout, _LOOK_AGAIN))
             self._loop.virtual_now += min(timeout, time.monotonic() - began)
@@ -161,7 +161,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         return []
 
     def _select_without_timers(self) -> Any:
-        if self._stuck_after == math.inf or self._loop.working_threads() > 0:
+        if self._stuck_after == math.inf or self._loop.count_working_threads() > 0:
             return super().select(None)
         if events := super().select(self._stuck_after):
             return events
@@ -171,7 +171,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 # --- trio -------------------------------------------------------------------------------------------------------------
 
 
-def _trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
+def _make_trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
     import trio.testing
     from trio._core._run import GLOBAL_RUN_CONTEXT
 
@@ -185,13 +185,13 @@ def _trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
             trio.lowlevel.remove_instrument(self)
             clock.autojump_threshold = patience
 
-    def stuck(*_: object) -> NoReturn:
+    def raise_stuck(*_: object) -> NoReturn:
         raise Stuck(_STUCK.format(stuck_after))
 
     def jump_unless_a_thread_works() -> None:
         # Called by trio when nothing has happened for `autojump_threshold` real seconds.
         working = trio.testing.active_thread_count()
-        if working and working > _waiting_for_the_loop():
+        if working and working > _count_waiting_for_the_loop():
             clock.rate = 1.0
             clock.autojump_threshold = max(patience, _LOOK_AGAIN)
             return
@@ -203,7 +203,7 @@ def _trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
             clock.autojump_threshold = math.inf
             main_task = GLOBAL_RUN_CONTEXT.runner.main_task
             if main_task is not None:
-                main_task._attempt_abort(stuck)  # noqa: SLF001 - as trio delivers a KeyboardInterrupt
+                main_task._attempt_abort(raise_stuck)  # noqa: SLF001 - as trio delivers a KeyboardInterrupt
         elif not working:
             clock.autojump_threshold = stuck_after
             trio.lowlevel.add_instrument(Silence())

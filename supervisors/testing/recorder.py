@@ -31,7 +31,7 @@ class Recorder:
             case StartFailed():
                 self.log.append(f"{'~' if event.reason is None else '!'}{event.spec.id}")
             case Exited():
-                self.log.append(f"-{event.spec.id} {_word(event.reason)}")
+                self.log.append(f"-{event.spec.id} {_name_reason(event.reason)}")
             case _:
                 pass
 
@@ -45,7 +45,7 @@ class Recorder:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def _word(reason: ExitReason) -> str:
+def _name_reason(reason: ExitReason) -> str:
     match reason:
         case Normal():
             return "normal"

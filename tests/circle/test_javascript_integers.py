@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
-from cantrip_actors.circle.javascript.values import incoming, outgoing
+from cantrip_actors.circle.javascript.values import decode_incoming, encode_outgoing
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended, medium
 from cantrip_actors.gates import gate
 from cantrip_actors.terms.messages import ToolDefinition
@@ -66,14 +66,14 @@ def test_a_gates_result_passes_unchanged_as_an_argument(box, value):
 
 @given(VALUES)
 def test_values_at_the_border_are_read_as_written(value):
-    sent = outgoing(value)
+    sent = encode_outgoing(value)
     if sent[0] == "b":
-        assert same(value, incoming(sent[1:].encode()))
+        assert same(value, decode_incoming(sent[1:].encode()))
 
 
 def test_a_value_that_is_nested_too_deeply_is_refused():
     with pytest.raises(ValueError, match="nested"):
-        incoming(("[" * 1000 + str(ID) + "]" * 1000).encode())
+        decode_incoming(("[" * 1000 + str(ID) + "]" * 1000).encode())
 
 
 def test_an_integer_beyond_a_number_is_a_bigint_in_the_program(box):

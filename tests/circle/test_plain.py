@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from cantrip_actors.circle.plain import NotPlain, Pictured, is_plain, pictured, plain
+from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain, plain
 from cantrip_actors.terms.bounds import DEEPEST
 from cantrip_actors.terms.image import Image
 from tests.pictures import png
@@ -256,4 +256,6 @@ def test_conversion_of_an_endless_value_ends():
 def test_data_has_handles_in_the_places_of_its_images():
     one, other = Image(png()), Image(png(shade=9))
     data = {"photos": [one, other, one], "n": 1}
-    assert pictured(data) == Pictured({"photos": [one.handle, other.handle, one.handle], "n": 1}, (one, other))
+    assert convert_with_images(data) == Pictured(
+        {"photos": [one.handle, other.handle, one.handle], "n": 1}, (one, other)
+    )

@@ -329,7 +329,7 @@ def test_commands_without_nodes_say_so(start: Any, cantrip: Any) -> None:
     assert "is not in quarantine" in cantrip("cluster", "free", "notes").out
     said = cantrip("cluster", "release", "40")
     assert said.code != 0
-    assert "has had the release '40'; known are, the newest last: '41'" in said.err
+    assert "has had the release '40'; known releases, oldest first: '41'" in said.err
     assert cantrip("cluster", "release", "41").code == 0
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cantrip_actors import File, Image
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.images import refused_file
+from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.crystal.policy.estimate import estimator_of
 from cantrip_actors.crystal.policy.fallback import fallback
 from cantrip_actors.crystal.policy.limited import limited
@@ -136,13 +136,13 @@ class TestRequests:
     @pytest.mark.parametrize(("what", "crystal", "shape"), TAKEN, ids=name)
     def test_an_accepted_file_is_sent(self, what, crystal, shape) -> None:
         file = SHAPES[what][0]
-        assert refused_file(crystal, [file]) is None
+        assert find_refused_file(crystal, [file]) is None
         assert sent(crystal, [user("Read it.", file)])[-1] == shape
 
     @pytest.mark.parametrize(("what", "crystal"), REFUSED, ids=name)
     def test_an_unsupported_file_is_refused_and_mentioned_in_its_position(self, what, crystal) -> None:
         file = SHAPES[what][0]
-        why = refused_file(crystal, [PHOTO, file])
+        why = find_refused_file(crystal, [PHOTO, file])
         assert why is not None
         assert why.startswith(f"{file.label[1:-1]}: {crystal.name} cannot be given it: this ")
         messages = [user("Read it.", file)]
@@ -169,7 +169,7 @@ class TestRequests:
         assert sent(GEMINI, [user("x", there)])[1:] == [
             {"fileData": {"mimeType": "video/mp4", "fileUri": "https://google/files/4"}}
         ]
-        assert refused_file(CLAUDE, [file]) == (
+        assert find_refused_file(CLAUDE, [file]) == (
             "file without a name, application/pdf, at openai: anthropic:claude-sonnet-4-5 cannot be given it: "
             "only openai has it"
         )
@@ -211,7 +211,7 @@ def test_a_request_with_any_files_has_the_published_shape(crystal, some, given_b
     messages = [user("Read it.", *some), *shot("x", *given_by_a_gate)[1:]]
     put = crystal.family.request(Asked(messages, TOOLS, None, Settings.of({"max_tokens": 100})))
     assert fault(crystal.family.provider, put.path, put.body) is None
-    withheld = any(refused_file(crystal, [one]) is not None for one in (*some, *given_by_a_gate))
+    withheld = any(find_refused_file(crystal, [one]) is not None for one in (*some, *given_by_a_gate))
     assert ("files" in put.left_out) == withheld
 
 
@@ -228,21 +228,21 @@ def test_cached_encodings_equal_fresh_ones(crystal) -> None:
 class TestAcceptedFiles:
     def test_accepted_media_types_of_a_local_model_can_be_configured(self) -> None:
         ears = local("http://localhost:1/v1", "qwen-omni", files=["audio/*"])
-        assert refused_file(ears, [SOUND]) is None
+        assert find_refused_file(ears, [SOUND]) is None
         assert sent(ears, [user("Listen.", SOUND)])[1]["input_audio"]["format"] == "mp3"
-        assert "takes audio/*, text" in str(refused_file(ears, [REPORT]))
+        assert "takes audio/*, text" in str(find_refused_file(ears, [REPORT]))
         plain = local("http://localhost:1/v1", "qwen-omni", files=["audio/*"], tools="schema")
-        assert refused_file(plain, [SOUND]) is None
+        assert find_refused_file(plain, [SOUND]) is None
         with pytest.raises(InvalidCantrip, match='files: expected a list of media types as in "audio/\\*"'):
             local("http://localhost:1/v1", "llama", files="audio")
 
     def test_limited_and_fallback_crystals_accept_the_files_that_all_their_crystals_accept(self) -> None:
-        assert refused_file(limited(CLAUDE, concurrency=1), [REPORT]) is None
-        assert "takes application/pdf, text" in str(refused_file(limited(CLAUDE, concurrency=1), [SOUND]))
-        assert refused_file(fallback(CLAUDE, GPT), [REPORT]) is None
-        assert "only" not in str(refused_file(fallback(GEMINI, CLAUDE), [SOUND]))
-        assert refused_file(fallback(GEMINI, CLAUDE), [SOUND]) is not None
-        assert refused_file(scripted([{"content": "x"}]), [SOUND, REPORT]) is None
+        assert find_refused_file(limited(CLAUDE, concurrency=1), [REPORT]) is None
+        assert "takes application/pdf, text" in str(find_refused_file(limited(CLAUDE, concurrency=1), [SOUND]))
+        assert find_refused_file(fallback(CLAUDE, GPT), [REPORT]) is None
+        assert "only" not in str(find_refused_file(fallback(GEMINI, CLAUDE), [SOUND]))
+        assert find_refused_file(fallback(GEMINI, CLAUDE), [SOUND]) is not None
+        assert find_refused_file(scripted([{"content": "x"}]), [SOUND, REPORT]) is None
 
     def test_files_count_in_estimates(self) -> None:
         def estimate(*some):

@@ -91,7 +91,7 @@ def test_a_log_with_a_missing_or_damaged_head_is_refused(folder, head):
 @pytest.mark.rule("X-21")
 def test_the_head_of_another_log_is_refused(folder):
     shutil.copy(folder / "two.jsonl.head", folder / "one.jsonl.head")
-    with pytest.raises(TamperedRecord, match="head beside the log"):
+    with pytest.raises(TamperedRecord, match="head in the sidecar"):
         opened(folder).read("one")
 
 

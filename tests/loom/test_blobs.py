@@ -102,7 +102,7 @@ def test_a_snapshot_is_named_by_its_content_and_its_engine(engine, data, key):
     assert Blob.of_snapshot(engine, data, b"another").digest == blob.digest
     assert Blob.of_snapshot(engine + "!", data, key).digest != blob.digest
     assert Blob.of_snapshot(engine, data + b"!", key).digest != blob.digest
-    assert blob.seal_again(KEY) == Blob.of_snapshot(engine, data, KEY)
+    assert blob.sealed_again(KEY) == Blob.of_snapshot(engine, data, KEY)
 
 
 @given(st.binary(min_size=1), st.data())
@@ -464,7 +464,7 @@ def test_a_copied_snapshot_gets_the_seal_of_its_new_store(path, tmp_path):
         foreign = Blob.of_snapshot("toy", b"foreign", b"somebody's")
         source.append([*run("e", "t1", snapshot=mine), *run("f", "t2", snapshot=foreign)])
         assert copy_loom(source, target).ok
-        assert target.blob(mine.digest) == mine.seal_again(target.key())
+        assert target.blob(mine.digest) == mine.sealed_again(target.key())
         assert target.blob(foreign.digest) == foreign, "a copy vouches for nobody else's snapshot"
         assert verify_loom(target) == verify_loom(source)
 

@@ -40,7 +40,7 @@ def begun(store):
 
 @pytest.mark.rule("C-06")
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_after_the_tip_are_those_that_were_appended_since(kind):
+def test_records_after_the_tip_are_the_records_appended_since(kind):
     @examples(kind, most=30)
     @given(st.lists(st.lists(st.sampled_from("ef"), min_size=1, max_size=4), max_size=6))
     def holds(batches):
@@ -87,7 +87,7 @@ def test_an_entity_has_begun_when_its_first_intent_is_recorded(begun):
 
 
 @given(st.integers(0, 2**63), st.binary(max_size=30), st.binary(max_size=300), st.data())
-def test_a_checkpoint_is_decoded_as_it_was_encoded_and_none_when_a_byte_is_changed(position, link, data, draw):
+def test_a_checkpoint_decodes_to_its_content_or_to_none_when_a_byte_is_changed(position, link, data, draw):
     kept = encode_checkpoint(Tip(position, link), data)
     assert decode_checkpoint(kept) == (Tip(position, link), data)
     at = draw.draw(st.integers(0, len(kept) - 1))
@@ -255,7 +255,7 @@ for n in range(len(store.records("e")), 10**6):
 @pytest.mark.real_time
 @pytest.mark.rule("C-06")
 @pytest.mark.parametrize("kind", LASTING)
-def test_a_process_that_is_killed_leaves_a_checkpoint_of_its_log_or_none(kind):
+def test_a_killed_process_leaves_either_a_checkpoint_of_its_log_or_no_checkpoint(kind):
     with anywhere(kind) as place:
         with place.open() as store:
             store.append([header("e", lasting=True)])

@@ -140,7 +140,7 @@ def test_mail_is_read_as_it_was_posted(box):
     assert verify_loom(box).ok
 
 
-def test_only_mail_that_loads_an_entity_is_waiting_for_one_that_is_not_loaded(box):
+def test_an_unloaded_entity_is_listed_as_waiting_only_for_mail_that_loads_it(box):
     post(box, mail("a", kind="steer"), mail("b", "f", kind="steer"))
     assert box.waiting() == []
     assert box.waiting(loads=False) == ["e", "f"]
@@ -251,7 +251,7 @@ def test_a_closed_store_accepts_no_mail(box):
 
 
 @pytest.mark.rule("C-10")
-def test_mail_is_taken_once_and_nothing_is_recorded_the_second_time(box):
+def test_mail_is_taken_once_and_a_second_append_that_takes_it_is_refused(box):
     (no,) = post(box, mail("k"))
     box.append([taker(mail("k"))], taken=[(0, no)])
     with pytest.raises(Taken, match=f"mail {no} for entity e was taken already"):
@@ -660,7 +660,7 @@ def test_much_new_mail_is_read_in_parts(tmp_path, monkeypatch):
         assert parts == ["ab", "cd", "e", "", ""]
 
 
-def test_new_mail_of_a_store_with_one_process_is_its_own():
+def test_new_mail_returns_the_mail_posted_after_a_number():
     with open_store("memory:") as store:
         store.append([header("e", lasting=True)])
         (first, second) = post(store, mail("a"), mail("b"))

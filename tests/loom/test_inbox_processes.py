@@ -211,7 +211,7 @@ for n in range(30):
 
 @pytest.mark.rule("C-11")
 @pytest.mark.parametrize("kind", SHARED)
-def test_of_other_content_under_one_key_in_three_processes_one_is_accepted(kind):
+def test_one_of_three_processes_that_post_other_content_under_the_same_key_is_accepted(kind):
     with anywhere(kind) as place, place.open() as store:
         store.append([header("e", lasting=True)])
         with ExitStack() as running:

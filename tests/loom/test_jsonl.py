@@ -348,7 +348,7 @@ def test_a_corrupt_line_in_the_middle_is_named_and_skipped_by_a_reader(path, lin
 
 @pytest.mark.rule("C-53")
 @pytest.mark.parametrize("suffix", ["mail", "timers"])
-def test_a_corrupt_line_beside_the_log_is_skipped_by_a_reader_and_left_out_by_a_repair(path, suffix):
+def test_a_corrupt_line_in_a_sidecar_is_skipped_by_a_reader_and_left_out_by_a_repair(path, suffix):
     with open_store(path) as store:
         store.append([header("e", lasting=True), note()], timers=[(1, timer())])
         store.post([mail("k1")])

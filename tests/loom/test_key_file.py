@@ -51,7 +51,7 @@ def test_a_copied_key_file_gives_another_key(path, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
-def test_a_key_file_that_others_can_read_gives_none(path, key_file, mode):
+def test_a_key_file_that_others_can_read_is_not_used(path, key_file, mode):
     with open_store(path) as store:
         store.key()
         key_file.chmod(mode)
@@ -59,7 +59,7 @@ def test_a_key_file_that_others_can_read_gives_none(path, key_file, mode):
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
-def test_a_key_file_of_another_length_gives_none(path, key_file, content):
+def test_a_key_file_of_the_wrong_length_is_not_used(path, key_file, content):
     key_file.write_bytes(content)
     key_file.chmod(0o600)
     with open_store(path) as store:

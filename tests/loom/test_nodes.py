@@ -41,7 +41,7 @@ def found(store: Any) -> list[tuple[str, bool, str]]:
 
 
 @pytest.mark.rule("N-01")
-def test_a_node_that_leaves_has_no_row_and_one_that_holds_something_is_dead(store: Any) -> None:
+def test_a_node_that_leaves_has_no_row_and_a_node_that_dies_with_a_lease_is_listed_as_dead(store: Any) -> None:
     owner = this_process()
     store.join(owner, 60, INFO)
     begin(store, "e", owner)

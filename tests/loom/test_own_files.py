@@ -73,7 +73,7 @@ def test_a_foreign_file_beside_a_loom_is_not_changed(tmp_path: Path, beside: str
 @pytest.mark.parametrize(
     "torn", [b"{", b'{"loom"', b'{"loom":1}', b'{"kind":"header","entity":"a', b'{"loom":1}\n{"kind":"hea']
 )
-def test_the_beginning_of_a_loom_whose_process_was_killed_is_opened(tmp_path: Path, torn: bytes) -> None:
+def test_a_loom_whose_creation_was_interrupted_by_a_kill_is_opened(tmp_path: Path, torn: bytes) -> None:
     (tmp_path / "loom.jsonl").write_bytes(torn)
     cast(tmp_path / "loom.jsonl")
     with open_store(tmp_path / "loom.jsonl", read_only=True) as store:

@@ -105,7 +105,7 @@ def test_leases_snapshots_and_vacuum_work_behind_a_pooler(pooler):
         assert verify_loom(other).ok
 
 
-def test_a_direct_server_is_told_from_a_pooler(pooler):
+def test_a_direct_server_is_distinguished_from_a_pooler(pooler):
     with open_store(servers.fresh()) as store:
         assert not store.is_pooled
 

@@ -82,7 +82,7 @@ def test_a_timer_replaces_the_one_with_its_id(box):
     assert box.timers_due(math.inf) == [timer(due=30.0)]
 
 
-def test_a_timer_that_is_never_due_cancels_the_one_with_its_id(box):
+def test_a_timer_without_a_due_time_cancels_the_timer_with_its_id(box):
     box.append([note()], timers=[(0, timer("a")), (0, timer("b"))])
     box.append([note()], timers=[(0, Timer(id="a", due=None, entity_id="e"))])
     box.append([note()], timers=[(0, Timer(id="unknown", due=None, entity_id="e"))])
@@ -395,7 +395,7 @@ def test_a_loom_without_timers_is_read_as_it_is_and_upgraded_for_writing(kind):
 
 
 @pytest.mark.rule("C-32")
-def test_a_look_for_timers_that_are_due_reads_the_index_of_those_only(tmp_path):
+def test_finding_due_timers_reads_only_the_index_of_due_times(tmp_path):
     with SqliteStore(tmp_path / "loom.db") as store:
         plans = []
         store._reader.set_trace_callback(plans.append)
@@ -506,6 +506,6 @@ def test_timers_are_replaced_together_and_each_has_its_own_result(box):
 
 
 @pytest.mark.rule("N-47")
-def test_no_timer_is_replaced_if_none_is_as_expected(box):
+def test_replacing_timers_changes_nothing_when_the_old_timers_differ(box):
     assert box.replace_timers([(schedule(), None, [mail("a")]), (schedule("t"), None, [])]) == [None, None]
     assert box.pending("e") == []

@@ -222,7 +222,7 @@ class TestTurnCycle:
         assert [turn.metadata.duration_ms for turn in drive.turns] == [1000, 500]
         assert drive.turns[0].metadata.timestamp == "2023-11-14T22:13:22.000Z"
 
-    def test_code_beside_text_is_recorded_and_shown(self) -> None:
+    def test_code_in_a_response_with_text_is_recorded_and_shown(self) -> None:
         drive = Drive(cantrip(), Response("I would run:", code="x = 1"))
         assert drive.go().result == "I would run:\nx = 1"
         assert (drive.turns[0].content, drive.turns[0].code) == ("I would run:", "x = 1")
@@ -425,7 +425,7 @@ class TestWards:
         assert drive.go(Stopped("cancelled", "enough")).summary == "stopped (enough) after 1 turn; gates run: done"
 
     @pytest.mark.rule("LOOP-4")
-    def test_an_entity_without_budget_asks_nothing(self) -> None:
+    def test_an_entity_without_budget_ends_before_its_first_query(self) -> None:
         drive = Drive(cantrip(max_tokens(7)), lasting=True)
         drive.spent = SPENT
         outcome = drive.go()

@@ -86,7 +86,7 @@ def test_leases_are_renewed_while_the_event_loop_ticks(now: float, expected: boo
 
 
 @pytest.mark.rule("N-10", "N-16")
-def test_a_node_takes_what_it_has_room_for_and_nothing_twice() -> None:
+def test_a_node_takes_as_many_entities_as_it_has_room_for_and_none_of_them_twice() -> None:
     state, actions = play((1, found("a", "b", "c")))
     assert actions == [Take("a"), Take("b")]
     assert state.loading == {"a", "b"}

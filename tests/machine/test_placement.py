@@ -82,7 +82,7 @@ def test_as_many_entities_are_taken_as_there_is_room(rooms: list[tuple[int, int]
 
 @pytest.mark.rule("N-10")
 @given(st.integers(1, 5), st.text(min_size=1, max_size=8))
-def test_exactly_one_of_all_nodes_is_first(count: int, entity: str) -> None:
+def test_the_nodes_have_different_ranks_for_an_entity(count: int, entity: str) -> None:
     nodes = members(*[(10, n) for n in range(count)])
     ranks = [rank(one, Candidate(entity, "c1"), nodes) for one in nodes]
     assert sorted(ranks) == list(range(count))

@@ -125,7 +125,7 @@ def test_a_cron_line_read_in_the_second_of_two_repeated_hours_does_not_fire_in_t
     ("at", "wanted"),
     [("2026-03-29T02:30:15", "2026-03-29T01:00:00Z"), ("2026-10-25T02:30", "2026-10-25T00:30:00Z")],
 )
-def test_a_missing_local_time_is_the_next_one_and_a_repeated_one_the_first(at, wanted):
+def test_a_skipped_local_time_means_the_next_valid_time_and_a_repeated_one_the_first(at, wanted):
     assert parse_local_time(at, "Europe/Oslo") == datetime.fromisoformat(wanted).timestamp()
 
 
@@ -252,7 +252,7 @@ def test_an_entity_queues_firings_in_its_inbox():
 
 
 @pytest.mark.rule("C-31")
-def test_casts_that_are_queued_begin_in_order_once_the_last_one_has_ended():
+def test_queued_casts_begin_in_order_when_the_running_cast_has_ended():
     one = row("cantrip", overlap="queue", last="k")
     for n in (60.0, 120.0, 180.0):
         what = look(one, n, is_busy=True)

@@ -114,7 +114,7 @@ async def test_a_subscriber_that_never_reads_holds_only_the_latest_states() -> N
 
 
 @pytest.mark.rule("U-55")
-async def test_a_subscriber_that_raises_breaks_only_itself() -> None:
+async def test_a_subscriber_that_raises_does_not_affect_other_subscribers() -> None:
     hub = Upserts()
     seen: list[Output] = []
 

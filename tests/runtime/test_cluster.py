@@ -65,7 +65,7 @@ async def test_a_node_is_listed_until_it_leaves(url: str) -> None:
 
 
 @pytest.mark.rule("N-02")
-async def test_two_nodes_of_one_name_are_two_nodes(url: str) -> None:
+async def test_nodes_with_the_same_name_have_different_ids(url: str) -> None:
     async with node(url, "w"), node(url, "w") as second:
         assert len({one.id for one in await second.cluster.nodes()}) == 2
 
@@ -79,7 +79,7 @@ def test_a_node_refuses_settings_that_cannot_work(wrong: dict[str, Any]) -> None
 
 @pytest.mark.rule("N-07")
 @pytest.mark.parametrize("kind", ["memory:", "jsonl:{}/loom.jsonl"])
-async def test_a_loom_with_one_writer_takes_no_nodes(kind: str, tmp_path: Path) -> None:
+async def test_a_loom_with_a_single_writer_refuses_nodes(kind: str, tmp_path: Path) -> None:
     with pytest.raises(LoomError, match="nodes share a loom in Postgres"):
         async with node(kind.format(tmp_path), "w"):
             pass
@@ -290,7 +290,7 @@ async def test_a_gate_that_outlasts_the_grace_is_stopped_as_by_a_crash(url: str)
 
 
 @pytest.mark.rule("N-71")
-async def test_an_outage_of_the_store_suspends_entities_and_ends_none(url: str) -> None:
+async def test_an_outage_of_the_store_suspends_entities_without_ending_them(url: str) -> None:
     slow = answering(delay=3)
     async with node(url, "w1", slow) as one, Runtime.open(url) as client:
         keeper = await one.invoke(slow, "first", name="keeper")
@@ -412,7 +412,7 @@ async def test_a_submission_is_cast_once_on_some_node(url: str) -> None:
 
 
 @pytest.mark.rule("N-24")
-async def test_a_key_of_a_submission_that_waits_has_one_content(url: str) -> None:
+async def test_a_key_of_a_waiting_submission_is_refused_with_other_content(url: str) -> None:
     async with Runtime.open(url) as client:
         await client.submit("desk", "find it", key="job")
         with pytest.raises(KeyUsed):

@@ -428,7 +428,7 @@ async def test_on_a_loom_of_one_process_the_fence_is_always_the_same() -> None:
 
 @pytest.mark.rule("N-38")
 @pytest.mark.parametrize("way", ["send", "episode"])
-async def test_a_caller_whose_time_is_over_has_a_receipt_to_wait_on(url: str, way: str) -> None:
+async def test_a_caller_that_timed_out_can_wait_on_a_receipt(url: str, way: str) -> None:
     async with Runtime.open(url) as client, node(url, "w1", slow := answering(delay=5.0, turns=20)):
         async with Runtime.open(url, cantrips=[slow]) as program:
             await (await program.invoke(slow, "begin", name="keeper")).episode()
@@ -444,7 +444,7 @@ async def test_a_caller_whose_time_is_over_has_a_receipt_to_wait_on(url: str, wa
 
 @pytest.mark.rule("N-38")
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "2", True])
-async def test_a_timeout_that_is_no_number_of_seconds_is_refused_and_nothing_is_sent(url: str, timeout: Any) -> None:
+async def test_an_invalid_timeout_is_refused_before_the_intent_is_sent(url: str, timeout: Any) -> None:
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         entity = await runtime.invoke(DESK, "begin", name="keeper")
         await entity.episode()

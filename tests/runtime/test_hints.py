@@ -143,7 +143,7 @@ async def test_a_process_does_not_hear_its_own_hints() -> None:
 
 
 @pytest.mark.rule("N-30")
-async def test_hints_that_are_due_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hints_that_are_due_together_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     sent: list[PostgresStore] = []
     hint = PostgresStore.hint

@@ -72,7 +72,7 @@ def test_a_loop_that_stays_blocked_loses_its_entities(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.rule("N-02")
-def test_holders_that_hold_nothing_are_forgotten() -> None:
+def test_holders_without_leases_are_forgotten() -> None:
     url, spell = servers.fresh(), blocker()
     schema = url.rpartition("=")[2]
     with psycopg.connect(servers.server(), autocommit=True) as server:

@@ -237,7 +237,7 @@ async def test_a_circle_of_askers_in_two_runtimes_is_an_error_observation(url: s
 
 @pytest.mark.rule("C-15")
 @pytest.mark.parametrize("runtimes", [1, 2])
-async def test_one_of_two_entities_that_ask_each_other_observes_the_circle(url: str, runtimes: int) -> None:
+async def test_one_of_two_entities_that_ask_each_other_observes_the_cycle(url: str, runtimes: int) -> None:
     async with Runtime.open(url, cantrips=[SPELL]) as one, Runtime.open(url, cantrips=[SPELL]) as two:
         await made(one, "a")
         await made(one if runtimes == 1 else two, "b")
@@ -313,7 +313,7 @@ async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: 
 
 
 @pytest.mark.rule("C-15")
-async def test_waiting_for_a_finished_intent_of_itself_is_not_a_circle() -> None:
+async def test_an_entity_that_waits_for_its_own_finished_intent_is_not_a_cycle() -> None:
     """A gate may read the receipt of an earlier intent of its own entity."""
     runtimes: list[Runtime] = []
 

@@ -174,7 +174,7 @@ async def test_a_node_takes_no_more_of_a_queue_than_it_has_room_for(url: str) ->
         assert watch.most == [3]
 
 
-async def test_queues_and_submissions_without_one_begin_by_turns_on_a_full_node(url: str) -> None:
+async def test_submissions_with_and_without_a_queue_begin_alternately_on_a_full_node(url: str) -> None:
     async with node(url, "w1", Queue("reports"), Queue("mails"), capacity=1) as one:
         casts = {name: await submit(one, 20, name) for name in ("", "reports", "mails")}
         await anyio.sleep(30)
@@ -195,7 +195,7 @@ async def test_other_nodes_get_a_hint_when_a_place_is_free(url: str) -> None:
         assert (await status(one)).running == 0
 
 
-async def test_nodes_share_out_what_waits_in_a_queue(url: str) -> None:
+async def test_nodes_share_the_waiting_submissions_of_a_queue(url: str) -> None:
     slow = answering(delay=5)
     nodes = [node(url, f"w{n}", Queue("reports"), cantrips=[slow]) for n in range(3)]
     async with nodes[0] as one, nodes[1] as two, nodes[2] as three, Runtime.open(url) as client:
@@ -207,7 +207,7 @@ async def test_nodes_share_out_what_waits_in_a_queue(url: str) -> None:
         assert max(running) <= 15  # the mean is ten (N-17)
 
 
-async def test_a_full_queue_holds_up_neither_another_queue_nor_submissions_without_one(any_url: str) -> None:
+async def test_a_full_queue_does_not_delay_another_queue_or_submissions_without_a_queue(any_url: str) -> None:
     slow = answering(delay=1000)
     async with alone(any_url, REPORTS, Queue("mails"), cantrips=[slow, answering(name="quick")]) as runtime:
         await submit(runtime, 4)
@@ -218,7 +218,7 @@ async def test_a_full_queue_holds_up_neither_another_queue_nor_submissions_witho
             assert anyio.current_time() - begun < 2
 
 
-async def test_a_submission_that_is_not_offered_here_does_not_hold_up_those_behind_it(any_url: str) -> None:
+async def test_a_submission_whose_cantrip_is_unknown_here_does_not_delay_later_ones(any_url: str) -> None:
     async with alone(any_url, REPORTS) as runtime:
         for n in range(150):
             await runtime.submit("elsewhere", f"{n}", queue="reports", priority=5)
@@ -253,7 +253,7 @@ async def test_a_client_leaves_queues_to_the_nodes(url: str) -> None:
 # Places
 
 
-async def test_entities_of_a_dead_node_keep_their_places_on_the_next_one(url: str) -> None:
+async def test_entities_of_a_dead_node_keep_their_places_on_the_node_that_takes_over(url: str) -> None:
     slow = answering(delay=20)
     async with Runtime.open(url, queues=[REPORTS]) as client:
         async with crashing(node(url, "w1", cantrips=[slow])) as dying:
@@ -286,7 +286,7 @@ async def test_a_place_is_free_if_its_node_died_before_the_entity_began(url: str
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_place_of_an_unknown_process_is_free_after_a_time_if_nobody_holds_the_entity(
+async def test_a_place_of_an_unknown_process_is_freed_after_a_time_when_no_process_holds_the_entity(
     kind: str, tmp_path: Path
 ) -> None:
     url = url_of(kind, tmp_path)
@@ -442,7 +442,7 @@ async def test_a_queue_that_is_not_known_is_refused_with_the_names_of_the_others
         assert runtime.schedules() == []
 
 
-async def test_a_full_queue_refuses_what_would_begin_after_those_that_wait(any_url: str) -> None:
+async def test_a_full_queue_refuses_a_submission_that_would_begin_after_the_waiting_ones(any_url: str) -> None:
     async with alone(any_url, Queue("reports", max_waiting=2), Queue("mails"), cantrips=(), max_submitted=4) as runtime:
         casts = [await runtime.submit("desk", f"{n}", key=f"{n}", queue="reports") for n in range(2)]
         with pytest.raises(QueueFull, match=r'2 submissions .* wait in the queue "reports": .* submit it again later'):
@@ -474,7 +474,7 @@ def test_a_queue_refuses_bounds_that_cannot_work(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["reports"], [REPORTS, Queue("reports")]])
-def test_a_runtime_refuses_what_is_no_queue_or_there_twice(wrong: Any) -> None:
+def test_a_runtime_refuses_an_invalid_or_repeated_queue(wrong: Any) -> None:
     with pytest.raises(ValueError, match="queues: expected"):
         Runtime.open(queues=wrong)
 
@@ -511,7 +511,7 @@ def test_a_blocking_runtime_has_queues(tmp_path: Path) -> None:
         assert runtime.cluster.queues()[0][::3] == ("reports", 2)
 
 
-async def test_the_backlog_counts_of_a_queue_what_may_begin_now(url: str) -> None:
+async def test_the_backlog_counts_only_the_submissions_of_a_queue_that_may_begin_now(url: str) -> None:
     queues = [Queue("reports", max_running=3), Queue("mails")]
     async with Runtime.open(url, queues=queues) as client, node(url, "w1", cantrips=()):
         await submit(client, 9)

@@ -239,7 +239,7 @@ async def cut_short(process: Process, spell: Cantrip, after: int) -> str:
 
 @pytest.mark.rule("PAGE-02", "C-01")
 @pytest.mark.parametrize("after", [2, 3, 5])
-async def test_the_loom_has_who_resumed_an_episode_and_when(tmp_path: Path, after: int) -> None:
+async def test_the_loom_records_the_person_who_resumed_an_episode_and_the_time(tmp_path: Path, after: int) -> None:
     world, process = World(), Process(tmp_path)
     spell = world.spell(*SCRIPT)
     entity_id = await cut_short(process, spell, after)

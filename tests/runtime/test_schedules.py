@@ -361,7 +361,7 @@ async def test_a_firing_stays_due_and_is_listed_until_its_cantrip_is_offered(tmp
         assert not runtime.schedules()[0].is_due
 
 
-async def test_a_firing_for_an_entity_that_is_gone_waits_for_the_next_one_of_its_name() -> None:
+async def test_a_firing_for_an_ended_entity_waits_for_the_next_entity_with_its_name() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         await invoked(runtime)
         await runtime.schedule("x", "tick", every=100)
@@ -439,7 +439,7 @@ def observation(runtime: Runtime, entity: str) -> Any:
 
 
 @pytest.mark.rule("N-48")
-async def test_an_entity_wakes_itself(url: str) -> None:
+async def test_wake_me_sends_an_entity_mail_at_the_set_time(url: str) -> None:
     spell = wakes(in_seconds=30, why="look again")
     async with Runtime.open(url, cantrips=[spell]) as runtime:
         entity = await invoked(runtime, spell)

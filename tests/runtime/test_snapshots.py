@@ -248,7 +248,7 @@ def murder(language: str, blow: Any) -> Cantrip:
 class TestForks:
     @pytest.mark.rule("LOOM-4", "CIRCLE-9")
     @pytest.mark.usefixtures("always")
-    async def test_a_fork_has_the_variables_of_its_turn_and_runs_nothing_again(self, language: str) -> None:
+    async def test_a_fork_has_the_variables_of_its_turn_without_running_programs_again(self, language: str) -> None:
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "add", "add", "end"), "go")
             assert episode.result == RESULT
@@ -306,7 +306,7 @@ class TestUnusableSnapshots:
             import sqlite3
 
             with sqlite3.connect(path) as other:
-                seal = image.seal_again(b"a key that I made up").seal
+                seal = image.sealed_again(b"a key that I made up").seal
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)

@@ -256,7 +256,7 @@ async def test_every_listing_of_another_tenant_is_empty(world: World) -> None:
     assert SECRET.encode() not in b"".join(html_page(world.other.loom))
 
 
-async def test_the_tenant_itself_finds_everything(world: World) -> None:
+async def test_a_tenant_finds_all_of_its_own_data(world: World) -> None:
     """Else the tests above would prove nothing."""
     loom = world.acme.loom
     assert len(loom.entities()) == len(world.runtime.loom.entities()) == 6
@@ -287,14 +287,14 @@ async def test_a_request_is_decided_by_its_own_tenant_only(world: World) -> None
     assert (await world.acme.find(world.request.entity or "").episode()).result == "paid 3"
 
 
-async def test_a_feed_of_requests_has_those_of_its_tenant(world: World) -> None:
+async def test_a_feed_of_requests_has_only_requests_of_its_tenant(world: World) -> None:
     async with world.other.requests(follow=True) as feed:
         mine = await world.other.start(cantrip(asks=True), "pay")
         assert (await anext(feed)).entity == mine.id
     await mine.stop()
 
 
-async def test_events_and_the_stream_are_those_of_the_tenant(world: World) -> None:
+async def test_events_and_the_stream_have_only_entities_of_the_tenant(world: World) -> None:
     events, envelopes = world.other.events(), []
     stop = world.other.watch(envelopes.extend)
     await world.acme.cast(cantrip(), SECRET)

@@ -145,7 +145,7 @@ async def test_terminate_child_cancels_the_retry(new_system, made):
             await supervisor.terminate_child(ref)  # a dead one is fine (S-42)
 
 
-async def test_max_children_counts_those_that_are_being_restarted(new_system):
+async def test_max_children_counts_children_that_are_being_restarted(new_system):
     from supervisors import TooManyChildren
 
     async with new_system() as system:

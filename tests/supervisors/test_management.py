@@ -40,7 +40,7 @@ async def test_terminate_child_keeps_the_spec_and_can_be_repeated(new_system, re
 
 
 @pytest.mark.rule("S-40")
-async def test_terminate_child_drops_a_temporary_one(new_system):
+async def test_terminate_child_drops_a_temporary_child(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec(restart="temporary"))
         await system.root.terminate_child(ref)
@@ -237,7 +237,7 @@ async def test_any_significant_ends_the_supervisor_and_its_other_children(new_sy
 
 
 @pytest.mark.rule("S-46")
-async def test_all_significant_ends_it_with_the_last_one(new_system):
+async def test_all_significant_ends_the_supervisor_with_its_last_significant_child(new_system):
     specs = [Script(name).spec(restart="transient", significant=True) for name in "ab"]
     async with new_system() as system:
         supervisor = await system.start(_significant("all_significant", *specs, Script("c").spec()))

@@ -113,7 +113,7 @@ async def test_the_delay_of_a_cancelled_restart_does_not_apply_to_the_next_one(n
 
 
 @pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
-async def test_a_ref_has_one_owner(new_system, recorder, made):
+async def test_a_ref_in_use_is_refused_for_another_child(new_system, recorder, made):
     script, ref = Script("a"), ActorRef()
     async with new_system() as system:
         supervisor = await system.start(ChildSpec("s", made))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisors.policy import Backoff, Plan, RestartWindow, Verdict, after_exit, ends_supervisor, plan
+from supervisors.policy import Backoff, Plan, RestartWindow, Verdict, decide_after_exit, plan, should_end_supervisor
 from supervisors.reasons import (
     KILLED,
     NORMAL,
@@ -13,10 +13,10 @@ from supervisors.reasons import (
     Normal,
     Shutdown,
     Stop,
-    fatal,
+    find_fatal,
     is_abnormal,
-    leaves,
-    reason_of,
+    list_leaves,
+    make_reason,
 )
 
 CRASH = Crash(ValueError("x"))
@@ -32,7 +32,7 @@ REASONS = {
 @pytest.mark.rule("S-14")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_a_permanent_child_is_restarted_after_any_exit(reason):
-    assert after_exit("permanent", reason) is Verdict.RESTART
+    assert decide_after_exit("permanent", reason) is Verdict.RESTART
 
 
 @pytest.mark.rule("S-15")
@@ -47,13 +47,13 @@ def test_a_permanent_child_is_restarted_after_any_exit(reason):
     ],
 )
 def test_a_transient_child_is_restarted_after_abnormal_exits_only(name, verdict):
-    assert after_exit("transient", REASONS[name]) is verdict
+    assert decide_after_exit("transient", REASONS[name]) is verdict
 
 
 @pytest.mark.rule("S-16")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_a_temporary_child_is_dropped_after_any_exit(reason):
-    assert after_exit("temporary", reason) is Verdict.DROP
+    assert decide_after_exit("temporary", reason) is Verdict.DROP
 
 
 @pytest.mark.rule("S-19", "S-20", "S-21")
@@ -120,7 +120,7 @@ def test_the_window_is_exceeded_exactly_if_too_many_are_young_enough(times, limi
     ],
 )
 def test_auto_shutdown_decides_whether_the_end_of_a_child_ends_the_supervisor(flag, significant, others, ends):
-    assert ends_supervisor(flag, significant=significant, others_active=others) is ends
+    assert should_end_supervisor(flag, significant=significant, others_active=others) is ends
 
 
 def test_backoff_begins_at_once_and_doubles_up_to_its_maximum():
@@ -149,8 +149,8 @@ def test_backoff_never_exceeds_its_maximum(attempt, chance):
 
 
 def test_stop_carries_its_reason():
-    assert reason_of(Stop()) == Normal()
-    assert reason_of(Stop(Shutdown("x"))) == Shutdown("x")
+    assert make_reason(Stop()) == Normal()
+    assert make_reason(Stop(Shutdown("x"))) == Shutdown("x")
 
 
 @pytest.mark.rule("S-15")
@@ -161,8 +161,8 @@ def test_crashes_and_kills_are_abnormal():
 def test_a_group_is_flattened_to_its_leaves_and_kept_as_the_cause():
     a, b, c = ValueError("a"), KeyError("b"), OSError("c")
     group = BaseExceptionGroup("outer", [a, ExceptionGroup("inner", [b, c])])
-    assert leaves(group) == [a, b, c]
-    reason = reason_of(group)
+    assert list_leaves(group) == [a, b, c]
+    reason = make_reason(group)
     assert isinstance(reason, Crash)
     assert (reason.exception, reason.others) == (a, (b, c))
     assert a.__cause__ is group
@@ -170,9 +170,9 @@ def test_a_group_is_flattened_to_its_leaves_and_kept_as_the_cause():
 
 def test_an_interrupt_in_a_group_wins():
     interrupt = KeyboardInterrupt()
-    assert fatal(BaseExceptionGroup("g", [ValueError(), BaseExceptionGroup("h", [interrupt])])) is interrupt
-    assert fatal(SystemExit(3)) is not None
-    assert fatal(ValueError()) is None
+    assert find_fatal(BaseExceptionGroup("g", [ValueError(), BaseExceptionGroup("h", [interrupt])])) is interrupt
+    assert find_fatal(SystemExit(3)) is not None
+    assert find_fatal(ValueError()) is None
 
 
 def test_exit_reasons_have_readable_texts():

@@ -104,8 +104,8 @@ async def test_a_traceback_begins_with_the_users_own_code():
         await anyio.sleep(0.1)
     mine, ours = (more["exception"] for _, more in logger.records)
     assert "in handle_cast" in mine
-    assert "in live" not in mine
-    assert "in live" in ours
+    assert "in run_incarnation" not in mine
+    assert "in run_incarnation" in ours
 
 
 @pytest.mark.rule("S-52")
@@ -120,7 +120,7 @@ async def test_the_reason_keeps_the_whole_traceback():
         ref.cast("x")
         await anyio.sleep(0.1)
         assert isinstance(ref.last_exit, Crash)
-        assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "live"
+        assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "run_incarnation"
 
 
 class _Slow(Actor):

@@ -29,7 +29,7 @@ from supervisors import (
     SpecError,
     Supervisor,
 )
-from supervisors.inspect import tree
+from supervisors.inspect import build_tree
 
 
 def tasks() -> int:
@@ -95,7 +95,7 @@ async def test_an_actor_idle_for_long_ends_its_task_and_keeps_its_state(new_syst
             assert tasks() == before
             assert await ref.call("total") == total
             await anyio.sleep(11)
-        assert tree(system).children[0].restarts == 0
+        assert build_tree(system).children[0].restarts == 0
 
 
 async def test_an_actor_that_is_never_idle_for_long_keeps_its_task(new_system):
@@ -240,7 +240,7 @@ async def test_a_hibernated_supervisor_restarts_its_children(new_system):
         for n in range(3):
             first.kill()
             await anyio.sleep(1)
-            assert tree(system).children[0].children[1].restarts == n + 1
+            assert build_tree(system).children[0].children[1].restarts == n + 1
             assert [child.state for child in await group.which_children()] == ["running", "running"]
             await anyio.sleep(60)
             assert tasks() == before

@@ -82,7 +82,7 @@ async def test_one_for_all_stops_in_reverse_and_starts_all_in_order(new_system, 
 
 
 @pytest.mark.rule("S-21")
-async def test_rest_for_one_restarts_the_failed_one_and_the_later_ones(new_system, recorder):
+async def test_rest_for_one_restarts_the_failed_child_and_later_children(new_system, recorder):
     scripts = [Script(name) for name in "abcd"]
     async with new_system() as system:
         group = await system.start(_group(scripts, strategy="rest_for_one"))

@@ -8,7 +8,7 @@ from supervisors import Actor, ActorSystem, ChildSpec, DynamicSupervisor, SpecEr
 
 
 @pytest.mark.rule("S-11")
-async def test_defaults_are_those_of_otp(new_system):
+async def test_defaults_equal_the_defaults_of_otp(new_system):
     spec = ChildSpec("a", Actor)
     assert (spec.restart, spec.shutdown, spec.significant, spec.type) == ("permanent", None, False, None)
     async with new_system() as system:

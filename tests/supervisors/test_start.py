@@ -46,7 +46,7 @@ async def test_children_start_one_at_a_time_and_the_supervisor_last(new_system, 
 
 
 @pytest.mark.rule("S-03")
-async def test_a_failure_at_boot_stops_the_earlier_ones_and_starts_no_later_one(new_system, recorder):
+async def test_a_failed_start_at_boot_stops_earlier_children_and_starts_no_later_child(new_system, recorder):
     scripts = [Script("a"), Script("b"), Script("c", starts=["error"]), Script("d")]
     async with new_system() as system:
         with pytest.raises(StartFailed) as failed:

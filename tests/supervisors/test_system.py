@@ -26,7 +26,7 @@ from supervisors import (
     Supervisor,
 )
 from supervisors.events import Exited, Started
-from supervisors.inspect import dump, dump_on_signal, tree
+from supervisors.inspect import build_tree, dump, dump_on_signal
 from supervisors.testing import Script
 
 
@@ -146,7 +146,7 @@ async def test_the_tree_shows_states_ages_depths_restarts_and_last_exits(new_sys
             group.child("a").cast(n)
         await anyio.sleep(10)
         await group.terminate_child("b")
-        nodes = {node.path: node for node in tree(system).walk()}
+        nodes = {node.path: node for node in build_tree(system).walk()}
         assert list(nodes) == ["root", "root/g", "root/g/a", "root/g/b", "root/g/d", "root/g/d/x"]
         a, b = nodes["root/g/a"], nodes["root/g/b"]
         assert (a.state, a.mailbox, a.age, a.kind) == ("up", 3, 10, "_Scripted")
@@ -161,7 +161,7 @@ async def test_calls_being_handled_are_counted(new_system):
         ref = await system.start(Script("a", hang_on=1).spec())
         group.start_soon(ref.call, 1)
         await anyio.sleep(1)
-        assert tree(system).children[0].in_hand == 1
+        assert build_tree(system).children[0].in_hand == 1
         group.cancel_scope.cancel()
 
 
@@ -169,10 +169,10 @@ async def test_a_call_being_handled_has_an_age(new_system):
     async with new_system() as system, anyio.create_task_group() as group:
         ref = await system.start(Script("a", hang_on=1).spec())
         await anyio.sleep(5)
-        assert tree(system).children[0].call_age is None
+        assert build_tree(system).children[0].call_age is None
         group.start_soon(ref.call, 1)
         await anyio.sleep(3)
-        assert tree(system).children[0].call_age == 3
+        assert build_tree(system).children[0].call_age == 3
         assert "in hand 1 (int, 3.0s)" in dump(system)
         group.cancel_scope.cancel()
 
@@ -193,11 +193,11 @@ async def test_of_calls_that_are_answered_later_the_oldest_has_the_age(new_syste
         for message in ("one", "two"):
             group.start_soon(ref.call, message)
             await anyio.sleep(2)
-        (node,) = tree(system).children
+        (node,) = build_tree(system).children
         assert (node.in_hand, node.call_age) == (2, 4)
         group.start_soon(ref.call, "first")
         await anyio.sleep(1)
-        assert tree(system).children[0].call_age == 3
+        assert build_tree(system).children[0].call_age == 3
         group.cancel_scope.cancel()
 
 

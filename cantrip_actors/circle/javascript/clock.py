@@ -36,7 +36,7 @@ class _Clock:
         self._parked = False
 
     @contextmanager
-    def running(self, guest: Guest) -> Iterator[None]:
+    def run_guest(self, guest: Guest) -> Iterator[None]:
         """Advance the epoch during this `with` block, in which the guest computes."""
         with self._changed:
             self._running.append(guest)

@@ -66,7 +66,7 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
     frames = _FRAME.findall(stack[:LONGEST])
     advice = _advice(name, message, code, gates)
     if (name, message) == ("TypeError", "not a function") and frames:
-        called = _expression_called(code, frames[0])
+        called = _find_called_expression(code, frames[0])
         message = f"not a function: {called}" if called else message
         if re.search(r"\.(?:then|catch|finally)$", called):
             advice = "a gate returns its result, not a promise: use it as it is, or write await before it"
@@ -87,7 +87,7 @@ def _place(frames: list[tuple[str, str, str]]) -> str:
     return f"line {line}, column {column}, in {function}, called in line {outer[1]}"
 
 
-def _expression_called(code: str, frame: tuple[str, str, str]) -> str:
+def _find_called_expression(code: str, frame: tuple[str, str, str]) -> str:
     """Return the called expression; "" in a function, whose code may belong to another program."""
     function, line, column = frame
     lines = code.splitlines()

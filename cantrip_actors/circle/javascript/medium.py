@@ -30,7 +30,7 @@ from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
-from cantrip_actors.circle.javascript.values import arguments, encode_answer, outgoing, parse_report
+from cantrip_actors.circle.javascript.values import arguments, encode_answer, encode_outgoing, parse_report
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
@@ -100,7 +100,7 @@ class JavaScriptSandbox(LiveSandbox):
         try:
             if guest.halt_reason:  # halted while the program waited
                 raise LimitExceeded(guest.halt_reason)
-            with clock.running(guest):
+            with clock.run_guest(guest):
                 resume()
         except StopIteration as ended:
             self._before = None
@@ -119,7 +119,7 @@ class JavaScriptSandbox(LiveSandbox):
         run, await_, report, arm, assign = self._pristine.functions
         yield from guest.apply(arm, "")  # a program may shadow a gate's name with a variable, but only until it ends
         if variables:
-            yield from guest.apply(assign, outgoing(dict(variables)))
+            yield from guest.apply(assign, encode_outgoing(dict(variables)))
         script = prepare(code)
         if script.awaits and (promise := (yield from guest.evaluate(script.code, "eval_async"))) is not None:
             guest.free((yield from guest.run(await_, promise)), promise)

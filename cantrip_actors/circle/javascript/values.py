@@ -40,7 +40,7 @@ _LONG: Final = re.compile(rb"\d{16}")
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
-def incoming(text: bytes) -> Any:
+def decode_incoming(text: bytes) -> Any:
     """Return the value of a program's JSON. Raises ValueError, for example TooLarge, with the reason."""
     check_json(text)
     try:
@@ -98,7 +98,7 @@ def _replace_surrogate(escape: re.Match[str]) -> str:
 def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
     """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
     try:
-        args = incoming(text)
+        args = decode_incoming(text)
     except ValueError as problem:
         raise ValueError(f"{gate}: arguments: {problem}") from None
     if isinstance(args, dict):
@@ -108,10 +108,10 @@ def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
 
 def encode_answer(answer: Answer) -> str:
     """Return a gate's answer in the form that the prelude reads: a value, or the message of an exception."""
-    return f"e{answer.value}" if answer.is_error else outgoing(answer.value)
+    return f"e{answer.value}" if answer.is_error else encode_outgoing(answer.value)
 
 
-def outgoing(value: Any) -> str:
+def encode_outgoing(value: Any) -> str:
     """Return a value in the form that the prelude reads: plain JSON, or with BigInts."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
@@ -131,7 +131,7 @@ def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bo
     if kind == b"e":
         return _parse_error(text, code, gates, scarce=scarce)
     try:
-        return Finished(incoming(text) if text else None)
+        return Finished(decode_incoming(text) if text else None)
     except (Inexact, TooLarge) as problem:
         return Raised(f"RangeError: the value: {problem}")
     except ValueError as problem:
@@ -140,7 +140,7 @@ def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bo
 
 def _parse_error(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
-        said = incoming(text)
+        said = decode_incoming(text)
         name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
     except (ValueError, TypeError, KeyError):  # a program may have changed the engine's own objects
         name, message, stack = "Error", UNSHOWABLE, ""

@@ -214,7 +214,7 @@ class Steps:
                     session.load_session(idle)
             return session.feed_start(code, inputs=inputs, print_callback=turn.print)
 
-        return self._step(turn, start, seed=None if idle else _seed(code, inputs))
+        return self._step(turn, start, seed=None if idle else _make_seed(code, inputs))
 
     def _answer(self, turn: _Turn, answer: Mapping[str, Any], suspended: bytes) -> tuple[Stepped, bytes]:
         program = _read_suspended(turn, suspended)
@@ -482,7 +482,7 @@ def _policy(seed: str | None) -> OSPolicy:
     return policy
 
 
-def _seed(code: str, variables: Mapping[str, Any]) -> str:
+def _make_seed(code: str, variables: Mapping[str, Any]) -> str:
     """Return the seed of the first program: a replay gets the same random numbers, another program gets others."""
     digest = hashlib.sha256(code.encode())
     digest.update(orjson.dumps(list(variables.items()), default=str))

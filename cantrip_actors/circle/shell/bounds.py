@@ -46,12 +46,12 @@ class Bounds:
         if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
             return None
         self._taken = taken
-        hidden = self.hidden()
+        hidden = self.measure_unnamed()
         exceeded = hidden if isinstance(hidden, str) else "disk" if self._files.too_much(hidden) else None
         self._looked = time.monotonic()
         return exceeded
 
-    def hidden(self) -> int | Limit:
+    def measure_unnamed(self) -> int | Limit:
         """Return the bytes of files without a name, or the exceeded limit."""
         try:
             found = tree.measure_hidden(self._processes(), FILE)

@@ -138,7 +138,7 @@ class ShellSandbox(LiveSandbox):
         given = large | _encode_variables(variables)
         if self._process is None:
             self._files.let_in()
-            self._process = Process(self._jail, self._files, self._greeting, self._limits_of_all())
+            self._process = Process(self._jail, self._files, self._write_greeting, self._limits_of_all())
         self._bounds.begin()
         self._process.begin(state, given, self._program(prepare(code)))
         return self._advance(self._process)
@@ -186,7 +186,7 @@ class ShellSandbox(LiveSandbox):
         unended = event.status and self._has_printed(_UNENDED) and not event.state.startswith(_OPEN)
         process = self._process
         if process is not None and not event.leaves and not unended and process.stop():
-            hidden = self._bounds.hidden()
+            hidden = self._bounds.measure_unnamed()
             if isinstance(hidden, str):
                 raise LimitExceeded(hidden)
         else:  # the next program gets a shell with the same state
@@ -220,7 +220,7 @@ class ShellSandbox(LiveSandbox):
 
     # ------------------------------------------------------------------------------------------------ what it is given
 
-    def _greeting(self, descriptors: Sequence[int]) -> str:
+    def _write_greeting(self, descriptors: Sequence[int]) -> str:
         """Return the text that a new shell reads first: limits that it cannot raise, its pipes, and its saved state."""
         kib = 1024
         processes = PROCESSES + self._jail.others()

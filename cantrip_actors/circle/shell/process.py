@@ -26,7 +26,7 @@ from cantrip_actors.circle import leftovers
 from cantrip_actors.circle.shell import tree
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
-from cantrip_actors.circle.shell.state import restoring
+from cantrip_actors.circle.shell.state import write_restore
 from cantrip_actors.circle.step import Limit, LimitExceeded
 
 CHUNK: Final = 65536
@@ -228,10 +228,12 @@ class Process:
         self._forget_answer()
         self._to_shell += _OWN_WORDS
         if state:
-            self._to_shell += _reading(b"__program", state) + b'; builtin eval "$__program" &>/dev/null\n' + state
+            self._to_shell += (
+                _write_read_command(b"__program", state) + b'; builtin eval "$__program" &>/dev/null\n' + state
+            )
         for name, value in given.items():
-            self._to_shell += _reading(name.encode(), value) + b"\n" + value
-        self._to_shell += _reading(b"__program", text) + b'; builtin eval "$__program"\n' + text
+            self._to_shell += _write_read_command(name.encode(), value) + b"\n" + value
+        self._to_shell += _write_read_command(b"__program", text) + b'; builtin eval "$__program"\n' + text
 
     def _forget_answer(self) -> None:
         """Drop an unread answer, such as one to a background call, so that it does not answer another call."""
@@ -378,7 +380,7 @@ class Process:
         if status.isdigit() and len(status) < 4:
             self._claims += 1
             word = secrets.token_hex(8).encode()
-            self._claimed = _Claimed(Ended(int(status) & 255, restoring(*left), leaves=how == b"exit"), word)
+            self._claimed = _Claimed(Ended(int(status) & 255, write_restore(*left), leaves=how == b"exit"), word)
             if how != b"exit":  # after `exit` it reads nothing more: it ends
                 self._to_shell += _ANSWER % word
 
@@ -453,7 +455,7 @@ def _handle(process: int | None) -> int | None:
     return None
 
 
-def _reading(name: bytes, text: bytes) -> bytes:
+def _write_read_command(name: bytes, text: bytes) -> bytes:
     """Return the command that reads `text`, which follows its line, into a variable.
 
     A shell reads its program byte by byte, but a text of known length at once, and in far less memory than parsing

@@ -9,7 +9,7 @@ _ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
 _EXPANDED: Final = b"shopt -s expand_aliases\n"
 
 
-def restoring(first: bytes, functions: bytes, options: bytes, aliases: bytes) -> bytes:
+def write_restore(first: bytes, functions: bytes, options: bytes, aliases: bytes) -> bytes:
     """Return the text that gives another shell the same state.
 
     `first` uses no word that a program may have redefined: it is read before any function is defined, with the options

@@ -32,7 +32,7 @@ class Waits(deque[float]):
         super().__init__(maxlen=_REMEMBERED)
 
 
-async def hedged(
+async def run_hedged(
     hedge: Hedge,
     waits: Waits,
     through: Through,
