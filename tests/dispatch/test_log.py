@@ -393,7 +393,7 @@ class TestTampering:
         logs.append(begun, milestone(), **WORKER)
         path = logs.path(begun)
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
-        with pytest.raises(TamperedRecord, match="gone"):
+        with pytest.raises(TamperedRecord, match="missing after it"):
             logs.append(begun, milestone(), **WORKER)
 
 

@@ -290,7 +290,7 @@ async def test_an_entity_keeps_the_tools_that_it_was_made_with(tmp_path: Any) ->
 @pytest.mark.rule("MCP-08")
 async def test_an_unknown_tool_is_refused_by_name() -> None:
     async with Runtime.open() as runtime:
-        with pytest.raises(ToolServerError, match=r"has no tool 'subtract', which only= names: it has add,"):
+        with pytest.raises(ToolServerError, match=r"has no tool 'subtract', which only= names; its tools: add,"):
             await runtime.cast(spell(done("ok"), server=inproc("t", tools(), only=["subtract"])), "go")
 
 
