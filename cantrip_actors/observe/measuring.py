@@ -415,7 +415,7 @@ class Measuring:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *names.provider_and_model(crystal_name(crystal)), answered, *_address_of(crystal))
+            return (names.CHAT, *names.provider_and_model(crystal_name(crystal)), answered, *address_of(crystal))
         about = self._about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
@@ -536,7 +536,7 @@ def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
 def _about_cell(cell: Cell) -> _About:
     plan = cell.plan
     told = names.provider_and_model(crystal_name(plan.cantrip.crystal))
-    server, port = _address_of(cell.crystal.crystal)
+    server, port = address_of(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
@@ -547,7 +547,7 @@ def _about_cell(cell: Cell) -> _About:
     return about
 
 
-def _address_of(crystal: Any) -> tuple[str, str]:
+def address_of(crystal: Any) -> tuple[str, str]:
     """Return the host and the port of a crystal's provider; empty texts if it has none."""
     address = getattr(crystal, "address", None)
     parts = urlsplit(address if isinstance(address, str) else "")

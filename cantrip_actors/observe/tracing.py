@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
 from opentelemetry import context as otel
 from opentelemetry import trace
@@ -47,7 +46,7 @@ from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settle
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
 from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
-from cantrip_actors.observe.measuring import error_type, method_of, tool_type
+from cantrip_actors.observe.measuring import address_of, error_type, method_of, tool_type
 from cantrip_actors.observe.usage import usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
@@ -571,11 +570,9 @@ def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
             known[attribute] = value
         elif isinstance(value, (list, tuple)):
             known[attribute] = list(value)
-    address = getattr(crystal, "address", None)
-    if isinstance(address, str):
-        parts = urlsplit(address)
-        known[names.SERVER] = parts.hostname or ""
-        known[names.PORT] = parts.port or (80 if parts.scheme == "http" else 443)
+    server, port = address_of(crystal)
+    if server:
+        known[names.SERVER], known[names.PORT] = server, int(port)
     return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
 
 
