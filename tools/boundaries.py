@@ -81,10 +81,12 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "logging must not disturb the program: the user's processors and files may raise anything",
     ),
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
-    Boundary("cantrip_actors/runtime/owner.py", "Owner._live", "`open` and `close` raise it in the caller's task"),
+    Boundary("cantrip_actors/runtime/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect (OTEL-04)"),
     Boundary(
-        "cantrip_actors/observe/tracing.py", "observing.observed", "the same, and the episode is not traced any further"
+        "cantrip_actors/observe/tracing.py",
+        "guard_episode.run_guarded",
+        "the same, and the episode is not traced any further",
     ),
     Boundary(
         "cantrip_actors/runtime/events.py",

@@ -28,7 +28,7 @@ from cantrip_actors.acp.prompts import read_prompt
 from cantrip_actors.acp.session import KEY, Session, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
-from cantrip_actors.machine.project import first_intent, time_of
+from cantrip_actors.machine.project import find_first_intent, get_time
 from cantrip_actors.observe import Upserts
 from cantrip_actors.records.records import Header
 
@@ -219,10 +219,10 @@ class Agent:
             if cwd is not None and cwd not in roots[:1]:
                 continue
             records = loom.records(header.entity_id)
-            intent = first_intent(records)
+            intent = find_first_intent(records)
             title = "" if intent is None else title_of(intent.intent)
             told = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
-            found.append({**told, "updatedAt": time_of(records[-1])})
+            found.append({**told, "updatedAt": get_time(records[-1])})
             if len(found) > start + PAGE:
                 break
         shown = self._runtime.redact({"sessions": found[start : start + PAGE]})

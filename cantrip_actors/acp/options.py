@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from cantrip_actors import Cantrip, Circle, Refused, ask_first, wrap
 from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
-from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.cantrip import get_crystal_name
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
@@ -44,7 +44,7 @@ class Choices:
             raise RequestError(INVALID_PARAMS, f"value: expected one of {', '.join(known)}, got {value!r}")
         match option:
             case "model":
-                return replace(self, model=None if value == crystal_name(cantrip.crystal) else value)
+                return replace(self, model=None if value == get_crystal_name(cantrip.crystal) else value)
             case "mode":
                 return replace(self, mode=value)
             case _:
@@ -53,7 +53,7 @@ class Choices:
 
 def config_options(cantrip: Cantrip, choices: Choices) -> list[dict[str, Any]]:
     """Return all options with their present values."""
-    own = crystal_name(cantrip.crystal)
+    own = get_crystal_name(cantrip.crystal)
     models = [own, *(name for name in cantrip.crystals if isinstance(name, str) and name != own)]
     efforts = ["default", *get_args(Effort)]
     return [

@@ -27,7 +27,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.terms.server_prompt import EmbeddedText, PromptMessage
 from cantrip_actors.terms.server_prompt import Prompt as ServerPrompt
-from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, gate_name
+from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, make_gate_name
 
 PAUSE: Final = 1.0
 """Seconds between two lists of one server's prompts, at least."""
@@ -126,7 +126,7 @@ def _commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, 
     """Return prompts by the names of their commands; of those with one name, the first."""
     found: dict[str, ServerPrompt] = {}
     for one in prompts:
-        name = gate_name(server, one.name)
+        name = make_gate_name(server, one.name)
         if name in found:
             _log.warning("two prompts of a server have one name", server=server.name, command=name, left_out=one.name)
         found.setdefault(name, one)

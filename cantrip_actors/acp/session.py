@@ -44,9 +44,9 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import Story, first_intent
+from cantrip_actors.machine.project import Story, find_first_intent
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
@@ -406,7 +406,7 @@ class _Pump:
     async def run(self) -> None:
         """Send updates until the subscription ends."""
         try:
-            with reading(self._session.runtime.telemetry, "acp"):
+            with count_reader(self._session.runtime.telemetry, "acp"):
                 async for output in self._subscription:
                     await self._send(output)
         except FellBehind:  # the editor reads slowly: the answer follows in any case
@@ -450,7 +450,7 @@ def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:
 
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
     """Return the folders that a session began with."""
-    given = first_intent(runtime.loom.records(entity_id))
+    given = find_first_intent(runtime.loom.records(entity_id))
     context = None if given is None else given.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None
     return [str(root) for root in roots] if isinstance(roots, Sequence) else []

@@ -16,7 +16,7 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import Connection
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 
 LONGEST: Final = 64 << 20
 """The maximum bytes of a line."""
@@ -115,7 +115,7 @@ def _tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], 
 
     def trace(direction: str, message: Any) -> None:
         with suppress(OSError):
-            file.write(f"{direction} ".encode() + dumps(runtime.redact(message), mark=False) + b"\n")
+            file.write(f"{direction} ".encode() + dump_json(runtime.redact(message), mark=False) + b"\n")
 
     return trace, file.close
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cantrip_actors import Episode
-from cantrip_actors.machine.project import StoryEvent, last_metadata
+from cantrip_actors.machine.project import StoryEvent, find_last_metadata
 from cantrip_actors.observe import ToolCallUpsert
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.records.records import Record
@@ -166,7 +166,7 @@ def stop_reason(episode: Episode, records: Sequence[Record]) -> str:
     if episode.reason in ("interrupted", "cancelled", "abandoned", "parent_ended"):
         return "cancelled"
     if episode.terminated:
-        why = last_metadata(records).get("stop_reason")
+        why = find_last_metadata(records).get("stop_reason")
         return "refusal" if why in ("refusal", "content_filter") else "end_turn"
     if episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
         return "max_tokens"

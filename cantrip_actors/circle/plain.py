@@ -36,7 +36,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Meter, NotPlain, TooLarge, is_over
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import as_text, encodable
+from cantrip_actors.terms.messages import as_text, make_encodable
 
 __all__ = ["NotPlain"]
 
@@ -193,7 +193,7 @@ class Conversion(Meter):
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in value.items():
-            name = encodable(key) if type(key) is str else self._key(key)
+            name = make_encodable(key) if type(key) is str else self._key(key)
             self.count_text(name)
             if name in made:
                 raise NotPlain(f"two keys that both read {name!r}{self._place()}")
@@ -209,7 +209,7 @@ class Conversion(Meter):
             (made,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             raise NotPlain(f"a key of type {type(key).__name__}{self._place()}") from error
-        return encodable(str(made))
+        return make_encodable(str(made))
 
     def _place(self) -> str:
         if not self._where:
@@ -219,7 +219,7 @@ class Conversion(Meter):
 
 
 _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
-    str: lambda value: encodable(str.__str__(value)),
+    str: lambda value: make_encodable(str.__str__(value)),
     int: lambda value: _whole(int(value)),
     float: lambda value: _real(float(value)),
     bytes: _bytes,

@@ -28,7 +28,7 @@ def acp(
     ] = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Let an editor work with an entity, over the Agent Client Protocol on standard input and output.
+    """Let an editor work with an entity (Agent Client Protocol).
 
     An editor starts this command itself. Its sessions are long-lived entities in the loom: they continue after a crash.
     """

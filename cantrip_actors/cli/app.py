@@ -20,61 +20,49 @@ CODES = (
     "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 )
 
-COMMANDS = {
-    "cast": ("cast", "Cast a recipe on an intent, and print the answer."),
-    "arithmetic": (
-        "cantrip_demos.arithmetic_command",
-        "Compute, by planner, worker and critic: PLAN, WORK, CRITIC, as turns of an entity.",
-    ),
-    "demo": (
-        "cantrip_demos.demo_command",
-        (
-            "See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
-            "scripted."
-        ),
-    ),
-    "invoke": ("entities", "Make a long-lived entity: it takes further intents with `cantrip send`, and remembers."),
-    "send": ("entities", "Give a long-lived entity a further intent, and print the answer."),
-    "post": (
-        "entities",
-        "Give a long-lived entity a further intent, print the receipt, and do not wait for the answer.",
-    ),
-    "stop": ("entities", "End an entity for good, wherever it runs."),
-    "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
-    "entities": ("entities", "List the long-lived entities: their names, their states, and their last answers."),
-    "resume": (
-        "entities",
-        "Resume entities that a crash interrupted, each from where it stood, and print their answers.",
-    ),
-    "requests": ("requests", "List the requests that wait for a person: calls to approve, and questions."),
-    "allow": ("requests", "Allow a call that waits for a person."),
-    "deny": (
-        "requests",
-        "Deny a call that waits for a person, or leave a question unanswered; the entity reads the note.",
-    ),
-    "answer": ("requests", "Answer a question of an entity."),
-    "crashes": ("crashes", "List crash reports, the newest first; with an ID, print one whole."),
-    "system": (
-        "system",
-        "Print the supervision tree of a service: each actor with its state, mailbox, restarts and last exit.",
-    ),
-    "loom": ("loom", "Look at a loom: every turn of every entity, as it was recorded."),
-    "dispatch": ("dispatch", "Dispatch work under a frozen contract, and look at what became of it."),
-    "schedule": ("schedules", "Give work to entities at times: once, again and again, or by a cron line."),
-    "crystals": ("crystals", "Crystals: prove them against their providers."),
-    "serve": (
-        "serve",
-        "Serve entities over HTTP: an API of our own, server-sent events, OpenAI's API, and a page to chat on.",
-    ),
-    "top": ("top", "Show what entities do now: running, waiting for people, turns, tokens, cost, restarts."),
-    "acp": ("acp", "Let an editor work with an entity, over the Agent Client Protocol on standard input and output."),
-    "mcp": ("mcp", "Offer cantrips as tools to any program that speaks the Model Context Protocol."),
-    "worker": ("cluster", "Run entities of these cantrips as a node of the loom, until SIGTERM or ctrl-C."),
-    "up": ("cluster", "Run several workers on this machine, for trying out, until ctrl-C, which drains them."),
-    "cluster": ("cluster", "Look at the nodes of a loom, drain one, choose a release."),
+SECTIONS = {
+    "Try it": {
+        "demo": ("cantrip_demos.demo_command", "Show agents at work, without a key."),
+        "arithmetic": ("cantrip_demos.arithmetic_command", "Compute by planner, worker and critic."),
+    },
+    "Run entities": {
+        "cast": ("cast", "Cast a recipe on an intent, and print the answer."),
+        "invoke": ("entities", "Make a long-lived entity, which takes further intents."),
+        "send": ("entities", "Send a long-lived entity an intent, and print the answer."),
+        "post": ("entities", "Post an intent, and print its receipt without waiting."),
+        "stop": ("entities", "End an entity for good, wherever it runs."),
+        "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
+        "entities": ("entities", "List the long-lived entities, their states and last answers."),
+        "resume": ("entities", "Resume entities that a crash interrupted."),
+        "schedule": ("schedules", "Give entities work at times: once, repeatedly, or by cron."),
+        "dispatch": ("dispatch", "Dispatch work under a frozen contract, and follow it."),
+    },
+    "Decide for people": {
+        "requests": ("requests", "List the calls and questions that wait for a person."),
+        "allow": ("requests", "Allow a call that waits for a person."),
+        "deny": ("requests", "Deny a call, or leave a question unanswered."),
+        "answer": ("requests", "Answer a question of an entity."),
+    },
+    "Watch and read": {
+        "top": ("top", "Show what entities do now, and keep the screen up to date."),
+        "loom": ("loom", "Look at a loom: every turn of every entity."),
+        "system": ("system", "Print the supervision tree of a service."),
+        "crashes": ("crashes", "List crash reports, or print one."),
+        "crystals": ("crystals", "Check crystals against their providers."),
+    },
+    "Serve": {
+        "serve": ("serve", "Serve entities over HTTP, with a live page and OpenAI's API."),
+        "acp": ("acp", "Let an editor work with an entity (Agent Client Protocol)."),
+        "mcp": ("mcp", "Offer cantrips as tools (Model Context Protocol)."),
+        "worker": ("cluster", "Run entities of these cantrips as a node of the loom."),
+        "up": ("cluster", "Run several workers on this machine, to try a cluster."),
+        "cluster": ("cluster", "Look at the nodes of a loom, drain one, choose a release."),
+    },
 }
-"""The commands in the order of the help: the module whose `app` has the command (of this package, if it has
-no dot), and the first sentence of its help."""
+"""The sections of the help, each with its commands: the module whose `app` has the command (of this package, if it
+has no dot), and the first sentence of the command's help."""
+
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
 def commands_of(module: str) -> dict[str, Any]:
@@ -85,11 +73,18 @@ def commands_of(module: str) -> dict[str, Any]:
 
 
 class _Commands(TyperGroup):
-    """A group that lists its commands from `COMMANDS`, and imports the one that the arguments name."""
+    """A group that lists its commands by section, and imports the one that the arguments name."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the name is typer's)
+        """Write the sections with their commands and the first sentence of each one's help."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and its arguments."""  # newer typers bring their own click: no common type

@@ -90,7 +90,9 @@ def worker(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Run entities of these cantrips as a node of the loom, until SIGTERM or ctrl-C.
+    """Run entities of these cantrips as a node of the loom.
+
+    It runs until SIGTERM or ctrl-C.
 
     The first signal hands entities over to other nodes and exits with 0; a second one stops at once. Snapshots of
     sandboxes are sealed with the key in the variable CANTRIP_SNAPSHOT_KEY.
@@ -270,7 +272,9 @@ def up(
         int | None, typer.Option("--max-nodes", min=1, help="With --ray: as many workers, if there is work for them.")
     ] = None,
 ) -> None:
-    """Run several workers on this machine, for trying out, until ctrl-C, which drains them.
+    """Run several workers on this machine, to try a cluster.
+
+    Ctrl-C drains them.
 
     A worker that dies is started again; the others resume its entities meanwhile. With --ray they run over a Ray
     cluster, where Ray starts them again.
@@ -334,7 +338,7 @@ def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subp
 
 @cluster.command(epilog=examples("cantrip cluster ls", "cantrip cluster ls --json"))
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
-    """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for an hour."""
+    """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for a day."""
 
     async def work(runtime: Runtime) -> tuple[list[dict[str, Any]], list[str]]:
         return [_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()

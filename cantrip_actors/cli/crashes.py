@@ -28,7 +28,10 @@ def crashes(
     crash_dir: Annotated[Path | None, typer.Option("--crash-dir", metavar="DIR", help="A folder of reports.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List crash reports, the newest first; with an ID, print one whole."""
+    """List crash reports, or print one.
+
+    The newest is first. With an ID, print that report whole.
+    """
     with report_errors(json=as_json, loom=LOOM):
         if (url is None) == (crash_dir is None):
             raise typer.BadParameter("expected one of --url and --crash-dir")

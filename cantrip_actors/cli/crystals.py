@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="crystals",
-    help="Crystals: prove them against their providers.",
+    help="Check crystals against their providers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -44,7 +44,7 @@ STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed":
 
 app = typer.Typer(
     name="dispatch",
-    help="Dispatch work under a frozen contract, and look at what became of it.\n\n"
+    help="Dispatch work under a frozen contract, and follow it.\n\n"
     "An ID is a dispatch's; any part of it that no other has is enough.\n\n"
     "\b\nExamples:\n"
     "  cantrip dispatch new --template > contract.md\n"
@@ -176,9 +176,9 @@ def approve(
 ) -> None:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch.record import approving
+        from cantrip_actors.dispatch.record import make_approval
 
-        _decide(logs, id, by, lambda record: approving(record, note), as_json=as_json)
+        _decide(logs, id, by, lambda record: make_approval(record, note), as_json=as_json)
 
 
 @app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
@@ -206,9 +206,9 @@ def unblock(
 ) -> None:
     """Say what removes a blocker: the dispatch is queued again."""
     with _dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch.record import unblocking
+        from cantrip_actors.dispatch.record import make_unblocking
 
-        _decide(logs, id, by, lambda record: unblocking(record, note), as_json=as_json)
+        _decide(logs, id, by, lambda record: make_unblocking(record, note), as_json=as_json)
 
 
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
@@ -294,9 +294,9 @@ def _show_status(record: Record, *, as_json: bool) -> None:
 def _entry_json(entry: Entry) -> Any:
     import json
 
-    from cantrip_actors.dispatch.events import encoded
+    from cantrip_actors.dispatch.events import encode_entry
 
-    return json.loads(encoded(entry))
+    return json.loads(encode_entry(entry))
 
 
 def _table(rows: list[Any], width: int) -> Iterator[Text]:
@@ -318,13 +318,13 @@ def _table(rows: list[Any], width: int) -> Iterator[Text]:
 def _log_lines(record: Record, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from cantrip_actors.dispatch.view import kind_of, words_of
+    from cantrip_actors.dispatch.view import name_kind, render_words
 
     for entry in record.entries:
         line = (
-            Text(end="").append(f"{entry.seq:>4} ", "dim").append(f"{entry.ts} ").append(kind_of(entry.event), "bold")
+            Text(end="").append(f"{entry.seq:>4} ", "dim").append(f"{entry.ts} ").append(name_kind(entry.event), "bold")
         )
         line.append(f" by {entry.by} {entry.author}", "dim")
-        if words := "; ".join(words_of(entry.event)):
+        if words := "; ".join(render_words(entry.event)):
             line.append(f": {one_line(words, max(40, width - 70))}")
         yield line

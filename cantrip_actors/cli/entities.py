@@ -74,9 +74,9 @@ def invoke(
     unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Make a long-lived entity: it takes further intents with `cantrip send`, and remembers.
+    """Make a long-lived entity, which takes further intents.
 
-    It answers the first intent, and is then unloaded; its log stays in the loom.
+    It answers the first intent, and is then unloaded; its log stays in the loom. `cantrip send` gives it the next one.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import InvalidIntent
@@ -118,7 +118,7 @@ def send(
     unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Give a long-lived entity a further intent, and print the answer.
+    """Send a long-lived entity an intent, and print the answer.
 
     If another process runs the entity, it answers there. If a crash interrupted it, it first finishes its last intent.
     """
@@ -153,7 +153,7 @@ def post(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Give a long-lived entity a further intent, print the receipt, and do not wait for the answer.
+    """Post an intent, and print its receipt without waiting.
 
     This needs no recipe. The process that runs the entity works on the intent; if there is none, the next one that
     loads the entity does, for example `cantrip send`. The receipt is the entity's id, the key of the intent, and its
@@ -205,7 +205,7 @@ def entities(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the long-lived entities: their names, their states, and their last answers.
+    """List the long-lived entities, their states and last answers.
 
     With --would-move, list those that a process with these cantrips would move to them. Nothing changes.
     """
@@ -230,7 +230,7 @@ def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bo
     from cantrip_actors.cli.offered_cantrips import offered_cantrips
     from cantrip_actors.runtime.upgrades import Upgrades
 
-    moves = Upgrades(offered_cantrips(loom, recipes), "idle").moves_in(opened)
+    moves = Upgrades(offered_cantrips(loom, recipes), "idle").find_moves(opened)
     rows = [
         {
             "id": move.entity_id,
@@ -258,7 +258,10 @@ def resume(
     unattended: IfUnattended = Unattended.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Resume entities that a crash interrupted, each from where it stood, and print their answers."""
+    """Resume entities that a crash interrupted.
+
+    Each continues from where it stood. Print their answers.
+    """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
         from cantrip_actors.cli.decision_author import login

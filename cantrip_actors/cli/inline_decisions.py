@@ -19,7 +19,7 @@ from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.output import as_json, print_note, short
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
-from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.json_schema import find_misfits
 
 LOOK = 0.5
 """Seconds between two looks for requests, and for decisions of other processes."""
@@ -35,7 +35,7 @@ def parse_answer(text: str, schema: Any) -> Any:
     """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
     import json
 
-    if schema is None or not misfits(text, schema):
+    if schema is None or not find_misfits(text, schema):
         return text
     try:
         return json.loads(text)

@@ -26,7 +26,7 @@ from cantrip_actors.redact.urls import render_url
 
 app = typer.Typer(
     name="loom",
-    help="Look at a loom: every turn of every entity, as it was recorded.\n\n"
+    help="Look at a loom: every turn of every entity.\n\n"
     "An ID is a turn's or an entity's; its end, as lists show it, is enough.\n\n"
     "\b\nExamples:\n"
     "  cantrip loom ls\n"
@@ -152,10 +152,10 @@ def head_(
 ) -> None:
     """Export the heads: the ends of all trees at this time, as JSON, for a later `verify --head`."""
     with report_errors(json=False, loom=url):
-        from cantrip_actors.loom import heads_of, open_store
+        from cantrip_actors.loom import collect_heads, open_store
 
         with open_store(url, read_only=True, seal_key=key or False) as store:
-            write_heads(heads_of(store), output_file)
+            write_heads(collect_heads(store), output_file)
 
 
 @app.command(

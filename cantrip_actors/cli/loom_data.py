@@ -57,10 +57,10 @@ def prune(
         from dataclasses import asdict
 
         from cantrip_actors.loom import open_loom
-        from cantrip_actors.loom.retention import seconds_of
+        from cantrip_actors.loom.retention import parse_seconds
 
         try:
-            seconds = seconds_of(older_than)
+            seconds = parse_seconds(older_than)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--older-than") from error
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:

@@ -214,7 +214,7 @@ def _statistics_lines(counted: Tally) -> Iterator[str]:
     if usage.cost:
         yield f"cost        ${usage.cost:,.4f}"
     for name, one in (("a turn", turns), ("crystal", crystal)):
-        most = one.percentile(0.95)
+        most = one.compute_percentile(0.95)
         yield f"{name:<11} mean {one.mean_ms:,.1f} ms, 95 % within {most:,.1f} ms, all within {one.max_ms:,.1f} ms"
     if counted.mean_reward is not None:
         yield f"rewards     {counted.rewarded:,}, mean {counted.mean_reward:g}"

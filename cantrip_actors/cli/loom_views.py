@@ -16,9 +16,9 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
-from cantrip_actors.machine.project import intents_in
+from cantrip_actors.machine.project import list_intents
 from cantrip_actors.records.records import Header, IntentGiven
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 
 SHOWN = 8
 """Characters of an id that lists show."""
@@ -139,12 +139,12 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
 
 
 def _intent(loom: Loom, entity: str, *, forked: bool) -> str:
-    intents = intents_in(loom.records(entity))
+    intents = list_intents(loom.records(entity))
     return _intent_text(intents[-1 if forked else 0]) if intents else ""
 
 
 def _intent_text(intent: IntentGiven) -> str:
-    return labelled(intent.intent, intent.images)
+    return add_labels(intent.intent, intent.images)
 
 
 def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
@@ -167,7 +167,7 @@ def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
 def lasting_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
     row = entity_row(loom, header)
-    intents = intents_in(loom.records(header.entity_id))
+    intents = list_intents(loom.records(header.entity_id))
     if row["state"] in ("terminated", "truncated", "failed", "interrupted") and not loom.is_over(header.entity_id):
         row["state"] = IDLE  # whatever its last episode's end, it waits for the next intent
     return {

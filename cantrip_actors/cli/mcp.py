@@ -24,7 +24,7 @@ from cantrip_actors.cli.logs import configure_logs
 app = typer.Typer(
     name="mcp",
     cls=FirstCommand,
-    help="Offer cantrips as tools to any program that speaks the Model Context Protocol.\n\n"
+    help="Offer cantrips as tools (Model Context Protocol).\n\n"
     "`cantrip mcp RECIPE...` is `cantrip mcp serve RECIPE...`, which has the options.\n\n"
     "\b\nExamples:\n"
     "  cantrip mcp notes.yaml                         on standard input and output\n"

@@ -31,14 +31,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
     """List the tools of an MCP server as gates, and the digest to pin them with."""
     with report_errors(json=json, loom=NO_LOOM):
-        from cantrip_actors.terms.tool_server import gates_of
+        from cantrip_actors.terms.tool_server import make_gates
 
         server, listed = _list(target, token_env)
         if json:
             made = listed.as_json(server)
             print_json({"digest": listed.digest, "tools": [*made["tools"], *made.get("resources", ())]})
             return
-        for gate in gates_of(server, listed, _no_call, in_programs=False):
+        for gate in make_gates(server, listed, _no_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
         typer.echo(f'pin="{listed.digest}"')
 

@@ -54,7 +54,7 @@ def requests(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """List the requests that wait for a person: calls to approve, and questions.
+    """List the calls and questions that wait for a person.
 
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
@@ -121,7 +121,10 @@ def deny(
     folder: Folder = FOLDER,
     as_json: Json = False,
 ) -> None:
-    """Deny a call that waits for a person, or leave a question unanswered; the entity reads the note."""
+    """Deny a call, or leave a question unanswered.
+
+    The entity reads the note.
+    """
     _decide(loom, folder, id, "deny", by, as_json=as_json, more=_options(note, remember=remember))
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
     name="schedule",
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Give work to entities at times: once, again and again, or by a cron line.",
+    help="Give entities work at times: once, repeatedly, or by cron.",
 )
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule, as `cantrip schedule ls` shows it.")]
@@ -113,11 +113,11 @@ def _change(
 ) -> None:
     async def work(runtime: Runtime) -> Schedule:
         from cantrip_actors.cli.errors import UnknownId
-        from cantrip_actors.terms.errors import nearest
+        from cantrip_actors.terms.errors import suggest_nearest
 
         known = {schedule.id: schedule for schedule in runtime.schedules()}
         if id not in known:
-            raise UnknownId(f'no schedule "{id}": {nearest(id, known)}')
+            raise UnknownId(f'no schedule "{id}": {suggest_nearest(id, known)}')
         await change(known[id])
         return known[id]
 

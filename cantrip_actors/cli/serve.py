@@ -28,7 +28,7 @@ TOKENS = Path(".cantrip/tokens.toml")
 app = typer.Typer(
     name="serve",
     cls=FirstCommand,
-    help="Serve entities over HTTP: an API of our own, server-sent events, OpenAI's API, and a page to chat on.\n\n"
+    help="Serve entities over HTTP, with a live page and OpenAI's API.\n\n"
     "`cantrip serve RECIPE...` is `cantrip serve run RECIPE...`, which has the options.\n\n"
     "\b\nExamples:\n"
     "  cantrip serve notes.yaml                       for this machine, with a token for this run\n"

@@ -25,9 +25,10 @@ def system(
     token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="Its token: scope observe.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Print the supervision tree of a service: each actor with its state, mailbox, restarts and last exit.
+    """Print the supervision tree of a service.
 
-    Below it: the loom, crystals, open requests, readers, and the counters that have counted anything.
+    Each actor has its state, mailbox, restarts and last exit. Below the tree: the loom, crystals, open requests,
+    readers, and the counters that have counted anything.
     """
     with report_errors(json=as_json, loom=LOOM):
         told = ask_service(url, token, "system")

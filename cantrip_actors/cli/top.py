@@ -169,7 +169,9 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one frame as text. Without a terminal always.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what entities do now: running, waiting for people, turns, tokens, cost, restarts.
+    """Show what entities do now, and keep the screen up to date.
+
+    It has their states, turns, tokens and cost, requests for people, and restarts.
 
     Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d decide, k stops (asks first), s sorts,
     f filters, p pauses, q ends.

@@ -16,7 +16,7 @@ import anyio
 
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.terms.cantrip import Crystal, Retry
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
 
@@ -89,7 +89,7 @@ async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = 
     known = {probe.name: probe for probe in PROBES}
     for name in wanted:
         if name not in known:
-            raise InvalidCantrip(f'no probe is called "{name}": {nearest(name, known)}')
+            raise InvalidCantrip(f'no probe is called "{name}": {suggest_nearest(name, known)}')
     return [await _run_probe(crystal, probe, timeout) for probe in PROBES if not wanted or probe.name in wanted]
 
 

@@ -42,7 +42,7 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
 class Common(Connection, total=False):
@@ -155,7 +155,7 @@ def make_crystal(
     names = Settings.__annotations__
     for name in settings:
         if name not in names:
-            raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {nearest(name, names)}')
+            raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {suggest_nearest(name, names)}')
     given: dict[str, Any] = dict(settings)
     prices = given.pop("prices", None) or Prices()
     by_schema = given.pop("tools", "native")

@@ -42,7 +42,7 @@ from cantrip_actors.stream.wire import (
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.image_header import media_type_of
+from cantrip_actors.terms.image_header import detect_media_type
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
 KEPT: Final = "sha256:"
@@ -395,7 +395,7 @@ def _image(given: object) -> Image | None:
         if given.startswith("https://"):
             return Image.at(given)
         data = base64.b64decode(given.partition("base64,")[2] if given.startswith("data:") else given)
-        if len(data) > LARGEST and media_type_of(data) is not None:
+        if len(data) > LARGEST and detect_media_type(data) is not None:
             return Image.known("image/png", "", len(data), None, None)
         return Image(data)
     except (InvalidImage, binascii.Error, ValueError):

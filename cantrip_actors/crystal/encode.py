@@ -38,7 +38,7 @@ from cantrip_actors.terms.context import View
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
-from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
+from cantrip_actors.terms.server_tools import ServerTool, parse_server_tools
 
 __all__ = ["Shown"]
 
@@ -373,7 +373,7 @@ class Settings(NamedTuple):
         typed = {
             name: more.pop(name) for name in TYPED if name in more and (name != "logprobs" or more[name] is not True)
         }
-        tools = server_tools_of(more.pop("server_tools", None) or ())
+        tools = parse_server_tools(more.pop("server_tools", None) or ())
         stop = known["stop"] or ()
         return cls(
             known["temperature"],

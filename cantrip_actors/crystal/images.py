@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, NamedTuple
 
-from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -106,7 +106,7 @@ def refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
     if callable(why_not):
         for file in files:
             if not isinstance(file, Image) and isinstance(why := why_not(file), str):
-                return f"{file.label[1:-1]}: {crystal_name(crystal)} cannot be given it: {why}"
+                return f"{file.label[1:-1]}: {get_crystal_name(crystal)} cannot be given it: {why}"
     return None
 
 

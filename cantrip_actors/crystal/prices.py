@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.crystal.draft import Counts
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -228,7 +228,7 @@ def _model(name: str, row: object) -> Model:
     known = {f.name for f in fields(Model)}
     for key, value in row.items():
         if key not in known:
-            raise InvalidCantrip(f"prices: {name}: unknown key {key!r}: {nearest(key, known)}")
+            raise InvalidCantrip(f"prices: {name}: unknown key {key!r}: {suggest_nearest(key, known)}")
         if key == "above":
             if not isinstance(value, Mapping) or "tokens" not in value:
                 raise InvalidCantrip(f"prices: {name}: above: expected prices and `tokens`, got {value!r}")

@@ -55,7 +55,7 @@ from cantrip_actors.terms.messages import (
     ToolChoice,
     ToolDefinition,
     Usage,
-    named_gate,
+    find_named_gate,
 )
 from cantrip_actors.terms.messages import must_call as has_to_call
 from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
@@ -684,7 +684,7 @@ class _Query:
     async def _simulate(self, *, native: bool) -> Response:
         """Return an answer by a schema. `native`: the server has tools, but cannot be forced to call one."""
         asked, must_call = self.asked, has_to_call(self.asked.choice)
-        if (gate := named_gate(asked.choice)) is not None:
+        if (gate := find_named_gate(asked.choice)) is not None:
             asked = asked._replace(tools=tuple(tool for tool in asked.tools if tool.name == gate))
         if native:
             told = asked._replace(choice="none")

@@ -41,10 +41,10 @@ from cantrip_actors.stream.wire import (
     ResponseStart,
     StreamError,
 )
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.image import with_handles
+from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
@@ -53,7 +53,7 @@ from cantrip_actors.terms.messages import (
     ToolChoice,
     ToolDefinition,
     Usage,
-    named_gate,
+    find_named_gate,
 )
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
@@ -343,7 +343,7 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
     if query.handle is not None:
         collect: Any = getattr(crystal, "collect", None)
         if collect is None:
-            name = crystal_name(crystal)
+            name = get_crystal_name(crystal)
             raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
         return _check_answer(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
     response = attempt_now(crystal, query)
@@ -395,7 +395,7 @@ def _check_answer(crystal: Crystal, query: Query, answer: Any, estimator: Estima
     if estimator is not None and response.usage is NO_USAGE:
         response = replace(response, usage=estimator.usage(query.invocation, response))
     choice = query.invocation.tool_choice
-    gate = named_gate(choice)
+    gate = find_named_gate(choice)
     if gate is not None and not (response.code or any(call.gate == gate for call in response.tool_calls)):
         wanted = f"[a call of {gate} is required here: call it]"
         raise ChoiceIgnored(f"no call of {gate} although tool_choice is {choice}", response, wanted)
@@ -426,7 +426,7 @@ def _insist(query: Query, failed: NotAsAsked) -> Query:
         wanted = "[no tool call is allowed here, and none was carried out: answer in words]"
     wanted = failed.wanted or wanted
     text = (
-        with_handles(response.content, response.images)
+        add_handles(response.content, response.images)
         or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
     )
     blocks = () if response.tool_calls else response.blocks  # the blocks of a call would need its result
@@ -443,12 +443,12 @@ def _with(query: Query, *more: Message) -> Query:
 
 def _explain_ignored(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
     if failed.advice:
-        return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
+        return f"{failed}: {get_crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
     names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
     advice = "use tool_choice='auto', or a crystal that can be made to call"
     if query.invocation.tool_choice == "none":
         advice = "use tool_choice='auto', or a crystal that can be kept from calling; no call was carried out"
-    return f"{failed}: {crystal_name(crystal)} was asked {INSISTENCE + 1} times (tools: {names}); {advice}"
+    return f"{failed}: {get_crystal_name(crystal)} was asked {INSISTENCE + 1} times (tools: {names}); {advice}"
 
 
 # ------------------------------------------------------------------------------------------------- errors of a provider
@@ -462,7 +462,7 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
     if isinstance(leaf, CrystalError):
         return leaf
     if isinstance(leaf, asyncio.CancelledError):
-        return CrystalError(f"{crystal_name(crystal)}: something that the crystal waited for was cancelled")
+        return CrystalError(f"{get_crystal_name(crystal)}: something that the crystal waited for was cancelled")
     text = text_of(leaf)
     said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
     httpx = sys.modules.get("httpx")  # not imported for this: an exception of httpx means that httpx is imported
@@ -472,7 +472,7 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
         )
     unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
     if isinstance(leaf, unreached):
-        return ProviderError(f"{crystal_name(crystal)} could not be reached: {said}")
+        return ProviderError(f"{get_crystal_name(crystal)} could not be reached: {said}")
     return CrystalError(f"crystal raised {said}")
 
 

@@ -43,7 +43,7 @@ from cantrip_actors.stream.wire import (
     ResponseStart,
 )
 from cantrip_actors.terms.context import View
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import Response
 
 DECODERS: Final[Mapping[str, type[Decoder]]] = {
@@ -135,7 +135,7 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         known = ", ".join(DECODERS)
         raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
     if family not in DECODERS:
-        raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {nearest(family, DECODERS)}')
+        raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {suggest_nearest(family, DECODERS)}')
     lines = [_line(event) for event in events]
     return [Recording(family, tuple(part), str(file)) for part in _responses(family, lines)]
 

@@ -14,7 +14,7 @@ import yaml
 
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.cantrip import Crystal
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
 def resolve(crystal: Crystal | str) -> Crystal:
@@ -37,7 +37,7 @@ def resolve(crystal: Crystal | str) -> Crystal:
     family, _, rest = crystal.partition(":")
     make = FAMILIES.get(family)
     if make is None:
-        raise InvalidCantrip(f'no crystal family "{family}" (in "{crystal}"): {nearest(family, FAMILIES)}')
+        raise InvalidCantrip(f'no crystal family "{family}" (in "{crystal}"): {suggest_nearest(family, FAMILIES)}')
     if not rest:
         raise InvalidCantrip(f'crystal "{crystal}": expected something after "{family}:"')
     return make(rest)
@@ -57,7 +57,7 @@ def _load_script(file: str) -> Crystal:
         known = ("usage", "name", "context_window")
         for name in settings:
             if name not in known:
-                hint = nearest(str(name), {*known, "responses"})
+                hint = suggest_nearest(str(name), {*known, "responses"})
                 raise InvalidCantrip(f'crystal "scripted:{file}": unknown key "{name}": {hint}')
     if not isinstance(given, list):
         raise InvalidCantrip(f'crystal "scripted:{file}": expected a list of responses, or a mapping that has one')
@@ -78,7 +78,9 @@ def _python(path: str) -> Crystal:
     for part in name.split("."):
         if not hasattr(found, part):
             known = (one for one in vars(found) if not one.startswith("_"))
-            raise InvalidCantrip(f'crystal "python:{path}": {module_name} has no "{part}": {nearest(part, known)}')
+            raise InvalidCantrip(
+                f'crystal "python:{path}": {module_name} has no "{part}": {suggest_nearest(part, known)}'
+            )
         found = getattr(found, part)
     if isinstance(found, type) and callable(getattr(found, "invoke", None)):
         found = found()

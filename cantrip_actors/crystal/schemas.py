@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.json_schema import find_misfits
 
 Schema = Mapping[str, Any]
 
@@ -368,10 +368,10 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
         value = orjson.loads(bare)
     except orjson.JSONDecodeError as error:
         return text, f"it is not JSON: {error}"
-    found = misfits(value, schema)
+    found = find_misfits(value, schema)
     if found:
         whole = drop_nulls(value, schema)
-        if whole != value and not misfits(whole, schema):
+        if whole != value and not find_misfits(whole, schema):
             return orjson.dumps(whole).decode(), ""
         return bare, "; ".join(found[:5])
     return bare, ""
@@ -397,7 +397,7 @@ def _drop_nulls(value: Any, schema: Any, root: Schema, depth: int) -> Any:
         for one in schema.get(word, ()):
             if isinstance(one, Mapping):
                 made = _drop_nulls(value, one, root, depth + 1)
-                if not misfits(
+                if not find_misfits(
                     made,
                     {
                         **_resolve(one, root),

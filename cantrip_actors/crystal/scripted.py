@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from cantrip_actors.crystal.signature import is_async
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
@@ -29,7 +29,7 @@ from cantrip_actors.terms.messages import (
     ToolChoice,
     ToolDefinition,
     Usage,
-    tool_choice_of,
+    parse_tool_choice,
 )
 
 Answer = Response | Mapping[str, Any] | str
@@ -116,7 +116,7 @@ class Scripted:
 
         Raises ProviderError if the script says so, CrystalError after the last response.
         """
-        invocation = Invocation(messages, tools, tool_choice_of(tool_choice))
+        invocation = Invocation(messages, tools, parse_tool_choice(tool_choice))
         if self.respond is not None:
             return Response.of(self.respond(invocation))
         if self._record:
@@ -222,7 +222,7 @@ def _step(given: Any, which: str) -> _Step:
         raise _error_in(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
     for field in given:
         if field not in SHAPES:
-            raise _error_in(which, f'unknown field "{field}": {nearest(str(field), SHAPES)}')
+            raise _error_in(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
     delay = _seconds(given.get("delay"), which, "delay") or 0.0
     if given.get("error") is not None:
         return _Step(None, _failure(given["error"], which), delay)
@@ -238,7 +238,7 @@ def _failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
         raise _error_in(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
     for field in given:
         if field not in _ERROR:
-            raise _error_in(which, f'error: unknown field "{field}": {nearest(str(field), _ERROR)}')
+            raise _error_in(which, f'error: unknown field "{field}": {suggest_nearest(str(field), _ERROR)}')
     status = given.get("status")
     if status is not None and (isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599):
         raise _error_in(which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}")

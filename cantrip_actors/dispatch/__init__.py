@@ -53,7 +53,7 @@ from cantrip_actors.dispatch.summary import Summary, overview, summary_of
 from cantrip_actors.dispatch.template import contract_template
 from cantrip_actors.dispatch.terms import PlannedStep, Rule, Source, Violation
 from cantrip_actors.dispatch.view import markdown
-from cantrip_actors.terms.deprecated import renamed_names
+from cantrip_actors.terms.deprecated import make_getattr
 
 __all__ = [
     "STATUSES",
@@ -128,4 +128,4 @@ __all__ = [
     "superseding",
 ]
 
-__getattr__ = renamed_names(__name__, Desk="Dispatcher")
+__getattr__ = make_getattr(__name__, Desk="Dispatcher")

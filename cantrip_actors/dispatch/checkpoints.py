@@ -41,7 +41,7 @@ def may_run(state: Checkpoint, gate: str) -> Refusal | None:
     )
 
 
-def ran(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKSTOP) -> Checkpoint:
+def count_gate(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKSTOP) -> Checkpoint:
     """Return the state after a gate ran, whether it succeeded or failed."""
     if gate in EXEMPT:
         return state

@@ -23,7 +23,7 @@ from typing import Any
 from anyio import to_thread
 
 from cantrip_actors import Companion, GateCall, Here, Loom, Observation, Refused
-from cantrip_actors.dispatch.checkpoints import Checkpoint, may_run, ran
+from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
 from cantrip_actors.dispatch.exit_contract import Accept, Refuse, exit_of
@@ -139,7 +139,7 @@ class DispatchCompanion(Companion):
         if record.status != "active":
             return
         why = outcome.summary or outcome.error or outcome.reason
-        await self.write(ending(outcome.reason, why), by="supervisor")
+        await self.write(make_ending(outcome.reason, why), by="supervisor")
 
     def clear_checkpoint(self) -> None:
         """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
@@ -158,7 +158,7 @@ class DispatchCompanion(Companion):
                 if seen.gate == "progress" and not seen.is_error:
                     state = Checkpoint()
                 elif may_run(state, seen.gate) is None:
-                    state = ran(state, seen.gate, effectful=seen.gate in self._effectful)
+                    state = count_gate(state, seen.gate, effectful=seen.gate in self._effectful)
         return state
 
     # Steps
@@ -173,7 +173,7 @@ class DispatchCompanion(Companion):
 
     def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # also a failed call may have an effect
         """Count a gate call, except for the dispatch's own gates."""
-        self._checkpoint = ran(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
+        self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:
         """Check the exit contract before `done`."""
@@ -190,7 +190,7 @@ class DispatchCompanion(Companion):
         return None
 
 
-def ending(how: str, why: str) -> StatusChanged:
+def make_ending(how: str, why: str) -> StatusChanged:
     """Return the status of an active dispatch after its entity's episode: blocked if it can be continued."""
     match how:
         case "terminated":
@@ -211,7 +211,7 @@ def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
 
     def find(args: Mapping[str, Any]) -> str | None:
         own = Own.now()
-        return next((text for text in _texts(args) if own.has_path(root, text)), None)
+        return next((text for text in _list_texts(args) if own.has_path(root, text)), None)
 
     async def keep_off_own_files(call: GateCall) -> Refused | None:
         try:
@@ -226,7 +226,7 @@ def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
     return keep_off_own_files
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     """Yield every text in a JSON value, also the names in objects."""
     todo = [value]
     while todo:

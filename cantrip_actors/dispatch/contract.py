@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import orjson
 
 from cantrip_actors.dispatch.errors import DispatchError
-from cantrip_actors.dispatch.terms import Terms, Violation, checked
+from cantrip_actors.dispatch.terms import Terms, Violation, check_terms
 from cantrip_actors.terms.errors import ImmutableError
 
 
@@ -46,11 +46,11 @@ class Contract(Terms):
     """
 
     def __post_init__(self) -> None:
-        clean, violations = checked({field.name: getattr(self, field.name) for field in fields(Terms)})
+        clean, violations = check_terms({field.name: getattr(self, field.name) for field in fields(Terms)})
         if not violations:
             clean["intent"] = clean["intent"] or clean["objective"]
-            clean["dispatch_id"] = clean["dispatch_id"] or id_of(clean)
-            clean, violations = checked(clean)
+            clean["dispatch_id"] = clean["dispatch_id"] or make_id(clean)
+            clean, violations = check_terms(clean)
         if violations:
             raise InvalidContract(violations)
         for name, value in clean.items():
@@ -93,11 +93,11 @@ def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
     `needs_approval` may be "yes" or "no", a source or step a mapping, a ward `{max_turns: 10}`. A `status` may be given
     if it is queued.
     """
-    clean, violations = checked(data)
+    clean, violations = check_terms(data)
     return violations or Contract(**clean)
 
 
-def id_of(terms: Mapping[str, Any]) -> str:
+def make_id(terms: Mapping[str, Any]) -> str:
     """Return the default id of a dispatch: its date, its project and the first words of its title.
 
     >>> id_of({"dispatched_at": "2026-02-26T09:00:00Z", "project": "Notes", "title": "Mend the search, at last!"})

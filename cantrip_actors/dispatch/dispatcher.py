@@ -20,17 +20,17 @@ from typing import Any
 import anyio
 
 from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Forgotten, Gate, Here, LoomError, Runtime
-from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, ending
+from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make_ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
-from cantrip_actors.dispatch.log import Dispatches, trusted_records
-from cantrip_actors.dispatch.orchestrator_gates import orchestrator_gates
+from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
+from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
-from cantrip_actors.dispatch.record import Record, approving, unblocking
+from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
-from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
+from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 from cantrip_actors.loom.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
 
@@ -94,12 +94,12 @@ class Dispatcher:
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
         """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends (F-16)."""
-        events = approving(await self.log.read_soon(dispatch_id), note)
+        events = make_approval(await self.log.read_soon(dispatch_id), note)
         return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
     async def unblock(self, dispatch_id: str, note: str, *, by: str, door: str = "") -> Record:
         """Record how a blocker was removed; the dispatch is queued again."""
-        events = unblocking(await self.log.read_soon(dispatch_id), note)
+        events = make_unblocking(await self.log.read_soon(dispatch_id), note)
         return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
     async def reject(self, dispatch_id: str, reason: str, *, by: str, door: str = "") -> Record:
@@ -129,7 +129,7 @@ class Dispatcher:
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
         """Return the gates of an orchestrator whose workers have `cantrip`: `dispatch`, `dispatch_batch`, `unblock`."""
-        return orchestrator_gates(self.log, partial(self.run, cantrip=cantrip))
+        return make_orchestrator_gates(self.log, partial(self.run, cantrip=cantrip))
 
     # Running
 
@@ -163,21 +163,21 @@ class Dispatcher:
         """Run an entity to its end whose process died after the status was set and before `done`."""
         entity = self._runtime.entity(record.id)
         if entity is not None and not entity.awake and self._runtime.loom.state(entity.id) == "active":
-            entity = await self._runtime.resume(entity.id, cantrip=self._worker_cantrip(record, cantrip))
+            entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
             await entity.episode()
 
-    def _worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
+    def _make_worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
-        return worker_cantrip(base, record.contract, self._companion(record.id))
+        return make_worker_cantrip(base, record.contract, self._make_companion(record.id))
 
-    def _companion(self, dispatch_id: str) -> DispatchCompanion:
+    def _make_companion(self, dispatch_id: str) -> DispatchCompanion:
         return DispatchCompanion(
             self.log,
             dispatch_id,
             self._runtime.loom,
             effectful=self._effectful,
             strict=self._strict,
-            children=self._children,
+            children=self._list_children,
         )
 
     async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
@@ -185,9 +185,9 @@ class Dispatcher:
             ended = await self._end_orphan(record, take_over=take_over)
             if ended is not None:
                 return ended
-        made = self._worker_cantrip(record, cantrip)
+        made = self._make_worker_cantrip(record, cantrip)
         try:
-            await self._episode(record, made)
+            await self._run_episode(record, made)
         except CrystalError as error:  # its companion has recorded the error
             _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
         except EntityCrashed as crash:
@@ -216,9 +216,9 @@ class Dispatcher:
             return None
         if state == "active":
             return None
-        return await self._put(record, ending(state, "its process ended before that was written down"))
+        return await self._put(record, make_ending(state, "its process ended before that was written down"))
 
-    async def _episode(self, record: Record, made: Cantrip) -> None:
+    async def _run_episode(self, record: Record, made: Cantrip) -> None:
         """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""
         entity = self._runtime.entity(record.id)
         if entity is None:
@@ -230,7 +230,7 @@ class Dispatcher:
         if self._runtime.loom.state(entity.id) == "active":
             await entity.episode()
         else:
-            await entity.send(_next_intent(record))
+            await entity.send(_make_next_intent(record))
 
     async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
         """End a dispatch whose entity crashed too often for its supervisor (F-25)."""
@@ -238,7 +238,7 @@ class Dispatcher:
         if record.terminal:
             return record
         if record.status == "queued":  # it crashed before it could become active
-            record = await self._companion(record.id).start(Here(crash.entity_id or "", record.id))
+            record = await self._make_companion(record.id).start(Here(crash.entity_id or "", record.id))
         return await self._put(record, StatusChanged("failed", reason=str(crash)))
 
     async def _put(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
@@ -250,9 +250,9 @@ class Dispatcher:
         while (await self.log.read_soon(record.id)).seq == record.seq:  # noqa: ASYNC110  # no event crosses processes
             await anyio.sleep(self._poll)
 
-    def _children(self, entity_id: str) -> list[Record]:
+    def _list_children(self, entity_id: str) -> list[Record]:
         """Return the records of an orchestrator's dispatches."""
-        return [one for one in trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
+        return [one for one in read_trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
 
     # Many
 
@@ -264,7 +264,7 @@ class Dispatcher:
         running: dict[str, Record] = {}
         tried: dict[str, tuple[int, float]] = {}
 
-        async def one(record: Record) -> None:
+        async def run_one(record: Record) -> None:
             try:
                 await self._try_run(record.id, cantrip)
             finally:
@@ -272,12 +272,12 @@ class Dispatcher:
 
         async with anyio.create_task_group() as tasks:
             while True:
-                for record in await self._due(running, limit):
+                for record in await self._select_due(running, limit):
                     seq, when = tried.get(record.id, (0, 0.0))
                     if seq != record.seq or anyio.current_time() - when > AGAIN:
                         running[record.id] = record
                         tried[record.id] = (record.seq, anyio.current_time())
-                        tasks.start_soon(one, record)
+                        tasks.start_soon(run_one, record)
                 await anyio.sleep(self._poll)
 
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
@@ -285,22 +285,22 @@ class Dispatcher:
 
         Returns the records of those that ran. A dispatch that cannot be run is logged, and the others run.
         """
-        due = await self._due({}, len(self.log.ids()), heartbeat=True)
+        due = await self._select_due({}, len(self.log.ids()), heartbeat=True)
         limiter = anyio.Semaphore(limit)
         ended: list[Record | None] = []
 
-        async def one(record: Record) -> None:
+        async def run_one(record: Record) -> None:
             async with limiter:
                 ended.append(await self._try_run(record.id, cantrip))
 
         async with anyio.create_task_group() as tasks:
             for record in due:
-                tasks.start_soon(one, record)
+                tasks.start_soon(run_one, record)
         return sorted(filter(None, ended), key=lambda record: record.id)
 
-    async def _due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
+    async def _select_due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
         """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
-        records = await anyio.to_thread.run_sync(trusted_records, self.log)
+        records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
         active = [one for one in records if one.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
         taken = dict(running)
@@ -320,7 +320,7 @@ class Dispatcher:
             return None
 
 
-def _next_intent(record: Record) -> str:
+def _make_next_intent(record: Record) -> str:
     """Return the intent for the entity of an unblocked dispatch; the contract's intent stays as it is (F-06)."""
     for entry in reversed(record.entries):
         if isinstance(entry.event, (Approved, PhaseApproved, Unblocked)) and entry.event.note:

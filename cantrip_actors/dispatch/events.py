@@ -17,7 +17,7 @@ import orjson
 
 from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.status import Capacity, Status
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.value import Value
 
 ProgressKind: TypeAlias = Literal[
@@ -215,7 +215,7 @@ class Entry(Value, frozen=True):
         return str(self.event.__struct_config__.tag)
 
 
-def encoded(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """Return an entry as one line of JSON, without the fields that have their defaults, and without a newline.
 
     Raises LoomError for values that JSON cannot express.
@@ -223,7 +223,7 @@ def encoded(entry: Entry) -> bytes:
     event = entry.event
     fields = {"contract": event.contract.as_json()} if isinstance(event, Dispatched) else msgspec.to_builtins(event)
     place = {"turn_id": entry.turn_id, "token": entry.token, "door": entry.door or None, "key": entry.key or None}
-    return dumps(
+    return dump_json(
         {
             "seq": entry.seq,
             "ts": entry.ts,
@@ -237,7 +237,7 @@ def encoded(entry: Entry) -> bytes:
     )
 
 
-def decoded(line: bytes) -> Entry:
+def decode_entry(line: bytes) -> Entry:
     """Return the entry of one line. Raises ValueError for another line, such as a kind of a later version."""
     try:
         value = orjson.loads(line)
@@ -248,13 +248,13 @@ def decoded(line: bytes) -> Entry:
     value.pop("wide", None)
     place = {name: value.pop(name) for name in Entry.__struct_fields__ if name in value}
     try:
-        event = _contract(value) if value["kind"] == "contract" else msgspec.convert(value, Event)
+        event = _decode_contract(value) if value["kind"] == "contract" else msgspec.convert(value, Event)
         return msgspec.convert({**place, "event": event}, Entry)
     except msgspec.ValidationError as error:
         raise ValueError(f"it is not a whole entry of a dispatch: {error}") from error
 
 
-def _contract(value: dict[str, Any]) -> Dispatched:
+def _decode_contract(value: dict[str, Any]) -> Dispatched:
     given = value.get("contract")
     contract = draft(given if isinstance(given, dict) else {})
     if not isinstance(contract, Contract):

@@ -54,12 +54,12 @@ def exit_of(record: Record, cap: int = REFUSALS) -> Exit:
     left = cap - record.refusals - 1
     then = f"{left} more of these and it" if left else "Next time it"
     return Refuse(
-        f"done is refused, {UNMET}: {'; '.join(_missing(record))}. Or set the status to blocked, and say by what. "
+        f"done is refused, {UNMET}: {'; '.join(_list_missing(record))}. Or set the status to blocked, and say by what. "
         f"{then} ends as blocked"
     )
 
 
-def _missing(record: Record) -> list[str]:
+def _list_missing(record: Record) -> list[str]:
     missing = []
     if not record.progress_since_start:
         missing.append("write progress: there is none since the start")

@@ -34,7 +34,7 @@ from cantrip_actors.dispatch.errors import (
     TamperedRecord,
     UnknownDispatch,
 )
-from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decoded, encoded
+from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decode_entry, encode_entry
 from cantrip_actors.dispatch.record import Record, apply, follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
@@ -59,7 +59,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _in_thread(
+def _run_in_thread(
     method: Callable[Concatenate[Dispatches, P], T],
 ) -> Callable[Concatenate[Dispatches, P], Awaitable[T]]:
     @wraps(method)
@@ -124,8 +124,8 @@ class Dispatches:
         entry = Entry(1, self._clock(), by, author, Dispatched(contract), contract.hash, turn_id, door=door, key=key)
         _check(None, entry)
         try:
-            with self._log(contract.dispatch_id, "create") as log:
-                log.create(encoded(entry))
+            with self._open_log(contract.dispatch_id, "create") as log:
+                log.create(encode_entry(entry))
         except DispatchExists:  # perhaps because the same request came twice at once
             written = self.read(contract.dispatch_id).written_with(key) if key else None
             if written is None:
@@ -170,11 +170,11 @@ class Dispatches:
                     place = record.seq + 1, self._clock()
                     entry = Entry(*place, who, name, due, record.contract.hash, turn_id, lease, way, request)
                     _check(record, entry)
-                    yield encoded(entry)
+                    yield encode_entry(entry)
                     record = apply(record, entry)
                     due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "", "")
 
-        with self._log(dispatch_id, "write to") as log:
+        with self._open_log(dispatch_id, "write to") as log:
             return log.append(decide)
 
     def read(self, dispatch_id: str) -> Record:
@@ -182,7 +182,7 @@ class Dispatches:
 
         Raises UnknownDispatch, TamperedRecord for a changed log.
         """
-        with self._log(dispatch_id, "read") as log:
+        with self._open_log(dispatch_id, "read") as log:
             return log.read()
 
     def records(self) -> tuple[Record, ...]:
@@ -191,7 +191,7 @@ class Dispatches:
 
     def heads(self) -> Heads:
         """Return the last link of every log, for a file that is kept elsewhere. Raises as `read`."""
-        ends = {dispatch_id: self._links(dispatch_id)[-1] for dispatch_id in self.ids()}
+        ends = {dispatch_id: self._read_links(dispatch_id)[-1] for dispatch_id in self.ids()}
         return Heads(len(ends), ends)
 
     def verify(self, heads: Heads | None = None) -> dict[str, str]:
@@ -204,7 +204,7 @@ class Dispatches:
         for dispatch_id in self.ids():
             try:
                 self.read(dispatch_id)
-                links[dispatch_id] = self._links(dispatch_id)
+                links[dispatch_id] = self._read_links(dispatch_id)
             except TamperedRecord as tampered:
                 faults[dispatch_id] = str(tampered)
         for dispatch_id, link in () if heads is None else heads.trees.items():
@@ -213,16 +213,16 @@ class Dispatches:
                 faults[dispatch_id] = f"the log {what}: it had come further when its head was exported"
         return faults
 
-    def _links(self, dispatch_id: str) -> tuple[bytes, ...]:
-        with self._log(dispatch_id, "read") as log:
-            return log.links()
+    def _read_links(self, dispatch_id: str) -> tuple[bytes, ...]:
+        with self._open_log(dispatch_id, "read") as log:
+            return log.read_links()
 
-    create_soon = _in_thread(create)
-    append_soon = _in_thread(append)
-    read_soon = _in_thread(read)
+    create_soon = _run_in_thread(create)
+    append_soon = _run_in_thread(append)
+    read_soon = _run_in_thread(read)
 
     @contextmanager
-    def _log(self, dispatch_id: str, what: str) -> Iterator[SealedLog[Record]]:
+    def _open_log(self, dispatch_id: str, what: str) -> Iterator[SealedLog[Record]]:
         """Yield the log of a dispatch; errors of its file inside the block are raised as a DispatchError."""
         path = self.path(dispatch_id)
         if dispatch_id not in self._logs:
@@ -252,7 +252,7 @@ class Dispatches:
             raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
-def trusted_records(log: Dispatches) -> list[Record]:
+def read_trusted_records(log: Dispatches) -> list[Record]:
     """Return the records of all dispatches, by id, without the tampered ones, which are logged."""
     found: list[Record] = []
     for dispatch_id in log.ids():
@@ -270,7 +270,7 @@ def written_with(log: Dispatches, key: str) -> Record | None:
 
     Raises KeyUsed if another request had it.
     """
-    found = (record.written_with(key) for record in trusted_records(log))
+    found = (record.written_with(key) for record in read_trusted_records(log))
     return next((record for record in found if record is not None), None)
 
 
@@ -282,7 +282,7 @@ def _check(record: Record | None, entry: Entry) -> None:
 
 def _fold(record: Record | None, number: int, line: bytes) -> Record:
     """Return the record with one more line. Raises ValueError for a line that could not have been written."""
-    entry = decoded(line)
+    entry = decode_entry(line)
     contract = entry.event.contract if isinstance(entry.event, Dispatched) else None
     if record is not None:
         contract = record.contract

@@ -10,7 +10,7 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Where
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.terms.errors import suggest_nearest
 
 
 class Mistake(NamedTuple):
@@ -43,7 +43,7 @@ class Parsed:
     mistakes: list[Mistake] = field(default_factory=list)
     spoilt: set[str] = field(default_factory=set)
 
-    def wrong(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
+    def note_mistake(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
         """Note a mistake. The rules skip the field `name`, because they would only repeat it."""
         self.mistakes.append(Mistake(rule, text, line))
         if name:
@@ -55,14 +55,17 @@ class Parsed:
         self.lines[name,] = line
 
 
-def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
+def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
         said = read.data["status"] or ""  # an empty cell
         status = status_of(said)
         if status is None:
-            read.wrong(
-                f'"{said}" is not a status: {nearest(said, STATUSES)}', read.lines["status",], "status", Rule.STATUS
+            read.note_mistake(
+                f'"{said}" is not a status: {suggest_nearest(said, STATUSES)}',
+                read.lines["status",],
+                "status",
+                Rule.STATUS,
             )
         else:
             read.data["status"] = status
@@ -70,7 +73,7 @@ def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     mistakes = list(read.mistakes)
     if not isinstance(found, Contract):
         mistakes += (
-            Mistake(violation.rule, str(violation), _line(read.lines, violation.where))
+            Mistake(violation.rule, str(violation), _find_line(read.lines, violation.where))
             for violation in found
             if violation.where[0] not in read.spoilt
         )
@@ -79,7 +82,7 @@ def to_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     return tuple(sorted(dict.fromkeys(mistakes), key=lambda one: one.line or 0))
 
 
-def _line(lines: Mapping[Where, int], where: Where) -> int | None:
+def _find_line(lines: Mapping[Where, int], where: Where) -> int | None:
     """Return the line of a value, or of the nearest value around it."""
     for length in range(len(where), 0, -1):
         if where[:length] in lines:

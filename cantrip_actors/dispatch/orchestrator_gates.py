@@ -19,11 +19,11 @@ from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, now
 from cantrip_actors.dispatch.overlap import overlaps
-from cantrip_actors.dispatch.record import Record, unblocking
+from cantrip_actors.dispatch.record import Record, make_unblocking
 from cantrip_actors.gates import GateError
 
 
-def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]]) -> tuple[Gate, ...]:
+def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]]) -> tuple[Gate, ...]:
     """Return `dispatch`, `dispatch_batch` and `unblock`, which write to `log`; `run` runs the dispatch of an id."""
 
     @gate(idempotent=True)
@@ -34,37 +34,37 @@ def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]])
         background, sources (list of {path, description}), technical_context, tasks (list), verification, and may have
         outputs (paths), gates, wards, steps, decision_needed.
         """
-        (made,) = _drafts([contract], call)
-        return _result(await create_and_run(made, call))
+        (made,) = _draft_all([contract], call)
+        return _build_result(await create_and_run(made, call))
 
     @gate(idempotent=True)
     async def dispatch_batch(contracts: list[dict[str, Any]], call: GateCall) -> list[dict[str, Any]]:
         """Hand out several dispatches at once, to workers that write different files; the results come in order."""
-        made = _drafts(contracts, call)
+        made = _draft_all(contracts, call)
         clashes = overlaps(made)
         if clashes:
             raise GateError("; ".join(map(str, clashes)))
         results: dict[int, dict[str, Any]] = {}
 
-        async def one(number: int, contract: Contract) -> None:
+        async def dispatch_one(number: int, contract: Contract) -> None:
             try:
-                results[number] = _outcome(await create_and_run(contract, call))
+                results[number] = _build_outcome(await create_and_run(contract, call))
             except DispatchError as error:  # the others run nevertheless
                 results[number] = {"dispatch": contract.dispatch_id, "is_error": True, "error": str(error)}
 
         async with anyio.create_task_group() as tasks:
             for number, contract in enumerate(made):
-                tasks.start_soon(one, number, contract)
+                tasks.start_soon(dispatch_one, number, contract)
         return [results[number] for number in range(len(made))]
 
     @gate(idempotent=True)
     async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
         """Tell a blocked worker what was done about its blocker; it continues, and is waited for again."""
-        events = unblocking(await log.read_soon(dispatch_id), note)
+        events = make_unblocking(await log.read_soon(dispatch_id), note)
         await log.append_soon(
             dispatch_id, *events, by="orchestrator", author=call.entity_id, turn_id=call.turn_id, once=True
         )
-        return _result(await run(dispatch_id))
+        return _build_result(await run(dispatch_id))
 
     async def create_and_run(contract: Contract, call: GateCall) -> Record:
         """Create a dispatch, unless this turn has created it before a crash, and run it."""
@@ -80,7 +80,7 @@ def orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Record]])
     return (dispatch, dispatch_batch, unblock)
 
 
-def _drafts(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Contract]:
+def _draft_all(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Contract]:
     """Return the contracts, or refuse all of them with the mistakes of every one."""
     made: list[Contract] = []
     wrong: list[str] = []
@@ -96,14 +96,14 @@ def _drafts(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Cont
     return made
 
 
-def _result(record: Record) -> dict[str, Any]:
+def _build_result(record: Record) -> dict[str, Any]:
     """Return the result of a dispatch; a failure is an error."""
     if record.status in ("failed", "rejected"):
         raise GateError(f"dispatch {record.id} {record.status}: {record.reason}")
-    return _outcome(record)
+    return _build_outcome(record)
 
 
-def _outcome(record: Record) -> dict[str, Any]:
+def _build_outcome(record: Record) -> dict[str, Any]:
     outcome: dict[str, Any] = {"dispatch": record.id, "status": record.status}
     if record.status == "queued":
         outcome["waits_for"] = f"approval: {record.contract.decision_needed}"

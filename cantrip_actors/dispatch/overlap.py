@@ -37,17 +37,17 @@ def overlaps(contracts: Sequence[Contract]) -> tuple[Overlap, ...]:
     for one, other in combinations(contracts, 2):
         for here in one.outputs:
             for there in other.outputs:
-                inner = _common(_full(one, here), _full(other, there))
+                inner = _find_common(_join_path(one, here), _join_path(other, there))
                 if inner is not None:
                     found.append(Overlap(one.dispatch_id, other.dispatch_id, inner))
     return tuple(dict.fromkeys(found))
 
 
-def _full(contract: Contract, path: str) -> str:
+def _join_path(contract: Contract, path: str) -> str:
     return normpath(join(contract.repo, path))
 
 
-def _common(here: str, there: str) -> str | None:
+def _find_common(here: str, there: str) -> str | None:
     """Return the deeper of two paths of which one lies in the other, or equals it; None for others."""
     shallow, deep = sorted((here, there), key=len)
     return deep if deep == shallow or deep.startswith(shallow.rstrip("/") + "/") else None

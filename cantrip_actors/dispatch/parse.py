@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from cantrip_actors.dispatch.contract import Contract
-from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, status_of, to_contract
+from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract, status_of
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
-from cantrip_actors.dispatch.terms import Rule, Where, field_titled
+from cantrip_actors.dispatch.terms import Rule, Where, find_field
 
 __all__ = ["Mistake", "UnreadableContract", "from_markdown", "from_yaml", "load_contract", "status_of"]
 
@@ -40,31 +40,31 @@ def load_contract(path: Path) -> Contract:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
     except OSError as error:
-        raise _unreadable(path, f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise _make_unreadable(path, f"cannot be read: {(error.strerror or str(error)).lower()}") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(path, "this is not text in UTF-8", raw[: error.start].count(b"\n") + 1) from None
+        raise _make_unreadable(path, "this is not text in UTF-8", raw[: error.start].count(b"\n") + 1) from None
     if len(raw) > LARGEST:
-        raise _unreadable(path, f"too large for a contract: more than {LARGEST:,} bytes")
+        raise _make_unreadable(path, f"too large for a contract: more than {LARGEST:,} bytes")
     if path.suffix in MARKDOWN:
         found = from_markdown(text)
     elif path.suffix in YAML:
         found = from_yaml(text)
     else:
-        raise _unreadable(path, f"a contract is a file that ends in {', '.join((*MARKDOWN, *YAML))}")
+        raise _make_unreadable(path, f"a contract is a file that ends in {', '.join((*MARKDOWN, *YAML))}")
     if isinstance(found, Contract):
         return found
     raise UnreadableContract(str(path), found)
 
 
-def _unreadable(path: Path, text: str, line: int | None = None) -> UnreadableContract:
+def _make_unreadable(path: Path, text: str, line: int | None = None) -> UnreadableContract:
     return UnreadableContract(str(path), (Mistake(Rule.TYPE, text, line),))
 
 
 def from_markdown(text: str) -> Contract | tuple[Mistake, ...]:
     """Return the contract of a Markdown text in the layout of `contract_template`, or all its mistakes."""
-    return to_contract(read_markdown(text))
+    return build_contract(read_markdown(text))
 
 
 def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
@@ -76,49 +76,49 @@ def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
             line = event.start_mark.line + 1 if event.start_mark else None
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):  # even one that would expand to more than fits into memory
-                read.wrong("an alias (*…): write it out", line)
+                read.note_mistake("an alias (*…): write it out", line)
             if depth > DEEPEST:
-                read.wrong("nested too deeply", line)
+                read.note_mistake("nested too deeply", line)
                 break
         if not read.mistakes:
-            _fields(yaml.compose(text, yaml.SafeLoader), read)
+            _read_fields(yaml.compose(text, yaml.SafeLoader), read)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        read.wrong(f"not valid YAML: {error.problem}", None if mark is None else mark.line + 1)
+        read.note_mistake(f"not valid YAML: {error.problem}", None if mark is None else mark.line + 1)
     except yaml.YAMLError as error:
-        read.wrong(f"not valid YAML: {error}", None)
-    return to_contract(read) if read.lines else tuple(read.mistakes)
+        read.note_mistake(f"not valid YAML: {error}", None)
+    return build_contract(read) if read.lines else tuple(read.mistakes)
 
 
-def _fields(node: yaml.Node | None, read: Parsed) -> None:
+def _read_fields(node: yaml.Node | None, read: Parsed) -> None:
     if not isinstance(node, yaml.MappingNode) or not node.value:
-        read.wrong("expected the fields of a contract, each with its name", 1)
+        read.note_mistake("expected the fields of a contract, each with its name", 1)
         return
-    read.data = _value(node, (), read)
+    read.data = _read_value(node, (), read)
     for index, source in enumerate(read.data.get("sources") or ()):
         if isinstance(source, str) and (found := SOURCE.fullmatch(source.strip())):
             read.data["sources"][index] = {"path": found["path"], "description": found["why"]}
 
 
-def _value(node: yaml.Node, where: Where, read: Parsed) -> Any:
+def _read_value(node: yaml.Node, where: Where, read: Parsed) -> Any:
     """Return a node as plain data, and note the lines of the values in it."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             read.lines[*where, index] = item.start_mark.line + 1
-        return [_value(item, (*where, index), read) for index, item in enumerate(node.value)]
+        return [_read_value(item, (*where, index), read) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         said: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-            place = (*where, name if where else field_titled(name))
+            place = (*where, name if where else find_field(name))
             line = key.start_mark.line + 1
             if not name:
-                read.wrong("a key has to be a word", line, str(place[0]))
+                read.note_mistake("a key has to be a word", line, str(place[0]))
             elif place in read.lines:
-                read.wrong(f'"{name}" stands here twice, first in line {read.lines[place]}', line, str(place[0]))
+                read.note_mistake(f'"{name}" stands here twice, first in line {read.lines[place]}', line, str(place[0]))
             else:
                 read.lines[place] = line
-                said[str(place[-1])] = _value(value, place, read)
+                said[str(place[-1])] = _read_value(value, place, read)
         return said
     if node.tag == "tag:yaml.org,2002:null":
         return None

@@ -28,8 +28,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from cantrip_actors.dispatch.mistakes import Parsed
-from cantrip_actors.dispatch.terms import ROWS, Rule, field_titled
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.dispatch.terms import ROWS, Rule, find_field
+from cantrip_actors.terms.errors import suggest_nearest
 
 SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 """A source file and the reason why it matters."""
@@ -68,13 +68,13 @@ class Section(NamedTuple):
 def read_markdown(text: str) -> Parsed:
     """Parse a contract in Markdown: its fields, their lines, and the mistakes of its layout."""
     read = Parsed()
-    sections = _sections(list(_lines(text)), read)
+    sections = _read_sections(list(_read_lines(text)), read)
     for name, section in sections.items():
         SECTIONS[name](section, read)
     return read
 
 
-def _lines(text: str) -> Iterator[Line]:
+def _read_lines(text: str) -> Iterator[Line]:
     """Yield the lines, without comments, marked if they are in a fence."""
     mark = "\0"  # marks the beginning of each fenced line
 
@@ -87,7 +87,7 @@ def _lines(text: str) -> Iterator[Line]:
         yield Line(number, line.removeprefix(mark).rstrip(), fenced=line.startswith(mark))
 
 
-def _sections(lines: Lines, read: Parsed) -> dict[str, Section]:
+def _read_sections(lines: Lines, read: Parsed) -> dict[str, Section]:
     found: dict[str, Section] = {}
     here: Section | None = None
     for line in lines:
@@ -95,30 +95,30 @@ def _sections(lines: Lines, read: Parsed) -> dict[str, Section]:
         level, name = (len(heading[1]), heading[2]) if heading else (0, "")
         key = name.lower()
         if level == 1:
-            _title(name, line.number, read)
+            _read_title(name, line.number, read)
             here = Section(line.number, [])
         elif key in SECTIONS and (level == 2 or key in INNER):
             if key in found:
                 text = f'the section "{name}" stands here twice, first in line {found[key].line}'
-                read.wrong(text, line.number, field_titled(key), Rule.SECTIONS)
+                read.note_mistake(text, line.number, find_field(key), Rule.SECTIONS)
             here = Section(line.number, [])
             found.setdefault(key, here)
         elif level == 2 or (level == 3 and here is None):
-            text = f'no contract has a section "{name}": {nearest(key, SECTIONS)}'
-            read.wrong(text, line.number, rule=Rule.SECTIONS)
+            text = f'no contract has a section "{name}": {suggest_nearest(key, SECTIONS)}'
+            read.note_mistake(text, line.number, rule=Rule.SECTIONS)
             here = Section(line.number, [])
         elif here is not None:
             here.body.append(line)
         elif line.text.strip():
-            read.wrong("this stands in no section", line.number, rule=Rule.SECTIONS)
+            read.note_mistake("this stands in no section", line.number, rule=Rule.SECTIONS)
     return found
 
 
-def _title(name: str, line: int, read: Parsed) -> None:
+def _read_title(name: str, line: int, read: Parsed) -> None:
     if ("title",) in read.lines:
-        read.wrong(f"a second title, the first is in line {read.lines['title',]}", line, rule=Rule.SECTIONS)
+        read.note_mistake(f"a second title, the first is in line {read.lines['title',]}", line, rule=Rule.SECTIONS)
     elif not name.startswith(_TITLE):
-        read.wrong(f'expected "# {_TITLE} <title>", got "# {name}"', line, "title", Rule.SECTIONS)
+        read.note_mistake(f'expected "# {_TITLE} <title>", got "# {name}"', line, "title", Rule.SECTIONS)
         read.lines["title",] = line
     else:
         read.set_field("title", name.removeprefix(_TITLE).strip(), line)
@@ -126,38 +126,42 @@ def _title(name: str, line: int, read: Parsed) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ metadata
 
-_ROWS = {title.lower(): field_titled(title) for title in ROWS}
+_ROWS = {title.lower(): find_field(title) for title in ROWS}
 OF_THE_LOG = frozenset({"worker", "started", "completed", "commit", "pr", "result", "blocker"})
 """Rows that belong to the log and are empty in a contract."""
 
 _NOTHING = frozenset({"", "-", "–", "—"})
 
 
-def _metadata(section: Section, read: Parsed) -> None:
+def _read_metadata(section: Section, read: Parsed) -> None:
     rows = [line for line in section.body if line.text.strip()]
     for at, line in enumerate(rows):
         text = line.text.strip()
         cells = [cell.strip().replace("\\|", "|") for cell in _CELL.split(text.strip("|") if text[0] == "|" else text)]
         if text[0] != "|" or len(cells) != 2:
-            read.wrong("expected a row of two cells: | Field | Value |", line.number, rule=Rule.METADATA)
+            read.note_mistake("expected a row of two cells: | Field | Value |", line.number, rule=Rule.METADATA)
             continue
         if all(re.fullmatch(r":?-+:?", cell) for cell in cells) and at == 1:
             continue
         name, value = cells[0].strip("*").strip().lower(), cells[1].strip("`").strip()
         if at == 0 and name == "field":
             continue
-        _row(name, "" if value in _NOTHING else value, line.number, read)
+        _read_row(name, "" if value in _NOTHING else value, line.number, read)
 
 
-def _row(name: str, value: str, line: int, read: Parsed) -> None:
+def _read_row(name: str, value: str, line: int, read: Parsed) -> None:
     if name in OF_THE_LOG:
         if value:
-            read.wrong(f'"{name}" is what the log says, not the contract: leave it empty', line, rule=Rule.METADATA)
+            read.note_mistake(
+                f'"{name}" is what the log says, not the contract: leave it empty', line, rule=Rule.METADATA
+            )
     elif name not in _ROWS:
-        read.wrong(f'no contract has a row "{name}": {nearest(name, _ROWS)}', line, rule=Rule.METADATA)
+        read.note_mistake(f'no contract has a row "{name}": {suggest_nearest(name, _ROWS)}', line, rule=Rule.METADATA)
     elif (_ROWS[name],) in read.lines:
         first = read.lines[_ROWS[name],]
-        read.wrong(f'the row "{name}" stands here twice, first in line {first}', line, _ROWS[name], Rule.METADATA)
+        read.note_mistake(
+            f'the row "{name}" stands here twice, first in line {first}', line, _ROWS[name], Rule.METADATA
+        )
     else:
         field = _ROWS[name]
         read.set_field(field, CELLS.get(field, str)(value) if value else None, line)
@@ -167,21 +171,21 @@ def _split_list(value: str) -> list[str]:
     return [part.strip().strip("`") for part in value.split(",")]
 
 
-def _amount(value: str) -> Any:
+def _read_amount(value: str) -> Any:
     found = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
     return float(found[1]) if found else value
 
 
-def _wards(value: str) -> list[Any]:
+def _read_wards(value: str) -> list[Any]:
     """`max_turns: 10, require_done_tool`."""
     wards: list[Any] = []
     for part in _split_list(value):
         name, said, number = part.partition(":")
-        wards.append({name.strip(): _scalar(number.strip())} if said else name)
+        wards.append({name.strip(): _read_scalar(number.strip())} if said else name)
     return wards
 
 
-def _scalar(text: str) -> Any:
+def _read_scalar(text: str) -> Any:
     for read in (int, float):
         try:
             return read(text)
@@ -194,17 +198,17 @@ CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
         "skill_chain": _split_list,
         "gates": _split_list,
-        "wards": _wards,
-        "budget": _amount,
-        "max_iterations": _scalar,
-        "review_cap": _scalar,
+        "wards": _read_wards,
+        "budget": _read_amount,
+        "max_iterations": _read_scalar,
+        "review_cap": _read_scalar,
     }
 )
 
 # ------------------------------------------------------------------------------------------------------------ sections
 
 
-def _text(name: str) -> Callable[[Section, Parsed], None]:
+def _make_text_reader(name: str) -> Callable[[Section, Parsed], None]:
     def read_section(section: Section, read: Parsed) -> None:
         read.set_field(name, "\n".join(line.text for line in section.body).strip(), section.line)
 
@@ -219,7 +223,7 @@ class Item(NamedTuple):
     more: tuple[Line, ...] = ()
 
 
-def _items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, expected: str) -> list[Item]:
+def _read_items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, expected: str) -> list[Item]:
     """Return the items of a list; other lines are mistakes."""
     items: list[Item] = []
     for line in section.body:
@@ -229,28 +233,28 @@ def _items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, exp
         elif items and (line.fenced or line.text.startswith((" ", "\t"))):
             items[-1] = items[-1]._replace(more=(*items[-1].more, line))
         elif line.text.strip():
-            read.wrong(
+            read.note_mistake(
                 f"expected {expected}, got {line.text.strip()[:60]!r}", line.number, name, RULES.get(name, Rule.TYPE)
             )
     return items
 
 
-def _text_of(item: Item) -> str:
+def _read_text(item: Item) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
 def _list(
-    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any] = _text_of
+    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any] = _read_text
 ) -> Callable[[Section, Parsed], None]:
     """Return a reader of a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
 
     def read_section(section: Section, read: Parsed) -> None:
         values: list[Any] = []
-        for item in _items(section, mark, read, name, expected):
+        for item in _read_items(section, mark, read, name, expected):
             try:
                 value = value_of(item)
             except ValueError as wrong:
-                read.wrong(str(wrong), item.line, name, RULES.get(name, Rule.TYPE))
+                read.note_mistake(str(wrong), item.line, name, RULES.get(name, Rule.TYPE))
             else:
                 read.lines[name, len(values)] = item.line
                 values.append(value)
@@ -259,23 +263,23 @@ def _list(
     return read_section
 
 
-def _criterion(item: Item) -> str:
+def _read_criterion(item: Item) -> str:
     box = _BOX.fullmatch(item.text)
     if box is None:
         raise ValueError("expected an open box, - [ ], before the criterion")
     if box[1] != " ":
         raise ValueError("this criterion is ticked already: evidence meets it, not a tick")
-    return _text_of(item._replace(text=box[2]))
+    return _read_text(item._replace(text=box[2]))
 
 
-def _source(item: Item) -> dict[str, str]:
-    found = SOURCE.fullmatch(_text_of(item).replace("\n", " "))
+def _read_source(item: Item) -> dict[str, str]:
+    found = SOURCE.fullmatch(_read_text(item).replace("\n", " "))
     if found is None:
         raise ValueError(f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}")
     return {"path": found["path"].strip(), "description": found["why"]}
 
 
-def _step(item: Item) -> dict[str, str]:
+def _read_step(item: Item) -> dict[str, str]:
     step, last = {"purpose": item.text}, "purpose"
     for line in item.more:
         if fact := _FACT.fullmatch(line.text):
@@ -286,42 +290,42 @@ def _step(item: Item) -> dict[str, str]:
     return step
 
 
-def _of_the_log(what: str, entry: re.Pattern[str]) -> Callable[[Section, Parsed], None]:
+def _make_log_reader(what: str, entry: re.Pattern[str]) -> Callable[[Section, Parsed], None]:
     """Return a reader of a section that the log fills: it may have a note, but no entries."""
 
     def read_section(section: Section, read: Parsed) -> None:
         for line in section.body:
             if entry.match(line.text):
                 text = f"{what} is what the log says, not the contract: leave it empty"
-                read.wrong(text, line.number, rule=Rule.SECTIONS)
+                read.note_mistake(text, line.number, rule=Rule.SECTIONS)
 
     return read_section
 
 
-def _nothing(section: Section, read: Parsed) -> None:
+def _skip_section(section: Section, read: Parsed) -> None:
     for line in section.body:
         if line.text.strip():
-            read.wrong("this stands in no section", line.number, rule=Rule.SECTIONS)
+            read.note_mistake("this stands in no section", line.number, rule=Rule.SECTIONS)
 
 
 INNER = frozenset({"acceptance criteria", "scope boundaries", "source files", "files modified"})
 SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
     {
-        "metadata": _metadata,
-        "objective": _text("objective"),
-        "acceptance criteria": _list("acceptance", _BULLET, "- [ ] and a criterion", _criterion),
+        "metadata": _read_metadata,
+        "objective": _make_text_reader("objective"),
+        "acceptance criteria": _list("acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
         "scope boundaries": _list("scope", _LINE, "- what is not addressed"),
-        "background": _text("background"),
-        "related files": _nothing,
-        "source files": _list("sources", _BULLET, "- `/path` — why it matters", _source),
-        "files modified": _of_the_log("a modified file", _BULLET),
-        "technical context": _text("technical_context"),
+        "background": _make_text_reader("background"),
+        "related files": _skip_section,
+        "source files": _list("sources", _BULLET, "- `/path` — why it matters", _read_source),
+        "files modified": _make_log_reader("a modified file", _BULLET),
+        "technical context": _make_text_reader("technical_context"),
         "tasks": _list("tasks", _NUMBER, "1. and a task"),
-        "verification gate": _text("verification"),
+        "verification gate": _make_text_reader("verification"),
         "outputs": _list("outputs", _BULLET, "- a path"),
         "lessons": _list("lessons", _BULLET, "- what was learned"),
-        "steps": _list("steps", _NUMBER, "1. and a step", _step),
-        "progress": _of_the_log("progress", _HEADING),
+        "steps": _list("steps", _NUMBER, "1. and a step", _read_step),
+        "progress": _make_log_reader("progress", _HEADING),
     }
 )
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -99,7 +99,7 @@ class Phases:
                 return ""
 
 
-def phases_of(contract: Contract) -> Phases | None:
+def make_phases(contract: Contract) -> Phases | None:
     """Return the first state of a contract's loop, None for a contract without a depth."""
     if contract.depth is None:
         return None
@@ -107,7 +107,7 @@ def phases_of(contract: Contract) -> Phases | None:
     return Phases(order, order[0], contract.max_iterations, contract.review_cap)
 
 
-def unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
+def find_unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
     """Return the criteria of `phase` that `evidence` does not meet. A placeholder meets none (F-38)."""
     unmet = []
     for name, what, at_least in CRITERIA[phase]:
@@ -119,7 +119,7 @@ def unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(unmet)
 
 
-def phase_refusal(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
+def refuse_phase(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
     """Return why the loop cannot take `event`, or None."""
     if phases is None:
         return Refusal("this dispatch has no phases: its contract names no depth", "F-37")
@@ -132,11 +132,11 @@ def phase_refusal(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
         return None if phases.waiting else Refusal(f"phase {name} does not wait for an approval", "F-36")
     if phases.waiting:
         return Refusal(f"{phases.blocker}; nothing but that approval is taken", "F-36")
-    missing = _missing(name, event)
+    missing = _name_missing(name, event)
     return Refusal(missing, "F-38") if missing else None
 
 
-def _missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:
+def _name_missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:
     """Return the missing part of the event."""
     match event:
         case ReviewReturned(findings):
@@ -145,12 +145,12 @@ def _missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> s
             nothing = not unmet or any(map(is_placeholder, unmet))
             return "say which criteria are unmet (unmet)" if nothing else ""
         case PhasePassed(_, evidence):
-            lacking = unmet_criteria(phase, dict(evidence))
+            lacking = find_unmet_criteria(phase, dict(evidence))
             return f"phase {phase} cannot be left yet: {'; '.join(lacking)}" if lacking else ""
 
 
 def apply_to_phases(phases: Phases, event: PhaseEvent) -> Phases:
-    """Return the loop after an event that `phase_refusal` permits."""
+    """Return the loop after an event that `refuse_phase` permits."""
     match event:
         case PhaseFailed():
             stalled = phases.iteration >= phases.max_iterations

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
-from cantrip_actors.dispatch.phases import Phases, apply_to_phases, phases_of
+from cantrip_actors.dispatch.phases import Phases, apply_to_phases, make_phases
 from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of
 from cantrip_actors.dispatch.status import TERMINAL, Status
 from cantrip_actors.loom import KeyUsed
@@ -124,18 +124,18 @@ def apply(record: Record | None, entry: Entry) -> Record:
     event = entry.event
     if isinstance(event, e.Dispatched):
         contract = event.contract
-        return Record(contract, (entry,), plan=plan_of(contract), phases=phases_of(contract))
+        return Record(contract, (entry,), plan=plan_of(contract), phases=make_phases(contract))
     assert record is not None
     changed: dict[str, Any] = {"entries": (*record.entries, entry)}
     if entry.token is not None:
         changed["token"] = entry.token
     match event:
         case e.StatusChanged():
-            changed |= _changed(entry.seq, event, again=isinstance(record.entries[-1].event, e.Recovered))
+            changed |= _change_status(entry.seq, event, again=isinstance(record.entries[-1].event, e.Recovered))
         case e.Recovered(reason):
             changed |= {"status": "queued", "attempt": record.attempt + 1, "reason": reason}
         case e.Progressed():
-            changed["evidence"] = _evidence(record, event)
+            changed["evidence"] = _collect_evidence(record, event)
             changed["progress_since_start"] = record.progress_since_start + (entry.by == "worker")
         case e.Approved():
             changed |= {"approved": True, "released": True}
@@ -153,7 +153,7 @@ def apply(record: Record | None, entry: Entry) -> Record:
     return replace(record, **changed)
 
 
-def _changed(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]:
+def _change_status(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]:
     said = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
     match event.status:
         case "active" if again:  # a crash keeps progress and refusals
@@ -166,7 +166,7 @@ def _changed(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]
             return said
 
 
-def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...]:
+def _collect_evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...]:
     """Return the newest evidence of each item, without corrected verifications."""
     if event.item is None and event.corrects is None:
         return record.evidence
@@ -180,20 +180,20 @@ def _evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...
     return tuple(sorted(evidence.items()))
 
 
-def approving(record: Record, note: str = "") -> tuple[Event, ...]:
+def make_approval(record: Record, note: str = "") -> tuple[Event, ...]:
     """Return the events by which a human approves a start, a phase, or a blocked dispatch, which is queued again."""
     phases = record.phases
     waits = phases.phase if phases is not None and phases.waiting else None
     approved: Event = e.Approved(note) if waits is None else e.PhaseApproved(waits, note)
-    return (approved, *_queued_again(record, note))
+    return (approved, *_queue_again(record, note))
 
 
-def unblocking(record: Record, note: str) -> tuple[Event, ...]:
+def make_unblocking(record: Record, note: str) -> tuple[Event, ...]:
     """Return the events for a removed blocker: how, and that the dispatch is queued again."""
-    return (e.Unblocked(note), *_queued_again(record, note))
+    return (e.Unblocked(note), *_queue_again(record, note))
 
 
-def _queued_again(record: Record, note: str) -> tuple[Event, ...]:
+def _queue_again(record: Record, note: str) -> tuple[Event, ...]:
     return (e.StatusChanged("queued", reason=note),) if record.status == "blocked" else ()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.record import Record
-from cantrip_actors.dispatch.summary import overview, short
+from cantrip_actors.dispatch.summary import overview, shorten
 from cantrip_actors.dispatch.terms import Role
 
 NEWEST = 8
@@ -39,58 +39,59 @@ def rehydration(
     if record is None:
         return ""
     role = role or record.contract.role
-    parts = [_head(record), *_contract(record)]
+    parts = [_render_head(record), *_render_contract(record)]
     if role == "loop":
-        parts += _steps(record)
-    parts += _learned_lines(record)
-    parts += _progress(record, newest)
+        parts += _render_steps(record)
+    parts += _render_learned(record)
+    parts += _render_progress(record, newest)
     if role == "orchestrator":
         running = [child for child in children if not child.terminal]
         parts.append(f"Your dispatches under way:\n{overview(running) or 'none'}")
-    parts.append(_next(record))
+    parts.append(_render_next(record))
     return "\n\n".join(parts)
 
 
-def _head(record: Record) -> str:
+def _render_head(record: Record) -> str:
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
-    why = f" ({short(record.reason)})" if record.attempt > 1 and record.reason else ""
+    why = f" ({shorten(record.reason)})" if record.attempt > 1 and record.reason else ""
     return f"[dispatch {record.id}: {record.status}{attempt}{why}; contract {record.entries[0].contract_hash[:12]}]"
 
 
-def _contract(record: Record) -> Iterator[str]:
+def _render_contract(record: Record) -> Iterator[str]:
     contract, proven = record.contract, dict(record.evidence)
-    yield f"Contract, frozen: {_inside(contract.title)}\nObjective: {_inside(contract.objective)}"
+    yield f"Contract, frozen: {_indent(contract.title)}\nObjective: {_indent(contract.objective)}"
     criteria = (
-        f"{item}. {_inside(text)}" + (f" [evidence: {short(proven[item])}]" if item in proven else " [no evidence yet]")
+        f"{item}. {_indent(text)}"
+        + (f" [evidence: {shorten(proven[item])}]" if item in proven else " [no evidence yet]")
         for item, text in enumerate(contract.acceptance, 1)
     )
     yield "Acceptance criteria:\n" + "\n".join(criteria)
     yield _list("Scope", contract.scope)
-    yield f"Background: {_inside(contract.background)}"
+    yield f"Background: {_indent(contract.background)}"
     yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
-    yield f"Technical context: {_inside(contract.technical_context)}"
-    yield "Tasks:\n" + "\n".join(f"{at}. {_inside(task)}" for at, task in enumerate(contract.tasks, 1))
-    yield f"Verification: {_inside(contract.verification)}"
+    yield f"Technical context: {_indent(contract.technical_context)}"
+    yield "Tasks:\n" + "\n".join(f"{at}. {_indent(task)}" for at, task in enumerate(contract.tasks, 1))
+    yield f"Verification: {_indent(contract.verification)}"
     if contract.outputs:
         yield _list("Outputs", contract.outputs)
 
 
-def _steps(record: Record) -> Iterator[str]:
+def _render_steps(record: Record) -> Iterator[str]:
     plan, phases = record.plan, record.phases
     if plan is not None:
-        steps = (f"{at}. [{one.mark.upper()}] {_inside(one.planned.purpose)}" for at, one in enumerate(plan.steps, 1))
+        steps = (f"{at}. [{one.mark.upper()}] {_indent(one.planned.purpose)}" for at, one in enumerate(plan.steps, 1))
         yield f"Steps, round {plan.round} of {plan.rounds}:\n" + "\n".join(steps)
         if plan.current is not None:
             step = plan.steps[plan.current - 1].planned
             facts = {name: getattr(step, name) for name in ("inputs", "actions", "expected", "verification")}
-            said = [f"  {name}: {_inside(fact)}" for name, fact in facts.items() if fact]
-            yield "\n".join([f"CURRENT step {plan.current}: {_inside(step.purpose)}", *said])
+            said = [f"  {name}: {_indent(fact)}" for name, fact in facts.items() if fact]
+            yield "\n".join([f"CURRENT step {plan.current}: {_indent(step.purpose)}", *said])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
         yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
 
 
-def _learned_lines(record: Record) -> Iterator[str]:
+def _render_learned(record: Record) -> Iterator[str]:
     """Yield all lessons in full, because a forgotten failure is tried again."""
     if record.contract.lessons:
         yield _list("Learned before this dispatch", record.contract.lessons)
@@ -101,7 +102,7 @@ def _learned_lines(record: Record) -> Iterator[str]:
             yield _list(title, found)
 
 
-def _progress(record: Record, newest: int) -> Iterator[str]:
+def _render_progress(record: Record, newest: int) -> Iterator[str]:
     corrected = record.corrected
     shown = [
         (entry, event)
@@ -111,26 +112,26 @@ def _progress(record: Record, newest: int) -> Iterator[str]:
     cut = shown[max(0, len(shown) - newest) :]
     if cut:
         older = f" ({len(shown) - len(cut)} older ones in the record)" if len(cut) < len(shown) else ""
-        lines = (f"{entry.ts} {event.progress}: {short(event.text, LONGEST)}" for entry, event in cut)
+        lines = (f"{entry.ts} {event.progress}: {shorten(event.text, LONGEST)}" for entry, event in cut)
         yield _list(f"Newest progress{older}", lines)
     files = dict.fromkeys(event.path for _, event in record.of(e.OutputWritten))
     if files:
         yield _list("Files modified", files)
 
 
-def _next(record: Record) -> str:
+def _render_next(record: Record) -> str:
     if record.status == "blocked":
         return f"It is blocked: {record.blocker}"
     if record.terminal:
-        return f"It is {record.status}: {short(record.result or record.reason)}"
+        return f"It is {record.status}: {shorten(record.result or record.reason)}"
     refused = f" `done` was refused {record.refusals} times since the start." if record.refusals else ""
     return f"Go on with what is not done yet; nobody has to confirm that you read this.{refused}"
 
 
 def _list(title: str, items: Iterable[str]) -> str:
-    return f"{title}:\n" + "\n".join(f"- {_inside(item)}" for item in items)
+    return f"{title}:\n" + "\n".join(f"- {_indent(item)}" for item in items)
 
 
-def _inside(text: str) -> str:
+def _indent(text: str) -> str:
     """Return a text with its later lines indented, so that none of them can pass for a line of the record."""
     return "\n  ".join(text.splitlines())

@@ -13,8 +13,8 @@ from typing import Literal
 
 from cantrip_actors.dispatch.errors import EventRefused, UnknownDispatch
 from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, StatusChanged, Unblocked
-from cantrip_actors.dispatch.log import Dispatches, trusted_records
-from cantrip_actors.dispatch.record import Record, approving
+from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
+from cantrip_actors.dispatch.record import Record, make_approval
 from cantrip_actors.dispatch.summary import summary_of
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.runtime.requests import Request
@@ -36,7 +36,7 @@ class DispatchRequests:
 
     def open(self) -> list[Request]:
         """Return a request for each dispatch that waits for a human."""
-        return [_request(record) for record in trusted_records(self.log) if _is_waiting(record)]
+        return [_request(record) for record in read_trusted_records(self.log) if _is_waiting(record)]
 
     async def decide(
         self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
@@ -51,13 +51,13 @@ class DispatchRequests:
             if key and _is_repeated(record, key):
                 return
             if not _is_waiting(record):
-                raise _error_of(record)
+                raise _make_error(record)
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
-                events = approving(record, note)
+                events = make_approval(record, note)
             await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door, key=key)
         except EventRefused as refused:  # another decision came first
-            raise _error_of(await self.log.read_soon(dispatch_id)) from refused
+            raise _make_error(await self.log.read_soon(dispatch_id)) from refused
         except UnknownDispatch as unknown:
             raise UnknownRequest(str(unknown)) from unknown
 
@@ -100,7 +100,7 @@ def _request(record: Record) -> Request:
     )
 
 
-def _error_of(record: Record) -> AlreadyDecided | UnknownRequest:
+def _make_error(record: Record) -> AlreadyDecided | UnknownRequest:
     """Return the error with the newest decision, or one that says that the dispatch waits for none."""
     for entry in reversed(record.entries):
         match entry.event:

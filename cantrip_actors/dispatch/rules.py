@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry
-from cantrip_actors.dispatch.phases import phase_refusal
+from cantrip_actors.dispatch.phases import refuse_phase
 from cantrip_actors.dispatch.plan import plan_refusal
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.status import (
@@ -73,7 +73,7 @@ def refusal(record: Record | None, entry: Entry) -> Refusal | None:
     """Return why `entry` may not come next in `record` (None: an empty log), or None if it may."""
     event = entry.event
     if record is None or isinstance(event, e.Dispatched):
-        return _beginning(record, entry)
+        return _refuse_beginning(record, entry)
     if record.closed:
         return Refusal(f"{record.id} is closed: it takes no entries any more", "F-39")
     if record.terminal and not isinstance(event, e.Closed):
@@ -85,15 +85,15 @@ def refusal(record: Record | None, entry: Entry) -> Refusal | None:
     by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
     if record.status != "active" and (by_worker or permission.while_active):
         return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "F-14")
-    if (late := _fenced(record, entry)) is not None:
+    if (late := _refuse_fenced(record, entry)) is not None:
         return late
     for name in permission.never_blank:
         if not getattr(event, name).strip():
             return Refusal(f"{name} is empty: it has to say something", "F-07")
-    return _unfit(record, entry)
+    return _refuse_unfit(record, entry)
 
 
-def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
+def _refuse_beginning(record: Record | None, entry: Entry) -> Refusal | None:
     if record is not None:
         return Refusal("a contract is written once, as the first entry: dispatch a new one that supersedes it", "F-03")
     if not isinstance(entry.event, e.Dispatched):
@@ -101,7 +101,7 @@ def _beginning(record: Record | None, entry: Entry) -> Refusal | None:
     return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "F-05")
 
 
-def _fenced(record: Record, entry: Entry) -> Refusal | None:
+def _refuse_fenced(record: Record, entry: Entry) -> Refusal | None:
     if record.token is None:
         return None
     if entry.token is None:
@@ -114,33 +114,33 @@ def _fenced(record: Record, entry: Entry) -> Refusal | None:
     return None
 
 
-def _unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
+def _refuse_unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
     """Return the refusal by the event's own rule."""
     event = entry.event
     match event:
         case e.StatusChanged():
-            return refusal_of_status(record, entry, event)
+            return refuse_status(record, entry, event)
         case e.Recovered():
             if record.status != "active":
                 return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "F-23")
-            return refusal_of_status(record, entry, event)
+            return refuse_status(record, entry, event)
         case e.Progressed():
-            return _progress(record, event)
+            return _refuse_progress(record, event)
         case e.Approved():
-            return _approval(record)
+            return _refuse_approval(record)
         case e.Unblocked():
-            return _unblocking(record)
+            return _refuse_unblocking(record)
         case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
             return plan_refusal(record.plan, event)
         case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
-            return phase_refusal(record.phases, event)
+            return refuse_phase(record.phases, event)
         case e.Closed(override):
-            return _closing(record, override)
+            return _refuse_closing(record, override)
         case _:
             return None
 
 
-def refusal_of_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> Refusal | None:
+def refuse_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> Refusal | None:
     """Return why the status may not change in this way, or None (F-13 … F-17). A recovery queues an active dispatch."""
     before, by = record.status, entry.by
     to: Status = "queued" if isinstance(event, e.Recovered) else event.status
@@ -154,7 +154,7 @@ def refusal_of_status(record: Record, entry: Entry, event: e.StatusChanged | e.R
         own = legal_next(before, by)
         text = f"only {' or '.join(sorted(who))} may make {before} {to}, not {by}; {_may(before, own)} for {by}"
         return Refusal(text, "F-13", own)
-    unmet = next((need for need in _needs(record, entry, event) if not need.is_met), None)
+    unmet = next((need for need in _list_needs(record, entry, event) if not need.is_met), None)
     return None if unmet is None else Refusal(f"{before} cannot become {to} yet: {unmet.text}", unmet.rule, legal)
 
 
@@ -172,7 +172,7 @@ class Need(NamedTuple):
     rule: str
 
 
-def _needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> tuple[Need, ...]:
+def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> tuple[Need, ...]:
     if isinstance(event, e.Recovered):
         return (Need(bool(event.reason.strip()), "say what happened (reason)", "F-23"),)
     has_progress = record.progress_since_start > 0
@@ -208,7 +208,7 @@ def _needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -
     return by_status[event.status]
 
 
-def _progress(record: Record, event: e.Progressed) -> Refusal | None:
+def _refuse_progress(record: Record, event: e.Progressed) -> Refusal | None:
     if event.progress not in PROGRESS_KINDS:
         return Refusal(f"unknown kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
     if event.item is not None:
@@ -224,7 +224,7 @@ def _progress(record: Record, event: e.Progressed) -> Refusal | None:
     return None
 
 
-def _approval(record: Record) -> Refusal | None:
+def _refuse_approval(record: Record) -> Refusal | None:
     if record.phases is not None and record.phases.waiting:
         return Refusal(f"{record.phases.blocker}: approve the phase", "F-36")
     if record.status == "blocked":
@@ -238,7 +238,7 @@ def _approval(record: Record) -> Refusal | None:
     return None
 
 
-def _unblocking(record: Record) -> Refusal | None:
+def _refuse_unblocking(record: Record) -> Refusal | None:
     if record.status != "blocked":
         return Refusal(f"{record.id} is {record.status}: nothing blocks it", "F-13")
     if record.phases is not None and record.phases.waiting:
@@ -246,7 +246,7 @@ def _unblocking(record: Record) -> Refusal | None:
     return None
 
 
-def _closing(record: Record, override: str) -> Refusal | None:
+def _refuse_closing(record: Record, override: str) -> Refusal | None:
     if not record.terminal:
         return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "F-39")
     if record.unmet and is_placeholder(override):

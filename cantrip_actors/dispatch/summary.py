@@ -44,14 +44,14 @@ def summary_of(record: Record) -> Summary:
         record.attempt,
         len(contract.acceptance) - len(record.unproven),
         len(contract.acceptance),
-        _waits_for(record),
+        _describe_wait(record),
         (record.result or record.reason) if record.terminal else "",
-        short(progress[-1][1].text) if progress else "",
+        shorten(progress[-1][1].text) if progress else "",
         record.entries[-1].ts,
     )
 
 
-def _waits_for(record: Record) -> str:
+def _describe_wait(record: Record) -> str:
     if record.status == "blocked":
         return record.blocker
     if record.status == "queued" and record.contract.needs_approval and not record.approved:
@@ -59,7 +59,7 @@ def _waits_for(record: Record) -> str:
     return ""
 
 
-def short(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = LONGEST) -> str:
     """Return `text` on one line of at most `longest` characters."""
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
@@ -70,8 +70,8 @@ def overview(records: Iterable[Record]) -> str:
     lines = []
     for record in records:
         one = summary_of(record)
-        lines.append(f"- {one.id} [{one.status}] {short(one.title)} ({one.proven}/{one.acceptance} accepted)")
+        lines.append(f"- {one.id} [{one.status}] {shorten(one.title)} ({one.proven}/{one.acceptance} accepted)")
         for name, said in (("waits for", one.waits_for), ("outcome", one.outcome), ("newest", one.newest)):
             if said:
-                lines.append(f"  {name}: {short(said)}")
+                lines.append(f"  {name}: {shorten(said)}")
     return "\n".join(lines)

@@ -34,8 +34,8 @@ from functools import partial
 from posixpath import normpath
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from cantrip_actors.terms.errors import nearest
-from cantrip_actors.terms.problems import short
+from cantrip_actors.terms.errors import suggest_nearest
+from cantrip_actors.terms.problems import shorten
 
 Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
@@ -162,7 +162,7 @@ class _Bad(Exception):  # never leaves this file
         self.text, self.rule, self.where = text, rule, where
 
 
-def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
+def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
     """Return the fields of a contract in `data`, as far as they can be read, and all mistakes (F-01).
 
     A field that is None is missing. The fields are a contract's only if there are no mistakes.
@@ -171,7 +171,9 @@ def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, .
     found: list[Violation] = []
     for name, value in data.items():
         if name not in READERS:
-            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {nearest(name, READERS)}"))
+            found.append(
+                Violation(Rule.TYPE, (str(name),), f"no contract has this field; {suggest_nearest(name, READERS)}")
+            )
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)
@@ -189,9 +191,9 @@ def checked(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, .
 # ------------------------------------------------------------------------------------------------------ reading fields
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     if not isinstance(value, str):
-        raise _Bad(f"expected text, got {short(value)}")
+        raise _Bad(f"expected text, got {shorten(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -202,7 +204,7 @@ def _text(value: object) -> str:
 def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
     """Return the items of a list, each as `read` returns it; `what` describes them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _Bad(f"expected a list of {what}, got {short(value)}")
+        raise _Bad(f"expected a list of {what}, got {shorten(value)}")
     items = []
     for index, one in enumerate(value):
         try:
@@ -212,30 +214,30 @@ def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ..
     return tuple(items)
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    return _list((value,) if isinstance(value, str) else value, _text, "texts")
+def _read_texts(value: object) -> tuple[str, ...]:
+    return _list((value,) if isinstance(value, str) else value, _read_text, "texts")
 
 
-def _source(value: object) -> Source:
+def _read_source(value: object) -> Source:
     if isinstance(value, Source):
         value = {"path": value.path, "description": value.description}
     if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
-        raise _Bad(f"expected a path and a description, got {short(value)}", Rule.SOURCES)
-    return Source(_text(value["path"]), _text(value["description"]))
+        raise _Bad(f"expected a path and a description, got {shorten(value)}", Rule.SOURCES)
+    return Source(_read_text(value["path"]), _read_text(value["description"]))
 
 
-def _step(value: object) -> PlannedStep:
+def _read_step(value: object) -> PlannedStep:
     if isinstance(value, PlannedStep):
         return value
     if isinstance(value, str):
-        return PlannedStep(_text(value))
+        return PlannedStep(_read_text(value))
     known = PlannedStep.__dataclass_fields__
     if not isinstance(value, Mapping) or "purpose" not in value:
-        raise _Bad(f"expected a step with its purpose, got {short(value)}")
+        raise _Bad(f"expected a step with its purpose, got {shorten(value)}")
     for name in value:
         if name not in known:
-            raise _Bad(f"no step has a field {short(name)}; {nearest(str(name), known)}")
-    return PlannedStep(**{name: _text(one) for name, one in value.items()})
+            raise _Bad(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), known)}")
+    return PlannedStep(**{name: _read_text(one) for name, one in value.items()})
 
 
 def _flag(value: object) -> bool:
@@ -243,64 +245,64 @@ def _flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
         return value.strip().lower() == "yes"
-    raise _Bad(f"expected yes or no, got {short(value)}", Rule.APPROVAL)
+    raise _Bad(f"expected yes or no, got {shorten(value)}", Rule.APPROVAL)
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
-        raise _Bad(f"expected a whole number from 1 to 10,000, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
     return value
 
 
-def _amount(value: object) -> float:
+def _read_amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise _Bad(f"expected an amount in US dollars > 0, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected an amount in US dollars > 0, got {shorten(value)}", Rule.TERMS)
     return float(value)
 
 
-def _one_of(value: object, known: tuple[str, ...]) -> str:
-    text = _text(value).lower()
+def _read_one_of(value: object, known: tuple[str, ...]) -> str:
+    text = _read_text(value).lower()
     if text not in known:
-        raise _Bad(f"expected one of {', '.join(known)}, got {short(value)}", Rule.TERMS)
+        raise _Bad(f"expected one of {', '.join(known)}, got {shorten(value)}", Rule.TERMS)
     return text
 
 
-def _wards(value: object) -> Wards:
+def _read_wards(value: object) -> Wards:
     """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
-    return _list(items, _ward, "wards, such as {max_turns: 10}")
+    return _list(items, _read_ward, "wards, such as {max_turns: 10}")
 
 
-def _ward(value: object) -> tuple[str, Any]:
+def _read_ward(value: object) -> tuple[str, Any]:
     if isinstance(value, str):
         value = (value, True)
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, said),) = value.items()
         value = (name, said)
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
-        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {short(value)}")
+        raise _Bad(f"expected one ward and its value, such as {{max_turns: 10}}, got {shorten(value)}")
     if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
-        raise _Bad(f"expected a finite number, got {short(value[1])}")
+        raise _Bad(f"expected a finite number, got {shorten(value[1])}")
     if isinstance(value[1], int) and not abs(value[1]) < 1 << 63:
-        raise _Bad(f"expected a number of at most 64 bits, got {short(value[1])}")
-    return _text(value[0]), _text(value[1]) if isinstance(value[1], str) else value[1]
+        raise _Bad(f"expected a number of at most 64 bits, got {shorten(value[1])}")
+    return _read_text(value[0]), _read_text(value[1]) if isinstance(value[1], str) else value[1]
 
 
 _READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
-    str: _text,
+    str: _read_text,
     bool: _flag,
     int: _count,
-    float | None: _amount,
-    Role: partial(_one_of, known=get_args(Role)),
-    Depth | None: partial(_one_of, known=get_args(Depth)),
-    tuple[str, ...]: _texts,
-    tuple[Source, ...]: partial(_list, read=_source, what="sources, each with path and description"),
-    tuple[PlannedStep, ...]: partial(_list, read=_step, what="steps, each a text or with its purpose"),
-    Wards: _wards,
+    float | None: _read_amount,
+    Role: partial(_read_one_of, known=get_args(Role)),
+    Depth | None: partial(_read_one_of, known=get_args(Depth)),
+    tuple[str, ...]: _read_texts,
+    tuple[Source, ...]: partial(_list, read=_read_source, what="sources, each with path and description"),
+    tuple[PlannedStep, ...]: partial(_list, read=_read_step, what="steps, each a text or with its purpose"),
+    Wards: _read_wards,
 }
 READERS: Mapping[str, Callable[[Any], Any]] = {
     **{name: _READERS_OF_TYPES[kind] for name, kind in get_type_hints(Terms).items()},
-    "status": _text,
+    "status": _read_text,
 }
 """How each field is read, by its type; and the status, which may be given if it is queued."""
 
@@ -346,7 +348,7 @@ _TITLES = {
 }
 
 
-def field_titled(title: str) -> str:
+def find_field(title: str) -> str:
     """Return the field that people call `title`: "Budget Cap" is `budget`; an unknown title is returned unchanged."""
     name = title.strip().lower().replace(" ", "_").replace("-", "_")
     return _TITLES.get(name, name)
@@ -372,7 +374,7 @@ _NEVER_BLANK: Mapping[str, tuple[Rule, str]] = {
 }
 
 
-def _sections(fields: Fields) -> Iterator[Violation]:
+def _check_sections(fields: Fields) -> Iterator[Violation]:
     for name in (*SECTIONS, "verification"):
         if name not in fields:
             yield Violation(Rule.SECTIONS, (name,), "is missing: a contract has to say it")
@@ -387,14 +389,14 @@ def _sections(fields: Fields) -> Iterator[Violation]:
                 yield Violation(rule, (name, index), what)
 
 
-def _variables(fields: Fields) -> Iterator[Violation]:
+def _check_variables(fields: Fields) -> Iterator[Violation]:
     for name, value in fields.items():
-        for where, text in () if name == "lessons" else _every_text((name,), value):  # a lesson may quote variables
+        for where, text in () if name == "lessons" else _list_texts((name,), value):  # a lesson may quote variables
             for variable in dict.fromkeys(_VARIABLE.findall(text)):
                 yield Violation(Rule.VARIABLES, where, f"the variable {variable} was left open: fill it in")
 
 
-def _every_text(where: Where, value: object) -> Iterator[tuple[Where, str]]:
+def _list_texts(where: Where, value: object) -> Iterator[tuple[Where, str]]:
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, (Source, PlannedStep)):
@@ -402,16 +404,16 @@ def _every_text(where: Where, value: object) -> Iterator[tuple[Where, str]]:
             yield (*where, part), getattr(value, part)
     elif isinstance(value, tuple):
         for index, one in enumerate(value):
-            yield from _every_text((*where, index), one)
+            yield from _list_texts((*where, index), one)
 
 
-def _acceptance(fields: Fields) -> Iterator[Violation]:
+def _check_acceptance(fields: Fields) -> Iterator[Violation]:
     for index, text in enumerate(fields.get("acceptance", ())):
         if _TICKED.match(text):
             yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, not a tick")
 
 
-def _metadata(fields: Fields) -> Iterator[Violation]:
+def _check_metadata(fields: Fields) -> Iterator[Violation]:
     for name in (*METADATA, "needs_approval"):
         if fields.get(name, "") == "":
             yield Violation(Rule.METADATA, (name,), "is missing")
@@ -419,56 +421,56 @@ def _metadata(fields: Fields) -> Iterator[Violation]:
         try:
             datetime.fromisoformat(when)
         except ValueError:
-            text = f"expected a date such as 2026-02-26, or with a time, got {short(when)}"
+            text = f"expected a date such as 2026-02-26, or with a time, got {shorten(when)}"
             yield Violation(Rule.METADATA, ("dispatched_at",), text)
 
 
-def _repo(fields: Fields) -> Iterator[Violation]:
+def _check_repo(fields: Fields) -> Iterator[Violation]:
     if fields.get("repo", "").startswith(_ELSEWHERE) or fields.get("repo") in (".", ".."):
-        text = f"expected a place that is the same everywhere, got {short(fields['repo'])}: write it in full"
+        text = f"expected a place that is the same everywhere, got {shorten(fields['repo'])}: write it in full"
         yield Violation(Rule.REPO, ("repo",), text)
 
 
-def _status(fields: Fields) -> Iterator[Violation]:
+def _check_status(fields: Fields) -> Iterator[Violation]:
     if fields.get("status", "queued").lower() != "queued":
-        text = f"expected queued, got {short(fields['status'])}: every dispatch begins so, and its log has the rest"
+        text = f"expected queued, got {shorten(fields['status'])}: every dispatch begins so, and its log has the rest"
         yield Violation(Rule.STATUS, ("status",), text)
 
 
-def _sources(fields: Fields) -> Iterator[Violation]:
+def _check_sources(fields: Fields) -> Iterator[Violation]:
     for index, source in enumerate(fields.get("sources", ())):
         if not _ABSOLUTE.match(source.path):
-            text = f"expected a path in full, got {short(source.path)}"
+            text = f"expected a path in full, got {shorten(source.path)}"
             yield Violation(Rule.SOURCES, ("sources", index, "path"), text)
         if not source.description:
             text = "is empty: say why the file matters"
             yield Violation(Rule.SOURCES, ("sources", index, "description"), text)
 
 
-def _substance(fields: Fields) -> Iterator[Violation]:
+def _check_substance(fields: Fields) -> Iterator[Violation]:
     for name in ("verification", "background", "technical_context"):
         if name in fields and len(fields[name]) < SUBSTANCE:
-            text = f"expected at least {SUBSTANCE} characters, got {short(fields[name])}"
+            text = f"expected at least {SUBSTANCE} characters, got {shorten(fields[name])}"
             yield Violation(Rule(name), (name,), text)
 
 
-def _decision(fields: Fields) -> Iterator[Violation]:
+def _check_decision(fields: Fields) -> Iterator[Violation]:
     decision = fields.get("decision_needed", "")
     if fields.get("needs_approval") and len(decision) < SUBSTANCE:
         text = f"what needs approval says which decision is needed, in at least {SUBSTANCE} characters"
-        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {short(decision)}")
+        yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {shorten(decision)}")
 
 
-def _terms(fields: Fields) -> Iterator[Violation]:
+def _check_all_terms(fields: Fields) -> Iterator[Violation]:
     for name in ("dispatch_id", "supersedes"):
         if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
-            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {short(fields[name])}"
+            text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {shorten(fields[name])}"
             yield Violation(Rule.TERMS, (name,), text)
     if fields.get("supersedes") and fields.get("supersedes") == fields.get("dispatch_id"):
         yield Violation(Rule.TERMS, ("supersedes",), "a dispatch cannot supersede itself: give it an id of its own")
     for index, path in enumerate(fields.get("outputs", ())):
         if not path or path.startswith("~") or normpath(path).split("/")[0] == ".." or normpath(path) == ".":
-            text = f"expected a path in the repository, or in full, got {short(path)}"
+            text = f"expected a path in the repository, or in full, got {shorten(path)}"
             yield Violation(Rule.TERMS, ("outputs", index), text)
     for index, step in enumerate(fields.get("steps", ())):
         if not step.purpose:
@@ -476,16 +478,16 @@ def _terms(fields: Fields) -> Iterator[Violation]:
 
 
 RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
-    _sections,
-    _variables,
-    _acceptance,
-    _metadata,
-    _repo,
-    _status,
-    _sources,
-    _substance,
-    _decision,
-    _terms,
+    _check_sections,
+    _check_variables,
+    _check_acceptance,
+    _check_metadata,
+    _check_repo,
+    _check_status,
+    _check_sources,
+    _check_substance,
+    _check_decision,
+    _check_all_terms,
 )
 
 

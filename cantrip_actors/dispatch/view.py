@@ -12,43 +12,52 @@ from dataclasses import fields
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.record import Record
-from cantrip_actors.dispatch.terms import ROWS, field_titled
-from cantrip_actors.records.door import decider
+from cantrip_actors.dispatch.terms import ROWS, find_field
+from cantrip_actors.records.door import name_decider
 
 
 def markdown(record: Record) -> str:
     """Return the whole record as one Markdown page."""
     head = f"<!-- Made from {record.id}.jsonl. Editing this page has no effect. -->"
-    return "\n".join([head, "", *_contract(record), "", *_living(record), *_entries(record)]) + "\n"
+    return (
+        "\n".join([head, "", *_render_contract(record), "", *_render_living(record), *_render_entries(record)]) + "\n"
+    )
 
 
-def _contract(record: Record) -> Iterator[str]:
+def _render_contract(record: Record) -> Iterator[str]:
     contract, proven = record.contract, dict(record.evidence)
-    yield from (f"# Dispatch: {_one_line(contract.title)}", "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
-    for name, value in _metadata(record):
+    yield from (
+        f"# Dispatch: {_join_lines(contract.title)}",
+        "",
+        "## Metadata",
+        "",
+        "| Field | Value |",
+        "| --- | --- |",
+    )
+    for name, value in _list_metadata(record):
         if value:
-            yield f"| {name} | {_cell(value)} |"
+            yield f"| {name} | {_escape_cell(value)} |"
     yield from ("", "## Objective", "", *_quote(contract.objective), "", "### Acceptance Criteria", "")
     for item, text in enumerate(contract.acceptance, 1):
-        yield f"- [{'x' if item in proven else ' '}] {_one_line(text)}"
+        yield f"- [{'x' if item in proven else ' '}] {_join_lines(text)}"
         if item in proven:
             yield from _quote(f"evidence: {proven[item]}", "  ")
-    yield from ("", "### Scope Boundaries", "", *(f"- {_one_line(text)}" for text in contract.scope))
+    yield from ("", "### Scope Boundaries", "", *(f"- {_join_lines(text)}" for text in contract.scope))
     yield from ("", "## Background", "", *_quote(contract.background))
     yield from ("", "## Related Files", "", "### Source Files", "")
-    yield from (f"- `{_one_line(source.path)}` — {_one_line(source.description)}" for source in contract.sources)
+    yield from (f"- `{_join_lines(source.path)}` — {_join_lines(source.description)}" for source in contract.sources)
     yield from ("", "### Files Modified", "")
     for _, event in record.of(e.OutputWritten):
-        yield f"- `{_one_line(event.path)}` — {_one_line(event.description) or 'modified'}"
+        yield f"- `{_join_lines(event.path)}` — {_join_lines(event.description) or 'modified'}"
     yield from ("", "## Technical Context", "", *_quote(contract.technical_context), "", "## Tasks", "")
-    yield from (f"{at}. {_one_line(task)}" for at, task in enumerate(contract.tasks, 1))
+    yield from (f"{at}. {_join_lines(task)}" for at, task in enumerate(contract.tasks, 1))
     yield from ("", "## Verification Gate", "", *_quote(contract.verification))
     for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
         if texts:
-            yield from ("", f"## {title}", "", *(f"- {_one_line(text)}" for text in texts))
+            yield from ("", f"## {title}", "", *(f"- {_join_lines(text)}" for text in texts))
 
 
-def _metadata(record: Record) -> Iterator[tuple[str, str]]:
+def _list_metadata(record: Record) -> Iterator[tuple[str, str]]:
     contract = record.contract
     defaults = {field.name: field.default for field in fields(contract)}
     special = {
@@ -60,9 +69,9 @@ def _metadata(record: Record) -> Iterator[tuple[str, str]]:
         "budget": "" if contract.budget is None else f"${contract.budget!r}",
     }
     for title in ROWS:
-        name = field_titled(title)
+        name = find_field(title)
         value = special[name] if name in special else getattr(contract, name)
-        yield title, "" if value == defaults.get(name) and name not in special else _words(value)
+        yield title, "" if value == defaults.get(name) and name not in special else _render_value(value)
     yield "Attempt", str(record.attempt)
     yield "Result", record.result
     yield "Blocker", record.blocker
@@ -71,14 +80,14 @@ def _metadata(record: Record) -> Iterator[tuple[str, str]]:
     yield "Contract Hash", record.entries[0].contract_hash
 
 
-def _words(value: object) -> str:
+def _render_value(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _living(record: Record) -> Iterator[str]:
+def _render_living(record: Record) -> Iterator[str]:
     """Yield plan, phases, lessons and decisions."""
     yield from _plan(record)
-    yield from _phases(record)
+    yield from _render_phases(record)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
         found = record.progress(kind)
@@ -87,61 +96,61 @@ def _living(record: Record) -> Iterator[str]:
             for entry, event in found:
                 yield from _quote(f"{event.text}{_void(entry, corrected)}")
                 yield ""
-    yield from _decisions(record)
+    yield from _render_decisions(record)
 
 
 def _plan(record: Record) -> Iterator[str]:
     if record.plan is not None:
         yield from (f"## Steps (round {record.plan.round} of {record.plan.rounds})", "")
         for at, step in enumerate(record.plan.steps, 1):
-            yield f"{at}. [{step.mark.upper()}] {_one_line(step.planned.purpose)}"
+            yield f"{at}. [{step.mark.upper()}] {_join_lines(step.planned.purpose)}"
             if step.outcome:
                 yield from _quote(step.outcome, "   ")
         yield ""
 
 
-def _phases(record: Record) -> Iterator[str]:
+def _render_phases(record: Record) -> Iterator[str]:
     if record.phases is not None:
         yield from ("## Phases", "")
         left = {one.phase: one for one in record.phases.history}
         for phase in record.phases.order:
             mark = "x" if phase in left else " "
-            yield f"- [{mark}] {_one_line(phase)}{', approved' if phase in left and left[phase].approved else ''}"
+            yield f"- [{mark}] {_join_lines(phase)}{', approved' if phase in left and left[phase].approved else ''}"
         if record.phases.phase is not None:
             waits = f"; {record.phases.blocker}" if record.phases.waiting else ""
-            yield from ("", _one_line(f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}"))
+            yield from ("", _join_lines(f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}"))
         yield ""
 
 
-def _decisions(record: Record) -> Iterator[str]:
+def _render_decisions(record: Record) -> Iterator[str]:
     """Yield the decisions, newest first, as decision logs are kept."""
     if decisions := record.of(e.Decided):
         yield from ("## Decisions", "")
         for entry, decision in reversed(decisions):
-            yield from (f"### {entry.ts} — {_one_line(entry.author)}", "")
+            yield from (f"### {entry.ts} — {_join_lines(entry.author)}", "")
             for name in ("decided", "why", "rejected", "implications"):
                 yield from (*_quote(f"{name.capitalize()}: {getattr(decision, name)}"), ">")
             yield ""
 
 
-def _entries(record: Record) -> Iterator[str]:
+def _render_entries(record: Record) -> Iterator[str]:
     """Yield each entry: a heading with number, time and kind, its author, and its words in quotes."""
     yield from ("## Progress", "")
     corrected = record.corrected
     for entry in record.entries:
-        yield f"### {entry.seq}. {entry.ts} — {kind_of(entry.event)}{_void(entry, corrected)}"
+        yield f"### {entry.seq}. {entry.ts} — {name_kind(entry.event)}{_void(entry, corrected)}"
         turn = f", turn {entry.turn_id}" if entry.turn_id else ""
-        yield from ("", f"{entry.by} {_one_line(_author(entry))}{turn}")
-        if said := "\n".join(words_of(entry.event)):
+        yield from ("", f"{entry.by} {_join_lines(_name_author(entry))}{turn}")
+        if said := "\n".join(render_words(entry.event)):
             yield from ("", *_quote(said))
         yield ""
 
 
-def _author(entry: Entry) -> str:
-    return decider(entry.author, entry.door) if entry.by == "human" else entry.author
+def _name_author(entry: Entry) -> str:
+    return name_decider(entry.author, entry.door) if entry.by == "human" else entry.author
 
 
-def kind_of(event: Event) -> str:
+def name_kind(event: Event) -> str:
     """Return the name of an event for people."""
     match event:
         case e.StatusChanged(status):
@@ -172,7 +181,7 @@ def _void(entry: Entry, corrected: Collection[int]) -> str:
     return " (corrected later)" if entry.seq in corrected else ""
 
 
-def words_of(event: Event) -> Iterator[str]:
+def render_words(event: Event) -> Iterator[str]:
     """Yield the words of an event of any kind."""
     if isinstance(event, e.Dispatched):
         return
@@ -187,12 +196,12 @@ def words_of(event: Event) -> Iterator[str]:
             yield value if name in ("text", "note") and isinstance(value, str) else f"{name}: {value}"
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
-def _cell(text: str) -> str:
-    return _one_line(text).replace("|", "\\|")
+def _escape_cell(text: str) -> str:
+    return _join_lines(text).replace("|", "\\|")
 
 
 def _quote(text: str, indent: str = "") -> Iterable[str]:

@@ -14,19 +14,19 @@ from cantrip_actors.dispatch.checkpoints import EXEMPT
 from cantrip_actors.dispatch.companion import DispatchCompanion, keep_off
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import DispatchError
-from cantrip_actors.dispatch.worker_gates import worker_gates
+from cantrip_actors.dispatch.worker_gates import make_worker_gates
 from cantrip_actors.wards import max_cost, require_done_tool
 
 JUDGE_THEMSELVES = frozenset(one.function for one in (read, write, list_files, search))
 """The gates of files that refuse what belongs to the runtime where they open it."""
 
 
-def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompanion) -> Cantrip:
+def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompanion) -> Cantrip:
     """Return `base` for one dispatch. Raises DispatchError if it lacks a gate that the contract grants.
 
     Raises InvalidCantrip if a gate of `base` has the name of a gate that every dispatch adds.
     """
-    gates: list[Any] = [*_granted_gates(base, contract), *worker_gates(contract, companion)]
+    gates: list[Any] = [*_select_granted_gates(base, contract), *make_worker_gates(contract, companion)]
     rules: list[Any] = []
     for one in gates:
         if "root" in one.dependencies and one.function not in JUDGE_THEMSELVES:
@@ -49,7 +49,7 @@ def worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCompani
     )
 
 
-def _granted_gates(base: Cantrip, contract: Contract) -> list[Gate]:
+def _select_granted_gates(base: Cantrip, contract: Contract) -> list[Gate]:
     """Return the gates of the cantrip that the contract grants; a contract that names none grants all."""
     gates = {one.name: one for one in base.circle.gates}
     unknown = [name for name in contract.gates if name not in gates]

@@ -20,7 +20,7 @@ from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.gates import GateError
 
 
-def worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Gate, ...]:
+def make_worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Gate, ...]:
     """Return the gates for the entity of `contract`; they write with `writer`."""
     gates = EVERYBODYS
     if contract.steps or contract.role == "loop":
@@ -95,7 +95,7 @@ async def wrote_file(
     return {"entry": (await _record(writer, e.OutputWritten(path, description), call)).seq}
 
 
-def _at_step(record: Record) -> dict[str, Any]:
+def _describe_step(record: Record) -> dict[str, Any]:
     plan = record.plan
     if plan is None or plan.current is None:
         return {"current_step": None}
@@ -105,22 +105,22 @@ def _at_step(record: Record) -> dict[str, Any]:
 @gate(idempotent=True)
 async def step_done(step: int, output: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The current step is done: what actually came out of it."""
-    return _at_step(await _record(writer, e.StepAdvanced(step, output), call))
+    return _describe_step(await _record(writer, e.StepAdvanced(step, output), call))
 
 
 @gate(idempotent=True)
 async def skip_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Skip the current step, and say why it is not needed."""
-    return _at_step(await _record(writer, e.StepSkipped(step, reason), call))
+    return _describe_step(await _record(writer, e.StepSkipped(step, reason), call))
 
 
 @gate(idempotent=True)
 async def back_to_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Go back to an earlier step, which has to be done again, and all after it."""
-    return _at_step(await _record(writer, e.StepReturned(step, reason), call))
+    return _describe_step(await _record(writer, e.StepReturned(step, reason), call))
 
 
-def _in_phase(record: Record) -> dict[str, Any]:
+def _describe_phase(record: Record) -> dict[str, Any]:
     return {"phase": None if record.phases is None else record.phases.phase, "status": record.status}
 
 
@@ -129,7 +129,7 @@ async def phase_passed(
     phase: str, evidence: Mapping[str, str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase is done: evidence for each of its criteria, by name."""
-    return _in_phase(await _record(writer, e.PhasePassed(phase, tuple(evidence.items())), call))
+    return _describe_phase(await _record(writer, e.PhasePassed(phase, tuple(evidence.items())), call))
 
 
 @gate(idempotent=True)
@@ -137,13 +137,13 @@ async def phase_failed(
     phase: str, unmet: list[str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase was tried, and these of its criteria are not met: it is to be tried again."""
-    return _in_phase(await _record(writer, e.PhaseFailed(phase, tuple(unmet)), call))
+    return _describe_phase(await _record(writer, e.PhaseFailed(phase, tuple(unmet)), call))
 
 
 @gate(idempotent=True)
 async def review_returned(findings: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The review found something that has to be mended before it can pass."""
-    return _in_phase(await _record(writer, e.ReviewReturned(findings), call))
+    return _describe_phase(await _record(writer, e.ReviewReturned(findings), call))
 
 
 EVERYBODYS: tuple[Gate, ...] = (progress, set_status, read_dispatch, decide, wrote_file)

@@ -15,7 +15,7 @@ from cantrip_actors import CantripError, Loom, Runtime
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.tokens import Token
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 
 if TYPE_CHECKING:
     from cantrip_actors.http.service import Service
@@ -43,7 +43,7 @@ class Answer:
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response. Numbers that orjson cannot write are written by the standard library."""
-    return Response(dumps(value, mark=False), status, headers, media_type="application/json")
+    return Response(dump_json(value, mark=False), status, headers, media_type="application/json")
 
 
 @dataclass(slots=True)

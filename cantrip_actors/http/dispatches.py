@@ -28,9 +28,9 @@ from cantrip_actors.dispatch import (
     from_markdown,
     summary_of,
 )
-from cantrip_actors.dispatch.events import encoded
-from cantrip_actors.dispatch.log import trusted_records, written_with
-from cantrip_actors.dispatch.record import approving, unblocking
+from cantrip_actors.dispatch.events import encode_entry
+from cantrip_actors.dispatch.log import read_trusted_records, written_with
+from cantrip_actors.dispatch.record import make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
@@ -48,7 +48,7 @@ async def list_dispatches(call: Call) -> Answer:
     log, wanted = _log(call), call.query.status
     if call.token.tenant is not None:
         return Answer({"items": []})
-    records = await to_thread.run_sync(trusted_records, log)
+    records = await to_thread.run_sync(read_trusted_records, log)
     found = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
     return Answer({"items": call.shown(found)})
 
@@ -67,7 +67,7 @@ def _shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
         "contract_hash": record.contract.hash,
         "unmet": record.unmet,
         "closed": record.closed,
-        "entries": [json.loads(encoded(entry)) for entry in record.entries],
+        "entries": [json.loads(encode_entry(entry)) for entry in record.entries],
     }
 
 
@@ -110,7 +110,7 @@ def _contract(given: dict[str, Any] | str) -> Contract:
 async def approve_dispatch(call: Call) -> Answer:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
     said: models.ApproveDispatch = call.body
-    return await _decide(call, lambda record: approving(record, said.note))
+    return await _decide(call, lambda record: make_approval(record, said.note))
 
 
 async def reject_dispatch(call: Call) -> Answer:
@@ -122,7 +122,7 @@ async def reject_dispatch(call: Call) -> Answer:
 async def unblock_dispatch(call: Call) -> Answer:
     """Say what removes a blocker: the dispatch is queued again."""
     said: models.UnblockDispatch = call.body
-    return await _decide(call, lambda record: unblocking(record, said.note))
+    return await _decide(call, lambda record: make_unblocking(record, said.note))
 
 
 async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> Answer:

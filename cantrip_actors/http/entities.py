@@ -19,7 +19,7 @@ from cantrip_actors.http.calls import REPLAYED, Answer, Call, wait_for
 from cantrip_actors.http.files import intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
-from cantrip_actors.machine.project import episode_in
+from cantrip_actors.machine.project import find_episode
 from cantrip_actors.records.records import Header
 
 ENTITIES = "/api/v1/entities"
@@ -212,7 +212,7 @@ def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
 
 def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
     entity_id, loom = receipt.entity_id, call.loom
-    ended = episode_in(loom.records(entity_id), receipt.key, loom.subtree_usage)
+    ended = find_episode(loom.records(entity_id), receipt.key, loom.subtree_usage)
     episode = None if ended is None else call.shown(outcome_shape(entity_id, ended))
     return {"entity_id": entity_id, "key": receipt.key, "state": receipt.state, "episode": episode}
 

@@ -33,7 +33,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.http.shapes import outcome_shape
 from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, QUIET, RETRY, Position, encode_event
-from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.redact.logs import get_logger
@@ -430,7 +430,11 @@ def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
             return {"id": entity_id, **{name: getattr(value, name) for name in _TOLD[told.kind]}, **by}
         case "turn":
             parts = {"thinking": value.thinking, "code": value.code}
-            return {**turn_fields(value), "content": value.content, **{name: one for name, one in parts.items() if one}}
+            return {
+                **build_turn_fields(value),
+                "content": value.content,
+                **{name: one for name, one in parts.items() if one},
+            }
         case "request":
             return {
                 "id": value.id,

@@ -18,7 +18,7 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
 from cantrip_actors.http.sse import Position
 from cantrip_actors.loom.export.formats import export_lines
-from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.machine.project import Story
@@ -27,13 +27,13 @@ from cantrip_actors.machine.project import Story
 async def get_turn(call: Call) -> Answer:
     """Return a turn."""
     turn_id, loom = call.turn_id(call.path["id"]), call.loom
-    return Answer(await to_thread.run_sync(lambda: turn_fields(loom.turn(turn_id))))
+    return Answer(await to_thread.run_sync(lambda: build_turn_fields(loom.turn(turn_id))))
 
 
 async def get_thread(call: Call) -> Answer:
     """Return the path from the root to a turn, oldest first."""
     turn_id, loom = call.turn_id(call.path["id"]), call.loom
-    return Answer({"items": await to_thread.run_sync(lambda: list(map(turn_fields, loom.thread(turn_id))))})
+    return Answer({"items": await to_thread.run_sync(lambda: list(map(build_turn_fields, loom.thread(turn_id))))})
 
 
 async def get_turns(call: Call) -> Answer:
@@ -43,7 +43,7 @@ async def get_turns(call: Call) -> Answer:
 
     def read() -> list[dict[str, Any]]:
         found = (turn for turn in loom.turns(entity_id) if turn.sequence > wanted.after)
-        return list(map(turn_fields, islice(found, wanted.limit)))
+        return list(map(build_turn_fields, islice(found, wanted.limit)))
 
     return Answer({"items": await to_thread.run_sync(read)})
 

@@ -35,9 +35,9 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStream
 from cantrip_actors.http.table import Row
-from cantrip_actors.machine.project import episode_in, intents_in
+from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -233,7 +233,7 @@ class _Run(NamedTuple):
         """Return how it ended, from the loom."""
         loom = call.runtime.shown_loom
         _, _, key = self.id.partition(".")
-        found = episode_in(loom.records(self.entity.id), key, loom.subtree_usage)
+        found = find_episode(loom.records(self.entity.id), key, loom.subtree_usage)
         if found is None:
             raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
         return found
@@ -299,7 +299,7 @@ async def _events(
     try:
         yield b"".join(encoder.begin())
         try:
-            with reading(call.service.telemetry, "openai"):
+            with count_reader(call.service.telemetry, "openai"):
                 while True:
                     with anyio.move_on_after(QUIET) as quiet:
                         output = await anext(run.outputs)
@@ -382,7 +382,7 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
         return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))
     entity_id, key = _find_response(call, said.previous_response_id)
     loom = call.runtime.loom
-    ended = episode_in(loom.records(entity_id), key)
+    ended = find_episode(loom.records(entity_id), key)
     if ended is None or ended.last_turn is None:
         raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
     turns = loom.turns(entity_id)
@@ -404,7 +404,7 @@ def _find_response(call: Call, id: str) -> tuple[str, str]:
     loom = call.runtime.loom
     if not (id.startswith(ID) and loom.has(entity_id)):
         raise Problem(404, "not_found", "no response has this id")
-    if not any((one.key or "") == key for one in intents_in(loom.records(entity_id))) and not (
+    if not any((one.key or "") == key for one in list_intents(loom.records(entity_id))) and not (
         key and call.runtime.has_mail(entity_id, key)
     ):
         raise Problem(404, "not_found", "no response has this id")
@@ -424,17 +424,17 @@ async def get_response(call: Call) -> Answer:
     loom = call.runtime.shown_loom
     header, records = loom.header(entity_id), loom.records(entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
-    outcome = episode_in(records, key, loom.subtree_usage)
+    outcome = find_episode(records, key, loom.subtree_usage)
     if outcome is not None:
         return Answer(call.shown(_build_response(id, model, created, outcome)))
-    is_taken = any((one.key or "") == key for one in intents_in(records))
+    is_taken = any((one.key or "") == key for one in list_intents(records))
     return Answer(response_object(id, model, created, "in_progress" if is_taken else "queued", []))
 
 
 async def cancel_response(call: Call) -> Answer:
     """Interrupt the episode of a response."""
     entity_id, key = _find_response(call, call.path["id"])
-    if episode_in(call.runtime.loom.records(entity_id), key) is None:
+    if find_episode(call.runtime.loom.records(entity_id), key) is None:
         await call.runtime.find(entity_id).interrupt("cancelled", now=True, by=call.token.sender)
     return await get_response(call)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.messages import Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
@@ -245,4 +245,4 @@ class ResponseEncoder:
 
 
 def _data(value: dict[str, Any]) -> bytes:
-    return b"data: " + dumps(value, mark=False) + b"\n\n"
+    return b"data: " + dump_json(value, mark=False) + b"\n\n"

@@ -33,8 +33,8 @@ async def get_overview(call: Call) -> Answer:
 
 def _live(telemetry: Telemetry) -> dict[str, Any]:
     """Return the metrics of the process: actors, restarts, the writer, crystals."""
-    values = telemetry.counters.values()
-    lag = telemetry.counters.histograms()["cantrip.loop.lag"].get(())
+    values = telemetry.counters.read_all()
+    lag = telemetry.counters.read_histograms()["cantrip.loop.lag"].get(())
     actors: dict[str, dict[str, float]] = {}
     for (kind, state), count in values["cantrip.actors"].items():
         actors.setdefault(kind, {})[state] = count

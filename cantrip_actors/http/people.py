@@ -6,7 +6,7 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, open_requests
 from cantrip_actors.http.shapes import request_shape
-from cantrip_actors.records.mail import decision_key
+from cantrip_actors.records.mail import make_decision_key
 
 
 async def list_requests(call: Call) -> Answer:
@@ -23,7 +23,9 @@ async def decide(call: Call) -> Answer:
     request_id = call.path["id"]
     if is_of_dispatch(call, request_id):
         return await decide_dispatch(call, request_id)
-    is_repeated = call.key is not None and call.runtime.has_mail(request_id.partition(":")[0], decision_key(request_id))
+    is_repeated = call.key is not None and call.runtime.has_mail(
+        request_id.partition(":")[0], make_decision_key(request_id)
+    )
     await call.runtime.decide(
         request_id,
         said.decision,

@@ -23,7 +23,7 @@ from cantrip_actors.dispatch import (
     UnreadableContract,
 )
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.receipt import NoAnswer
 from cantrip_actors.terms.errors import (
@@ -74,7 +74,7 @@ class Problem(Exception):  # the RFC's word
             "detail": self.detail,
             **self.more,
         }
-        body = dumps(redact(told), mark=False)
+        body = dump_json(redact(told), mark=False)
         return Response(body, self.status, self.headers, media_type="application/problem+json")
 
 

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
-from cantrip_actors.machine.project import committed_turn, first_intent, outcome_of
-from cantrip_actors.machine.project.measured import Ran, measured_in
+from cantrip_actors.machine.project import find_first_intent, find_outcome, get_committed_turn
+from cantrip_actors.machine.project.measured import Ran, read_facts
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
@@ -95,14 +95,14 @@ def entity_shape(
     """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
     entity_id = header.entity_id
     records = loom.records(entity_id)
-    first = first_intent(records)
+    first = find_first_intent(records)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
-    ran = [fact for _, _, fact in measured_in(records) if isinstance(fact, Ran) and fact.call_id is not None]
+    ran = [fact for _, _, fact in read_facts(records) if isinstance(fact, Ran) and fact.call_id is not None]
     shape = {
         **_header_shape(loom, header),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
-        "turns": sum(committed_turn(record) is not None for record in records),
+        "turns": sum(get_committed_turn(record) is not None for record in records),
         "gates": sorted({one.gate for one in ran}),
         "errors": sum(one.is_error for one in ran),
         "interrupted": entity_id in interrupted,
@@ -111,7 +111,7 @@ def entity_shape(
     if requests is None:
         return shape
     below = loom.usage_below(entity_id)
-    outcome = outcome_of(records, below)
+    outcome = find_outcome(records, below)
     return {
         **shape,
         "by": None if first is None else first.sender,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Said, Turned, measured_in
+from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Said, Turned, read_facts
 
 DAY: Final = 86_400.0
 
@@ -67,7 +67,7 @@ class Spending:
 
     def _read(self, entity_id: str, account: _Account) -> None:
         records, account.position = self._loom.records_since(entity_id, account.position)
-        for _, _, fact in measured_in(records):
+        for _, _, fact in read_facts(records):
             match fact:
                 case Began():
                     account.payers.append((fact.at, fact.sender or ""))

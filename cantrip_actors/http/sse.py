@@ -15,7 +15,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
@@ -55,7 +55,7 @@ class Position(NamedTuple):
 def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> bytes:
     """Return one event. JSON on one line has no newline in it, so one `data:` line is enough."""
     head = f"event: {kind}\n" if id is None else f"id: {id}\nevent: {kind}\n"
-    return b"".join((head.encode(), b"data: ", dumps(data, mark=False), b"\n\n"))
+    return b"".join((head.encode(), b"data: ", dump_json(data, mark=False), b"\n\n"))
 
 
 async def send_part(send: Send, part: bytes, patience: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors import Runtime
-from cantrip_actors.observe.crashes import in_words
+from cantrip_actors.observe.crashes import render_event
 from cantrip_actors.runtime.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
 from supervisors.inspect import Node
@@ -85,7 +85,7 @@ class Supervision:
         return {"rows": rows, "crashes": list(self._crashes), "crystals": held_crystals(system)}
 
     def _note(self, event: Event) -> None:
-        self._events.append((event.ref.path, in_words(event)))
+        self._events.append((event.ref.path, render_event(event)))
         if not isinstance(event, ChildEvent):
             return
         match event:

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from cantrip_actors.http.bodies import Strict
 from cantrip_actors.own_files.modes import make_folder, private
 from cantrip_actors.records.tenant import check_tenant
-from cantrip_actors.terms.errors import CantripError, nearest
+from cantrip_actors.terms.errors import CantripError, suggest_nearest
 
 SCOPES: Final = (
     *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "admin"),
@@ -165,7 +165,9 @@ def _read(path: Path) -> list[Token]:
 def _token(row: _Row, path: Path) -> Token:
     for scope in row.scopes:
         if scope not in SCOPES:
-            raise InvalidTokens(f'{path}: token "{row.name}": unknown scope "{scope}": {nearest(scope, SCOPES)}')
+            raise InvalidTokens(
+                f'{path}: token "{row.name}": unknown scope "{scope}": {suggest_nearest(scope, SCOPES)}'
+            )
     if not row.scopes:
         raise InvalidTokens(f'{path}: token "{row.name}": expected at least one scope of {", ".join(SCOPES)}')
     if row.tenant is not None:

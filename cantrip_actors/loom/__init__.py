@@ -12,16 +12,24 @@ from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
 from cantrip_actors.loom.jsonl import JsonlStore, Recovered
-from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, name_lease, no_more, this_process
+from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, mark_gone, name_lease, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.migration import Migrate, Migrated
 from cantrip_actors.loom.opening import open_store, repair_loom
 from cantrip_actors.loom.repair import Repaired
-from cantrip_actors.loom.retention import Duration, Pruned, Retention, find_expired, keep_for, prune_loom, retention_of
+from cantrip_actors.loom.retention import (
+    Duration,
+    Pruned,
+    Retention,
+    find_expired,
+    keep_for,
+    parse_retention,
+    prune_loom,
+)
 from cantrip_actors.loom.seal_key import SealKey, WrongSealKey
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
-from cantrip_actors.loom.verify import Fault, Heads, Verified, heads_of, verify_loom
+from cantrip_actors.loom.verify import Fault, Heads, Verified, collect_heads, verify_loom
 from cantrip_actors.loom.view import Loom, State, open_loom
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import SCHEMA, decode, encode
@@ -73,6 +81,7 @@ __all__ = [
     "WrongSealKey",
     "backup_loom",
     "begin_forget",
+    "collect_heads",
     "compact_loom",
     "copy_loom",
     "decode",
@@ -80,15 +89,14 @@ __all__ = [
     "find_expired",
     "find_forks",
     "forget_entities",
-    "heads_of",
     "keep_for",
+    "mark_gone",
     "name_lease",
-    "no_more",
     "open_loom",
     "open_store",
+    "parse_retention",
     "prune_loom",
     "repair_loom",
-    "retention_of",
     "this_process",
     "thread_jsonl",
     "verify_loom",

@@ -83,14 +83,14 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
 
     The loom is rewritten, so no other process should write to it for long meanwhile. Raises LoomError.
     """
-    before = _size(store)
+    before = _measure_size(store)
     blobs = store.drop_unused_blobs()
     then = datetime.fromtimestamp((time.time() if now is None else now) - KEEP_KEYS, UTC)
     store.expire_mail(then.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
     store.scrub()
-    return Compacted(blobs, before, _size(store))
+    return Compacted(blobs, before, _measure_size(store))
 
 
-def _size(store: Store) -> int:
+def _measure_size(store: Store) -> int:
     path = getattr(store, "path", None)
     return 0 if path is None else sum(one.stat().st_size for one in path.parent.glob(f"{path.name}*"))

@@ -16,14 +16,14 @@ from typing import TypeVar
 
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, images_of, with_images
+from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, get_images, replace_images
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
 R = TypeVar("R", bound=Record)
 
 
-def blobs_of(records: Iterable[Record], mails: Iterable[Mail] = ()) -> list[Blob]:
+def collect_blobs(records: Iterable[Record], mails: Iterable[Mail] = ()) -> list[Blob]:
     """Return the blobs that records and mail bring along, each once.
 
     They are ordered by digest, so that two transactions that write the same ones cannot deadlock.
@@ -50,15 +50,15 @@ def _add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
 
 def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> list[R]:
     """Return the records with images whose bytes `find` looks up on first use."""
-    return [with_images(one, attached(images, find)) if (images := images_of(one)) else one for one in records]
+    return [replace_images(one, bind_images(images, find)) if (images := get_images(one)) else one for one in records]
 
 
-def attached(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
+def bind_images(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
     """Return images whose bytes `find` looks up on first use."""
-    return tuple(image.kept_in(partial(_bytes, find, image.digest)) for image in images)
+    return tuple(image.kept_in(partial(_read_bytes, find, image.digest)) for image in images)
 
 
-def _bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:
+def _read_bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:
     blob = find(digest)
     return None if blob is None else blob.data
 

@@ -75,7 +75,7 @@ class CheckpointFile:
     def _write(self, entity_id: str, kept: bytes) -> None:
         if self._file is None:
             self._open().execute("create table if not exists checkpoints (entity blob primary key, data blob not null)")
-        self._open().execute("insert or replace into checkpoints values (?, ?)", (_key(entity_id), kept))
+        self._open().execute("insert or replace into checkpoints values (?, ?)", (_derive_key(entity_id), kept))
 
     def _open(self) -> sqlite3.Connection:
         if self._file is None:
@@ -89,7 +89,7 @@ class CheckpointFile:
         with suppress(sqlite3.Error):
             if self._file is not None or self._path.exists():
                 query = "select data from checkpoints where entity = ?"
-                row = self._open().execute(query, (_key(entity_id),)).fetchone()
+                row = self._open().execute(query, (_derive_key(entity_id),)).fetchone()
                 return None if row is None else row[0]
         return None
 
@@ -106,5 +106,5 @@ class CheckpointFile:
         self._file = None
 
 
-def _key(entity_id: str) -> bytes:
+def _derive_key(entity_id: str) -> bytes:
     return entity_id.encode(errors="surrogatepass")

@@ -23,8 +23,8 @@ from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import MailRow
-from cantrip_actors.records.records import Record, images_of, snapshot_of, with_snapshot
-from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.records import Record, get_images, get_snapshot, replace_snapshot
+from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import LoomError
@@ -50,13 +50,13 @@ def copy_loom(source: Store, target: Store) -> Verified:
     blobs = _Blobs(source, target)
     batch: list[Record] = []
     tombstones: dict[int, bytes] = {}
-    for number, record, line in _records(source):
+    for number, record, line in _read_records(source):
         trees.follow(number, record)
         if is_tombstone(line):
             tombstones[len(batch)] = line
         else:
             line = encode(record)  # the target writes the line in this form
-        trees.seal(trees.root(record), line)
+        trees.seal(trees.find_root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
             _append(target, batch, tombstones)
@@ -74,10 +74,10 @@ def _append(target: Store, batch: Sequence[Record], tombstones: Mapping[int, byt
         target.append(batch)
 
 
-def _records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
+def _read_records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
     for number, line in source.lines():
         try:
-            yield number, decode(sealed_with(line)[0]), line
+            yield number, decode(split_link(line)[0]), line
         except LoomError as error:
             raise LoomError(f"record {number} cannot be copied: {error}") from error
 
@@ -92,12 +92,12 @@ class _Blobs:
 
     def attach(self, record: Record) -> Record:
         """Return the record with the bytes of its blobs."""
-        if images_of(record):
+        if get_images(record):
             (record,) = attach_images([record], self._find)
             return record
-        snapshot = snapshot_of(record)
+        snapshot = get_snapshot(record)
         blob = None if snapshot is None else self._find(snapshot.digest)
-        return record if blob is None else with_snapshot(record, Snapshot(blob.digest, self._reseal(blob)))
+        return record if blob is None else replace_snapshot(record, Snapshot(blob.digest, self._reseal(blob)))
 
     def _find(self, digest: str) -> Blob | None:
         blob = self._stores[0].blob(digest)
@@ -113,7 +113,7 @@ class _Blobs:
         old, new = self._keys
         if old is None or new is None or not snapshot.is_sealed_with(old):
             return snapshot
-        return snapshot.sealed_again(new)
+        return snapshot.seal_again(new)
 
 
 def _copy_mail(source: Store, target: Store) -> None:
@@ -150,10 +150,10 @@ def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     found = verify_loom(target)
     copied = Trees(target.seal)
     for number, line in target.lines():
-        plain = sealed_with(line)[0]
+        plain = split_link(line)[0]
         record = decode(plain)
         copied.follow(number, record)
-        if (root := copied.root(record)) in trees.heads:
+        if (root := copied.find_root(record)) in trees.heads:
             copied.seal(root, line)
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:

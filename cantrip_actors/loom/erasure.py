@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail
-from cantrip_actors.records.records import ForgottenRecord, images_of, snapshot_of
+from cantrip_actors.records.records import ForgottenRecord, get_images, get_snapshot
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone
 from cantrip_actors.terms.errors import LoomError
@@ -54,7 +54,7 @@ def erase(
         at=wanted.at,
         records=whole.count,
         bytes=size,
-        sum=whole.hexdigest(),
+        sum=whole.compute_hexdigest(),
         by=wanted.by,
         why=wanted.why,
     )
@@ -67,26 +67,26 @@ def is_schedule_for(timer: Timer, entities: Iterable[str]) -> bool:
     return schedule is not None and schedule.to == "entity" and schedule.name in entities
 
 
-def blank_key(no: int) -> str:
+def make_blank_key(no: int) -> str:
     """Return the key that replaces a forgotten mail's key, which is content; a number is never reused."""
     return f"forgotten-{no}"
 
 
-def blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+def find_blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of the blobs that a record refers to, given its line."""
-    if _mentions(line, known):
+    if _has_mention(line, known):
         record = decode(line)
-        found = [image.digest for image in images_of(record)]
-        if (snapshot := snapshot_of(record)) is not None:
+        found = [image.digest for image in get_images(record)]
+        if (snapshot := get_snapshot(record)) is not None:
             found.append(snapshot.digest)
         yield from (digest for digest in found if digest in known)
 
 
-def blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
+def find_blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of a mail's images, given its line."""
-    if _mentions(line, known):
+    if _has_mention(line, known):
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
 
 
-def _mentions(line: bytes, known: AbstractSet[str]) -> bool:
+def _has_mention(line: bytes, known: AbstractSet[str]) -> bool:
     return any(found.decode() in known for found in _DIGEST.findall(line))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
-from cantrip_actors.machine.project import Life, first_intent
+from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.records.records import Header, Record
 
 WithRecords = Literal["always", "unless_held", "never"]
@@ -37,4 +37,4 @@ class EntityFacts(NamedTuple):
     @property
     def has_begun(self) -> bool:
         """Whether its first intent is recorded. A checkpoint is the state after a later record."""
-        return self.checkpoint is not None or first_intent(self.records) is not None
+        return self.checkpoint is not None or find_first_intent(self.records) is not None

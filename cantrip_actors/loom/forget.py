@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cantrip_actors.loom.erasure import Erasure, check_ended
 from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_forgotten, committed_turn, turns_quoting
+from cantrip_actors.machine.project import Life, as_forgotten, get_committed_turn, list_turns_quoting
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
@@ -86,8 +86,8 @@ def begin_forget(
     for fork in forks:
         if is_loaded(fork) or store.is_held(fork):
             raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
-    quotes = tuple(_quotes(store, entities))
-    roots = {root_of(store, entity) for entity in entities}
+    quotes = tuple(_find_quotes(store, entities))
+    roots = {find_root(store, entity) for entity in entities}
     owner, now = this_process(), datetime.fromtimestamp(store.clock(), UTC)
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     claims: list[Lease] = []
@@ -105,7 +105,7 @@ def begin_forget(
             blobs = complete()
         finally:
             store.release(*claims)
-        ends = [end for entity in entities if (end := as_forgotten(last_record(store, entity))) is not None]
+        ends = [end for entity in entities if (end := as_forgotten(read_last_record(store, entity))) is not None]
         records, size = sum(end.records for end in ends), sum(end.bytes for end in ends)
         return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
 
@@ -118,7 +118,7 @@ def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
     todo = list(entities)
     while todo:
         for record in store.records(todo.pop()):
-            turn = committed_turn(record)
+            turn = get_committed_turn(record)
             for fork in () if turn is None else store.forks(turn):
                 if fork not in found:
                     found[fork] = None
@@ -126,15 +126,15 @@ def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def root_of(store: Store, entity: str) -> str:
+def find_root(store: Store, entity: str) -> str:
     """Return the root of an entity's tree. Raises LoomError for an entity that is not in the loom."""
     header = store.header(entity)
     if header is None:
         raise LoomError(f"entity {entity} is not in this loom")
-    return entity if header.parent_entity is None or header.forked else root_of(store, header.parent_entity)
+    return entity if header.parent_entity is None or header.forked else find_root(store, header.parent_entity)
 
 
-def last_record(store: Store, entity: str) -> Record:
+def read_last_record(store: Store, entity: str) -> Record:
     """Return an entity's last record. The entity must be in the loom."""
     return store.newest(entity, 1)[-1]
 
@@ -147,19 +147,19 @@ def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:
     while todo:
         while todo:
             entity = todo.pop()
-            root_of(store, entity)
+            find_root(store, entity)
             entities[entity] = None
             todo.extend(one for one in reversed(store.below(entity)) if one not in entities)
         forks = [fork for fork in find_forks(store, entities) if fork not in entities]
         if wanted.parents:
-            todo = list(dict.fromkeys(quote.entity_id for quote in _quotes(store, entities)))
+            todo = list(dict.fromkeys(quote.entity_id for quote in _find_quotes(store, entities)))
         if wanted.forks:
             todo, forks = [*todo, *reversed(forks)], []
     return list(entities), forks
 
 
 def _check(store: Store, entity: str) -> None:
-    life, root = store.life(entity), root_of(store, entity)
+    life, root = store.life(entity), find_root(store, entity)
     check_ended(entity, life or Life.BUSY)
     if store.life(root) in (Life.WAITING, Life.BUSY):
         raise LoomError(
@@ -168,9 +168,9 @@ def _check(store: Store, entity: str) -> None:
         )
 
 
-def _quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
+def _find_quotes(store: Store, entities: Collection[str]) -> Iterable[Quote]:
     for entity in entities:
         header = store.header(entity)
         parent = None if header is None else header.parent_entity
         if parent is not None and parent not in entities:
-            yield from (Quote(parent, turn) for turn in turns_quoting(store.records(parent), entity))
+            yield from (Quote(parent, turn) for turn in list_turns_quoting(store.records(parent), entity))

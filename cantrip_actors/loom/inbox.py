@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
-from cantrip_actors.machine.project import Life, life_after
-from cantrip_actors.records.mail import Mail, MailRow, encode_mail, key_of
+from cantrip_actors.machine.project import Life, compute_life
+from cantrip_actors.records.mail import Mail, MailRow, encode_mail, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
@@ -77,8 +77,8 @@ class MailPlan:
             return error
         found = self._find(entity, key)
         if found is not None:
-            return found if found.digest == digest else _key_used(entity, key)
-        place = self._known.place(entity)
+            return found if found.digest == digest else _make_key_used(entity, key)
+        place = self._known.find_place(entity)
         if place is None:
             return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
         if place.tree.root != entity:
@@ -94,7 +94,7 @@ class MailPlan:
 
     def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
         """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""
-        row = self._known.mail_row(no)
+        row = self._known.find_mail_row(no)
         if row is None or row.taken is not None or no in self._taken:
             raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
         _check_carries(record, tree, row.entity_id, row.key)
@@ -109,7 +109,7 @@ class MailPlan:
 
     def _find(self, entity: str, key: str) -> MailRow | None:
         posted = self._posted.get((entity, key))
-        return posted[0] if posted is not None else self._known.mail(entity, key)
+        return posted[0] if posted is not None else self._known.find_mail(entity, key)
 
     def _count(self, tree: Tree, row: MailRow, by: int) -> None:
         counts = list(self._waiting.get(tree, tree.waiting))
@@ -126,21 +126,21 @@ def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting
     """
     if record is None:
         return f"mail {no} of entity {entity} was taken by a record that cannot be read"
-    if key_of(record) == key:
+    if get_key(record) == key:
         return None
-    life = life_after(record, Life.IDLE, lasting=lasting)
+    life = compute_life(record, Life.IDLE, lasting=lasting)
     if life is Life.FORGOTTEN or (life is Life.OVER and record.entity_id == entity):
         return None
     return f"mail {no} of entity {entity} was not taken by the record that its row names"
 
 
 def _check_carries(record: Record, tree: Tree, entity: str, key: str) -> None:
-    if (entity, key) != (tree.root, key_of(record)):
+    if (entity, key) != (tree.root, get_key(record)):
         raise LoomError(
             f"a {type(record).__name__} of entity {record.entity_id} cannot take mail {key!r} of entity {entity}: "
             f"the record that takes mail belongs to its tree and carries its key"
         )
 
 
-def _key_used(entity: str, key: str) -> KeyUsed:
+def _make_key_used(entity: str, key: str) -> KeyUsed:
     return KeyUsed(f"key {key!r} was used for entity {entity} with other content: use another key")

@@ -25,7 +25,7 @@ class Index(Known):
     def __init__(self) -> None:
         super().__init__()
         self.leases: dict[str, Holder] = {}
-        """Each entity's lease, whose time `left` counts from the start of the machine (`now`)."""
+        """Each entity's lease, whose time `left` counts from the start of the machine (`read_boot_clock`)."""
         self.inboxes = Inboxes()
         self.timers = Timers()
         self.spots: list[array[int]] = []
@@ -45,7 +45,7 @@ class Index(Known):
         self.unfinished: dict[str, Life] = {}
         """The entities that have not ended for good, in order of creation."""
 
-    def owner(self, turn: str) -> str | None:
+    def find_owner(self, turn: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
         return self.owners.get(turn)
 
@@ -53,18 +53,18 @@ class Index(Known):
         """Return whether a turn has that id."""
         return turn in self.owners
 
-    def token(self, root: str) -> int | None:
+    def find_token(self, root: str) -> int | None:
         """Return the token of the lease on an entity."""
         lease = self.leases.get(root)
         return None if lease is None else lease.token
 
-    def mail(self, entity: str, key: str) -> MailRow | None:
+    def find_mail(self, entity: str, key: str) -> MailRow | None:
         """Return the mail of an entity with that key."""
         return self.inboxes.rows.get((entity, key))
 
-    def mail_row(self, no: int) -> MailRow | None:
+    def find_mail_row(self, no: int) -> MailRow | None:
         """Return the mail with that number, if it waits."""
-        return self.inboxes.mail_row(no)
+        return self.inboxes.find_mail_row(no)
 
     def follow(self, record: Record, number: int) -> Place:
         """Add a record that was read to the index, and return the place of its entity.
@@ -94,7 +94,7 @@ class Index(Known):
             self.owners.update(made.turns)
         if made.lives:
             for entity, life in made.lives.items():
-                self._live(entity, life)
+                self._set_life(entity, life)
         if made.keys:
             for tree, key, number in made.keys:
                 self.keys.setdefault(tree.root, {})[key] = number
@@ -120,7 +120,7 @@ class Index(Known):
             self.names[row.name] = row.id
         self.unfinished[row.id] = Life.BUSY
 
-    def _live(self, entity: str, life: Life) -> None:
+    def _set_life(self, entity: str, life: Life) -> None:
         if life >= Life.OVER:
             self.unfinished.pop(entity, None)
         elif entity in self.unfinished:
@@ -137,11 +137,11 @@ class Index(Known):
         is_root = root == entity
         keys = {} if is_root else self.keys.get(root, {})
         self.keys[root] = {key: number for key, number in keys.items() if number not in numbers}
-        for row, line in list(self.inboxes.lines()):
+        for row, line in list(self.inboxes.read_lines()):
             if row.entity_id == root and (
                 is_root or row.taken in numbers or (line and decode_mail(line).child == entity)
             ):
-                self.inboxes.blank(row, spots[-2])
+                self.inboxes.forget_content(row, spots[-2])
         place.tree.waiting = self.inboxes.count(root)
 
     def as_json(self) -> dict[str, Any]:

@@ -47,16 +47,16 @@ from cantrip_actors.loom.checkpoints import CheckpointFile
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.head_file import HeadFile
-from cantrip_actors.loom.jsonl_index import WORTH, Known, checksum, keep, kept
+from cantrip_actors.loom.jsonl_index import WORTH, Known, compute_checksum, keep, restore_index
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
-from cantrip_actors.loom.line_inbox import mail_line, read_mail
+from cantrip_actors.loom.line_inbox import encode_mail_line, read_mail
 from cantrip_actors.loom.line_store import LineStore
-from cantrip_actors.loom.line_timers import read_timer, timer_line
+from cantrip_actors.loom.line_timers import encode_timer_line, read_timer
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.machine.project import Life, life_after
+from cantrip_actors.machine.project import Life, compute_life
 from cantrip_actors.own_files.claims import BESIDE, claim_file
 from cantrip_actors.own_files.modes import FILE, file_size, make_folder, narrow_files
 from cantrip_actors.records.blob import Blob
@@ -66,7 +66,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Disk", "JsonlStore", "Recovered", "lines_of_file", "mark_of_file"]
+__all__ = ["Disk", "JsonlStore", "Recovered", "mark_of_file", "split_lines"]
 
 VERSION = 1
 """The version of the file; lines have a version of their own, `codec.SCHEMA`."""
@@ -94,7 +94,7 @@ def mark_of_file(path: Path) -> SealMark | None:
     return SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
 
 
-def lines_of_file(data: bytes) -> Iterator[bytes]:
+def split_lines(data: bytes) -> Iterator[bytes]:
     """Yield the whole lines of a JSONL loom's bytes that are records."""
     for line in data.split(b"\n")[:-1]:
         if _VERSION_LINE.fullmatch(line) is None:
@@ -137,11 +137,11 @@ class JsonlStore(LineStore):
         self._disk = disk or Disk()
         self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
         self._blobs, *self._old_blobs = self._blob_files = [
-            BlobFile(self._sidecar("blobs")),
-            *(BlobFile(self._sidecar(suffix, read_only=True)) for suffix in ("images", "pictures")),
+            BlobFile(self._make_sidecar("blobs")),
+            *(BlobFile(self._make_sidecar(suffix, read_only=True)) for suffix in ("images", "pictures")),
         ]
-        self._mail_file = self._sidecar("mail")
-        self._timer_file = self._sidecar("timers")
+        self._mail_file = self._make_sidecar("mail")
+        self._timer_file = self._make_sidecar("timers")
         self._timer_lines = 0
         self._mail_limit: int | None = None
         self._head_file = HeadFile(self.path, lambda: self._disk, synced=self.blocking)
@@ -160,7 +160,7 @@ class JsonlStore(LineStore):
             self._head = self._head_file.read()  # before the lines: a writer may be at work
             self._start = self._read_version(seal_key)
             self._file.end = self._start
-            self._indexed = kept(self.path, self._file.fd, self._known)
+            self._indexed = restore_index(self.path, self._file.fd, self._known)
             self._scan()
             if not read_only:
                 self._cut_torn()
@@ -174,7 +174,7 @@ class JsonlStore(LineStore):
             self.close()
             raise
 
-    def _sidecar(self, suffix: str, *, read_only: bool = False) -> LineFile:
+    def _make_sidecar(self, suffix: str, *, read_only: bool = False) -> LineFile:
         """Return a sidecar of the log."""
         path = self.path.with_name(f"{self.path.name}.{suffix}")
         return LineFile(path, lambda: self._disk, read_only=read_only or self.read_only, synced=self.blocking)
@@ -216,7 +216,7 @@ class JsonlStore(LineStore):
 
     def _read_version(self, key: GivenKey) -> int:
         """Return the length of the line with the file's version, 0 in a file of earlier versions."""
-        first = next(iter(self._blocks()), b"").partition(b"\n")[0]
+        first = next(iter(self._read_blocks()), b"").partition(b"\n")[0]
         found = _VERSION_LINE.fullmatch(first)
         mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
         self.seal = open_seal(key, mark, str(self.path), is_new=not first and not self.read_only)
@@ -237,9 +237,9 @@ class JsonlStore(LineStore):
         end, count, crc = self._indexed
         if end == 0 and self._start:
             head = self._file.read(0, self._start)
-            end, count, crc = self._start, 1, checksum(head, 0)
-        for block in self._blocks(end):
-            crc = checksum(block, crc)
+            end, count, crc = self._start, 1, compute_checksum(head, 0)
+        for block in self._read_blocks(end):
+            crc = compute_checksum(block, crc)
             at, stop = 0, len(block)
             while at < stop:
                 count += 1
@@ -282,7 +282,7 @@ class JsonlStore(LineStore):
         """Read the file of mail, and find the mail that the log's records took."""
         inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
         try:
-            for block in self._mail_file.blocks(end=self._mail_limit) if self._mail_file.open() else ():
+            for block in self._mail_file.read_blocks(end=self._mail_limit) if self._mail_file.open() else ():
                 for line in block.splitlines():
                     lines += 1
                     try:
@@ -294,11 +294,11 @@ class JsonlStore(LineStore):
                         void += 1
                         continue
                     if row.taken is None:
-                        row = row._replace(taken=self._taker(row, after))
+                        row = row._replace(taken=self._find_taker(row, after))
                     stale += row.taken is not None and bool(body)
                     inboxes.add(row, body)
                 self._mail_file.end += len(block)
-            for entity in inboxes.entities():
+            for entity in inboxes.list_entities():
                 self._known.places[entity].tree.waiting = inboxes.count(entity)
             if self.read_only or self._mail_file.fd < 0:
                 return
@@ -314,7 +314,7 @@ class JsonlStore(LineStore):
         rows: dict[tuple[str, str], tuple[Timer, bytes]] = {}
         void, file = 0, self._timer_file
         try:
-            for block in file.blocks() if file.open() else ():
+            for block in file.read_blocks() if file.open() else ():
                 for line in block.splitlines():
                     self._timer_lines += 1
                     try:
@@ -322,7 +322,7 @@ class JsonlStore(LineStore):
                     except DamagedLoom as error:
                         self._skip_sidecar_line(error)
                         continue
-                    place = self._known.place(timer.entity_id)
+                    place = self._known.find_place(timer.entity_id)
                     if (number is not None and number >= self._end) or (timer.entity_id and place is None):
                         void += 1  # its record was never written
                     elif body and (place is None or place.life < Life.OVER):
@@ -353,13 +353,13 @@ class JsonlStore(LineStore):
     def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
         try:
             found = read_mail(line)
-            if self._known.place(found[0].entity_id) is None:
+            if self._known.find_place(found[0].entity_id) is None:
                 raise LoomError(f"entity {found[0].entity_id} is not in the log")
         except LoomError as error:
             raise DamagedLoom(f"{self._mail_file.path}: line {number} is corrupt: {error}. {REPAIR}") from error
         return found
 
-    def _taker(self, row: MailRow, after: int) -> int | None:
+    def _find_taker(self, row: MailRow, after: int) -> int | None:
         """Return the number of the record that took a mail: it carries its key, or ends its entity."""
         number = self._known.keys.get(row.entity_id, {}).get(row.key, -1)
         if number >= after:
@@ -368,8 +368,8 @@ class JsonlStore(LineStore):
         if place.life >= Life.OVER:
             spots = self._known.spots[place.no]
             for n in range(len(spots) - 2, 0, -2):
-                record = decode(self._bytes(spots[n], spots[n + 1]))
-                if life_after(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
+                record = decode(self._read_bytes(spots[n], spots[n + 1]))
+                if compute_life(record, Life.IDLE, lasting=place.lasting) >= Life.OVER:
                     return spots[n]
         return None
 
@@ -407,12 +407,12 @@ class JsonlStore(LineStore):
                 self._fail("cannot write the head beside", error)
             self._head = head
 
-    def _blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def _read_blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the file's whole lines from `at` up to `end`, many at a time."""
         if self._file.fd < 0:
             raise LoomError(f"{self.path} is closed: open it again to read it")
         try:
-            yield from self._file.blocks(at, end)
+            yield from self._file.read_blocks(at, end)
         except OSError as error:
             self._fail("cannot read", error)
 
@@ -501,7 +501,7 @@ class JsonlStore(LineStore):
         """The files that were written to, and their ends before that."""
         if made.posted:
             before.append((self._mail_file, self._mail_file.end))
-            posted = [mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
+            posted = [encode_mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
             try:
                 self._mail_file.append(b"".join(posted))
             except OSError as error:
@@ -527,11 +527,11 @@ class JsonlStore(LineStore):
                 raise
         if first:
             self._start, self._lines = len(first), 1
-        self._crc = checksum(data, self._crc)
+        self._crc = compute_checksum(data, self._crc)
         self._lines += len(made.lines)
 
     def _write_timers(self, made: Plan, before: Sequence[tuple[LineFile, int]]) -> None:
-        lines = [timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
+        lines = [encode_timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
         try:
             self._timer_file.append(b"".join(lines))
         except OSError as error:
@@ -540,7 +540,7 @@ class JsonlStore(LineStore):
         self._timer_lines += len(lines)
 
     def _rewrite_timers(self) -> None:
-        lines = [timer_line(*row) for row in self._known.timers.all()]
+        lines = [encode_timer_line(*row) for row in self._known.timers.list_all()]
         try:
             self._timer_file.rewrite(lines)
         except OSError as error:
@@ -548,7 +548,7 @@ class JsonlStore(LineStore):
         self._timer_lines = len(lines)
 
     def _rewrite_mail(self) -> None:
-        lines = [mail_line(row, line, self._end) for row, line in self._known.inboxes.lines()]
+        lines = [encode_mail_line(row, line, self._end) for row, line in self._known.inboxes.read_lines()]
         try:
             self._mail_file.rewrite(lines)
         except OSError as error:
@@ -559,7 +559,7 @@ class JsonlStore(LineStore):
             return lambda: None
         end = self._file.end
         try:
-            fd = self._file.write_new(chain(self._lines_with(changed), [b"\n".join([*made.lines, b""])]))
+            fd = self._file.write_new(chain(self._splice_lines(changed), [b"\n".join([*made.lines, b""])]))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the new file
         except OSError as error:
             self._fail("cannot rewrite", error)
@@ -575,11 +575,11 @@ class JsonlStore(LineStore):
                 self._fail("cannot rewrite", error)
             self._write_head(made.end)
             self._lines += len(made.lines)
-            self._indexed, self._crc = Known(), _crc_of(self._file)
+            self._indexed, self._crc = Known(), _compute_crc(self._file)
 
         return finish
 
-    def _lines_with(self, changed: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
+    def _splice_lines(self, changed: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
         """Yield the bytes of the file with other lines at these offsets."""
         at = 0
         for offset, line in [*changed, (self._file.end, b"")]:
@@ -603,7 +603,7 @@ class JsonlStore(LineStore):
 
     def _remove_torn(self, entities: Sequence[str]) -> None:
         """Remove the lines of entities from the file of torn lines."""
-        torn = self._sidecar("torn")
+        torn = self._make_sidecar("torn")
         if torn.path.exists():
             ids = [orjson.dumps(entity) for entity in entities]
             lines = torn.path.read_bytes().splitlines(keepends=True)
@@ -631,7 +631,7 @@ class JsonlStore(LineStore):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every record's line with its number, in the order of recording, up to the call."""
         number = 0
-        for block in self._blocks(self._start, self._file.end):
+        for block in self._read_blocks(self._start, self._file.end):
             for line in block[:-1].split(b"\n"):
                 number += 1
                 yield number, line
@@ -646,7 +646,7 @@ class JsonlStore(LineStore):
     def blobs(self) -> Iterator[str]:
         """Yield the digests of all blobs in the sidecars."""
         try:
-            return iter({digest: None for file in self._blob_files for digest in file.digests()})
+            return iter({digest: None for file in self._blob_files for digest in file.list_digests()})
         except OSError as error:
             self._fail("cannot read blobs beside", error)
 
@@ -654,7 +654,7 @@ class JsonlStore(LineStore):
         """Return the key in the sidecar."""
         return read_key(self.path, make=not self.read_only)
 
-    def _bytes(self, start: int, length: int) -> bytes:
+    def _read_bytes(self, start: int, length: int) -> bytes:
         try:
             return self._file.read(start, length)  # also after closing: an episode may be inspected much later
         except OSError as error:
@@ -668,11 +668,11 @@ class JsonlStore(LineStore):
         return None if self.read_only or self._file.fd < 0 else self._checkpoints.find(entity_id)
 
     def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:
-        self._raise_corrupt_line(self._line_number(offset), error)
+        self._raise_corrupt_line(self._count_line_number(offset), error)
 
-    def _line_number(self, offset: int) -> int:
+    def _count_line_number(self, offset: int) -> int:
         """Return the line's number for an error message; reads everything before it."""
-        return 1 + sum(self._bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
+        return 1 + sum(self._read_bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
 
     def scrub(self) -> None:
         """Rewrite the mail without taken ones."""
@@ -709,10 +709,10 @@ def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
             file.cut(end)
 
 
-def _crc_of(file: LineFile) -> int:
+def _compute_crc(file: LineFile) -> int:
     crc = 0
-    for block in file.blocks():
-        crc = checksum(block, crc)
+    for block in file.read_blocks():
+        crc = compute_checksum(block, crc)
     return crc
 
 

@@ -43,14 +43,14 @@ class Known(NamedTuple):
     crc: int = 0
 
 
-def checksum(data: bytes, before: int) -> int:
+def compute_checksum(data: bytes, before: int) -> int:
     """Return the checksum of the data that has the checksum `before`, followed by `data`."""
     return zlib.crc32(data, before)
 
 
 def keep(loom: Path, known: Known, index: Index) -> None:
     """Store the index of a loom, if it can be written."""
-    path = _beside(loom)
+    path = _get_index_path(loom)
     made = path.with_name(f"{path.name}.{os.getpid()}")
     told = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
     try:
@@ -68,10 +68,10 @@ def keep(loom: Path, known: Known, index: Index) -> None:
             made.unlink()
 
 
-def kept(loom: Path, fd: int, index: Index) -> Known:
+def restore_index(loom: Path, fd: int, index: Index) -> Known:
     """Fill an empty `index` with the stored one for the loom that is open as `fd`; return the covered part."""
     try:
-        held = _beside(loom).read_bytes()
+        held = _get_index_path(loom).read_bytes()
     except OSError:
         return Known()
     data = memoryview(held)
@@ -80,7 +80,7 @@ def kept(loom: Path, fd: int, index: Index) -> Known:
     cut = held.index(b"\n", len(_MAGIC))
     told = orjson.loads(data[len(_MAGIC) : cut])
     known = Known(*told["known"])
-    if _checksum_of(fd, known.end) != known.crc:
+    if _compute_file_checksum(fd, known.end) != known.crc:
         return Known()
     all_spots, at = [], cut + 1
     for length in told["lengths"]:
@@ -92,11 +92,11 @@ def kept(loom: Path, fd: int, index: Index) -> Known:
     return known
 
 
-def _beside(loom: Path) -> Path:
+def _get_index_path(loom: Path) -> Path:
     return loom.with_name(f"{loom.name}.index")
 
 
-def _checksum_of(fd: int, end: int) -> int | None:
+def _compute_file_checksum(fd: int, end: int) -> int | None:
     """Return the checksum of a file's first `end` bytes; None if it is shorter, or cannot be read."""
     crc, at = 0, 0
     view = memoryview(bytearray(_BUFFER))

@@ -8,16 +8,16 @@ finds its token outdated and is refused (`Fenced`), whatever its clock says; a h
 been replaced, continues.
 
 That time is not a wall clock, which people and programs set (C-66). If all holders run on one machine, as those of an
-SQLite file, it is the time since that machine started (`now`), and no time ends the lease of a process that still runs
-(`is_alive`). A Postgres server provides the time for its machines.
+SQLite file, it is the time since that machine started (`read_boot_clock`), and no time ends the lease of a process that
+still runs (`is_alive`). A Postgres server provides the time for its machines.
 
 Any process may append to a tree without a lease, which is the only case where no leases are used. A reward needs no
 lease: it is a remark about a turn, not by the entity.
 
 A name from `this_process` says where its holder runs. If that is this machine and the process is gone, its leases are
 free at once: the entities of a killed process are resumed without waiting for its leases to expire. The same holds for
-the leases of a holder that has ended in a running process and could not release them (`no_more`), because the store may
-have been out of reach.
+the leases of a holder that has ended in a running process and could not release them (`mark_gone`), because the store
+may have been out of reach.
 
 An entity may cause the death of its process. So each lease counts how many holders in a row did not release it while
 the entity had work; after `DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65). An idle
@@ -117,7 +117,7 @@ def name_lease(name: str) -> str:
     return f"name:{name}"
 
 
-def not_root(entity: str, root: str) -> LoomError:
+def make_not_root(entity: str, root: str) -> LoomError:
     """Return the error for a claim of a child."""
     return LoomError(f"entity {entity} runs below entity {root}: claim that one, for both")
 
@@ -129,10 +129,10 @@ def count_deaths(deaths: int, last: str | None, owner: str) -> int:
 
 def this_process() -> str:
     """Return a name for a holder in this process, different at each call."""
-    return "/".join((*_here(), str(os.getpid()), _started(os.getpid()), uuid.uuid4().hex[:8]))
+    return "/".join((*_identify_machine(), str(os.getpid()), _read_start_time(os.getpid()), uuid.uuid4().hex[:8]))
 
 
-def no_more(owner: str) -> None:
+def mark_gone(owner: str) -> None:
     """Note that a holder in this process has ended and appends nothing any more; it may still have leases."""
     _ended.add(owner)
 
@@ -140,20 +140,20 @@ def no_more(owner: str) -> None:
 _ended: set[str] = set()
 
 
-def gone(owner: str) -> bool:
+def is_gone(owner: str) -> bool:
     """Return whether `owner` has surely ended: here, or with its process, which ran on this machine."""
-    return owner in _ended or _runs(owner) is False
+    return owner in _ended or _is_running(owner) is False
 
 
 def is_alive(owner: str) -> bool:
     """Return whether `owner` is surely alive: its process runs on this machine."""
-    return owner not in _ended and _runs(owner) is True
+    return owner not in _ended and _is_running(owner) is True
 
 
-def _runs(owner: str) -> bool | None:
+def _is_running(owner: str) -> bool | None:
     """Return whether the process of `owner` runs; None if that is unknown."""
     parts = owner.split("/")
-    if len(parts) != 6 or tuple(parts[:3]) != _here() or not parts[3].isdigit():
+    if len(parts) != 6 or tuple(parts[:3]) != _identify_machine() or not parts[3].isdigit():
         return None
     try:
         os.kill(int(parts[3]), 0)
@@ -161,12 +161,12 @@ def _runs(owner: str) -> bool | None:
         return False
     except PermissionError:
         pass  # the process is another user's, so the id may have been reused: the start time decides
-    if _started(int(parts[3])) != parts[4]:
+    if _read_start_time(int(parts[3])) != parts[4]:
         return False
     return True if parts[4] != _UNKNOWN else None
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return the id of the machine's current boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -174,24 +174,24 @@ def boot_id() -> str:
         return sys.platform
 
 
-def now() -> float:
+def read_boot_clock() -> float:
     """Return the seconds since this machine started, suspension included; the wall clock if the system cannot say."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
-def _here() -> tuple[str, str, str]:
+def _identify_machine() -> tuple[str, str, str]:
     """Return the machine, its boot, and the process namespace, which differs between containers."""
-    return socket.gethostname().replace("/", "-"), boot_id()[:8], _numbering()
+    return socket.gethostname().replace("/", "-"), read_boot_id()[:8], _identify_pid_namespace()
 
 
-def _numbering() -> str:
+def _identify_pid_namespace() -> str:
     try:
         return Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
     except OSError:
         return "0"
 
 
-def _started(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """Return a process's start in ticks since the boot; "0" if it is unknown or the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

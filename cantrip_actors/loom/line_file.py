@@ -166,7 +166,7 @@ class LineFile:
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def read_blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the whole lines from `at` up to `end`, many at a time."""
         rest, size = b"", CHUNK
         while read := os.pread(self.fd, size if end is None else min(size, end - at), at):
@@ -209,7 +209,7 @@ class BlobFile:
         new = [blob for blob in blobs if blob.digest not in self._places]
         if not new:
             return
-        lines = [_blob_line(blob) for blob in new]
+        lines = [_encode_blob(blob) for blob in new]
         at = self.file.append(b"".join(lines))
         for blob, line in zip(new, lines, strict=True):
             self._places[blob.digest] = at, len(line)
@@ -220,7 +220,7 @@ class BlobFile:
         if not self.has(digest):
             return None
         try:
-            return _blob(orjson.loads(self.file.read(*self._places[digest])))
+            return _decode_blob(orjson.loads(self.file.read(*self._places[digest])))
         except (ValueError, KeyError, TypeError):  # the line was changed
             return None
 
@@ -232,7 +232,7 @@ class BlobFile:
 
     def keep(self, wanted: AbstractSet[str]) -> int:
         """Rewrite the file with these blobs only; return how many others there were."""
-        others = [digest for digest in self.digests() if digest not in wanted]
+        others = [digest for digest in self.list_digests() if digest not in wanted]
         if others:
             kept = {digest: spot for digest, spot in self._places.items() if digest in wanted}
             self.file.rewrite(self.file.read(*spot) for spot in kept.values())
@@ -242,7 +242,7 @@ class BlobFile:
                 at += length
         return len(others)
 
-    def digests(self) -> list[str]:
+    def list_digests(self) -> list[str]:
         """Return the digests of all blobs."""
         return list(self._places) if self._look() else []
 
@@ -256,7 +256,7 @@ class BlobFile:
         elif not again:
             return True
         at = self.file.end
-        for block in self.file.blocks(at):
+        for block in self.file.read_blocks(at):
             for found in _BLOB.finditer(block):
                 self._places[found[1].decode()] = at + found.start(), found.end() - found.start()
             at += len(block)
@@ -265,11 +265,11 @@ class BlobFile:
         return True
 
 
-def _blob_line(blob: Blob) -> bytes:
+def _encode_blob(blob: Blob) -> bytes:
     facts = {"digest": blob.digest, "kind": blob.kind, "data": base64.b64encode(blob.data).decode()}
     return orjson.dumps(facts | {"seal": blob.seal} if blob.seal else facts) + b"\n"
 
 
-def _blob(facts: dict[str, str]) -> Blob:
+def _decode_blob(facts: dict[str, str]) -> Blob:
     kind = facts.get("kind") or facts.get("type") or f"snapshot/{facts['engine']}"
     return Blob(facts["digest"], kind, base64.b64decode(facts["data"], validate=True), facts.get("seal", ""))

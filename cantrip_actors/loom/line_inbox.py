@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from cantrip_actors.loom.erasure import blank_key
+from cantrip_actors.loom.erasure import make_blank_key
 from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.terms.errors import LoomError
@@ -35,22 +35,22 @@ class Inboxes:
         """For each entity with waiting mail, and each lane: the lines by their numbers. (Not a dict: removing from the
         front of one makes it slow.)"""
 
-    def mail_row(self, no: int) -> MailRow | None:
+    def find_mail_row(self, no: int) -> MailRow | None:
         """Return the mail with that number, if it waits."""
         return self._waiting.get(no)
 
-    def pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
+    def list_pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
         """Return numbers and lines of waiting mail, control lane first."""
         control, intents = self._lanes.get(entity, ((), ()))
         found = [(no, control[no]) for no in islice(control, limit)]
         return found + [(no, intents[no]) for no in islice(intents, limit - len(found))]
 
-    def waiting_after(self, no: int) -> list[MailRow]:
+    def list_waiting_after(self, no: int) -> list[MailRow]:
         """Return the waiting mail with a higher number, in order."""
         newest = takewhile(lambda row: row.no > no, reversed(self._waiting.values()))
         return [*newest][::-1]
 
-    def entities(self) -> list[str]:
+    def list_entities(self) -> list[str]:
         """Return the entities with waiting mail."""
         return list(self._lanes)
 
@@ -59,7 +59,7 @@ class Inboxes:
         control, intents = self._lanes.get(entity, ((), ()))
         return Waiting(len(control), len(intents), sum(self._waiting[no].loads for no in (*control, *intents)))
 
-    def lines(self) -> Iterator[tuple[MailRow, bytes]]:
+    def read_lines(self) -> Iterator[tuple[MailRow, bytes]]:
         """Yield every mail by its number, and its line if it waits."""
         for row in sorted(self.rows.values()):
             yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
@@ -68,12 +68,12 @@ class Inboxes:
         """Remove a taken mail."""
         del self.rows[row.entity_id, row.key]
 
-    def blank(self, row: MailRow, number: int) -> None:
+    def forget_content(self, row: MailRow, number: int) -> None:
         """Reduce a mail to its number, marked as taken by the record with that number."""
         if row.taken is None:
             self.take(row, number)
         self.forget(row)
-        self.add(row._replace(key=blank_key(row.no), digest=b"", taken=number), b"")
+        self.add(row._replace(key=make_blank_key(row.no), digest=b"", taken=number), b"")
 
     def add(self, row: MailRow, line: bytes) -> None:
         """Add a mail, which waits unless its row says that it was taken."""
@@ -104,7 +104,7 @@ class Inboxes:
                     self.take(self._waiting[no], number)
 
 
-def mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) -> bytes:
+def encode_mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) -> bytes:
     """Return the line of a mail; `number` is that of the record that it was posted with."""
     facts: dict[str, Any] = {
         "no": row.no,
@@ -122,7 +122,7 @@ def mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) 
 
 
 def read_mail(line: bytes) -> tuple[MailRow, bytes, int, int | None]:
-    """Return row, line, `after` and `with` of a line. Raises LoomError if `mail_line` did not write it."""
+    """Return row, line, `after` and `with` of a line. Raises LoomError if `encode_mail_line` did not write it."""
     head, found, mail = line.rstrip(b"\n").partition(_MAIL)
     try:
         facts = json.loads(head + b"}" if found else head)

@@ -14,17 +14,24 @@ from typing import NoReturn, TypeVar
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
-from cantrip_actors.loom.erasure import Erasure, blobs_in_line, blobs_in_mail, check_ended, erase, is_schedule_for
+from cantrip_actors.loom.erasure import (
+    Erasure,
+    check_ended,
+    erase,
+    find_blobs_in_line,
+    find_blobs_in_mail,
+    is_schedule_for,
+)
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.index import Index
-from cantrip_actors.loom.lease import NO_LEASES, Holder, now
+from cantrip_actors.loom.lease import NO_LEASES, Holder, read_boot_clock
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Tree, Waiting
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, header_of
+from cantrip_actors.machine.project import Life, get_header
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, sealed_with
+from cantrip_actors.records.seal import NOTHING, SEAL_LENGTH, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -68,7 +75,7 @@ class LineStore(Store):
         """Rewrite the file of mail."""
 
     @abstractmethod
-    def _bytes(self, start: int, length: int) -> bytes:
+    def _read_bytes(self, start: int, length: int) -> bytes:
         """Return this many bytes of the lines, or fewer at the end."""
 
     @abstractmethod
@@ -106,31 +113,31 @@ class LineStore(Store):
             start, size = index.spots[index.places[entity].no][-2:]
             last, length = max((last, length), (start, size))
             todo.extend(index.below.get(entity, ()))
-        return sealed_with(self._bytes(last, length)[:-1])[1] or NOTHING
+        return split_link(self._read_bytes(last, length)[:-1])[1] or NOTHING
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
         """Return the waiting mail of an entity, control lane first, then in order."""
-        return [self._pending(no, line) for no, line in self._known.inboxes.pending(entity_id, limit)]
+        return [self._decode_pending(no, line) for no, line in self._known.inboxes.list_pending(entity_id, limit)]
 
     def waiting(self, *, loads: bool = True) -> list[str]:
         """Return the entities that have waiting mail for which they are loaded."""
         places = self._known.places
-        return [one for one in self._known.inboxes.entities() if not loads or places[one].tree.waiting.loads]
+        return [one for one in self._known.inboxes.list_entities() if not loads or places[one].tree.waiting.loads]
 
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
         """Return the mail of an entity with that key."""
-        return self._known.mail(entity_id, key)
+        return self._known.find_mail(entity_id, key)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`."""
         inboxes = self._known.inboxes
-        return inboxes.last, inboxes.waiting_after(after)
+        return inboxes.last, inboxes.list_waiting_after(after)
 
     def count_mail(self, entity_id: str) -> Waiting:
         """Return how much mail waits for an entity."""
-        place = self._known.place(entity_id)
+        place = self._known.find_place(entity_id)
         return NONE_WAITS if place is None else place.tree.waiting
 
     def expire_mail(self, before: str) -> None:
@@ -165,7 +172,7 @@ class LineStore(Store):
     def _record_at(self, number: int) -> Record:
         """Return the record with that number. Raises LoomError."""
         size = 1 << 12
-        while b"\n" not in (data := self._bytes(number, size)) and len(data) == size:
+        while b"\n" not in (data := self._read_bytes(number, size)) and len(data) == size:
             size *= 4
         return decode(data.partition(b"\n")[0])
 
@@ -173,16 +180,16 @@ class LineStore(Store):
 
     def timers(self, entity_id: str = "") -> list[Timer]:
         """Return the timers of an entity, or the schedules."""
-        return [self._timer(line) for line in self._known.timers.lines_of(entity_id)]
+        return [self._decode_timer(line) for line in self._known.timers.list_lines(entity_id)]
 
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
         """Return the timer with that id."""
         line = self._known.timers.find(entity_id, id)
-        return None if line is None else self._timer(line)
+        return None if line is None else self._decode_timer(line)
 
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
         """Return the first timers that are due, in order."""
-        return [self._timer(line) for line in self._known.timers.due(until, after, limit, queue)]
+        return [self._decode_timer(line) for line in self._known.timers.list_due(until, after, limit, queue)]
 
     def has_due(self, until: float, count: int, queue: str = "") -> bool:
         """Return whether at least `count` timers are due."""
@@ -192,7 +199,7 @@ class LineStore(Store):
         """Return how many timers wait in a queue."""
         return self._known.timers.count(queue)
 
-    def _lines_of_timers(self, db: None, which: Sequence[tuple[str, str]]) -> list[bytes | None]:  # noqa: ARG002  # none
+    def _read_timer_lines(self, db: None, which: Sequence[tuple[str, str]]) -> list[bytes | None]:  # noqa: ARG002  # none
         return [self._known.timers.find(entity_id, id) for entity_id, id in which]
 
     # ------------------------------------------------------------------------------------------------------- forgetting
@@ -203,12 +210,14 @@ class LineStore(Store):
         changed: list[tuple[int, bytes]] = []
         records: list[Record] = []
         for entity in wanted.entities:
-            place = self._known.place(entity)
+            place = self._known.find_place(entity)
             if place is None or place.life is Life.FORGOTTEN:
                 continue
             check_ended(entity, place.life)
             spots = self._known.spots[place.no]
-            lines = [self._bytes(start, length)[:-1] for start, length in zip(spots[::2], spots[1::2], strict=True)]
+            lines = [
+                self._read_bytes(start, length)[:-1] for start, length in zip(spots[::2], spots[1::2], strict=True)
+            ]
             tombstones, record = erase(entity, lines, wanted, is_padded=True)
             changed += zip(spots[::2], tombstones, strict=True)
             records.append(record)
@@ -223,7 +232,7 @@ class LineStore(Store):
             if records:
                 self._known.apply(made)
             for entity in wanted.entities:
-                if (place := self._known.place(entity)) is not None and place.life is Life.FORGOTTEN:
+                if (place := self._known.find_place(entity)) is not None and place.life is Life.FORGOTTEN:
                     self._known.forget_mail(entity)
             for name in {name for name, entity in self._known.names.items() if entity in wanted.entities}:
                 self._restore_name(name)
@@ -257,10 +266,10 @@ class LineStore(Store):
         known, used = set(self.blobs()), set[str]()
         if known:
             for _, line in self.lines():
-                used.update(blobs_in_line(line, known))
-            for row, line in self._known.inboxes.lines():
+                used.update(find_blobs_in_line(line, known))
+            for row, line in self._known.inboxes.read_lines():
                 if row.taken is None:
-                    used.update(blobs_in_mail(line, known))
+                    used.update(find_blobs_in_mail(line, known))
         return self._keep_blobs(used) if known - used else 0
 
     @abstractmethod
@@ -281,17 +290,17 @@ class LineStore(Store):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def _holder(self, db: None, entity: str) -> Holder | None:  # noqa: ARG002  # no other writer
+    def _find_holder(self, db: None, entity: str) -> Holder | None:  # noqa: ARG002  # no other writer
         held = self._known.leases.get(entity)
-        return None if held is None else held._replace(left=held.left - now())
+        return None if held is None else held._replace(left=held.left - read_boot_clock())
 
     def _grant(self, db: None, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:  # noqa: ARG002  # likewise
         self._claims += 1
-        self._known.leases[entity] = Holder(self._claims, owner, deaths, now() + ttl)
+        self._known.leases[entity] = Holder(self._claims, owner, deaths, read_boot_clock() + ttl)
         return self._claims, time.time() + ttl
 
     def _drop(self, db: None, entity: str, token: int) -> None:  # noqa: ARG002  # likewise
-        if self._known.token(entity) == token:
+        if self._known.find_token(entity) == token:
             del self._known.leases[entity]
 
     def quarantined(self) -> list[str]:
@@ -300,7 +309,7 @@ class LineStore(Store):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
-        until = now() + ttl
+        until = read_boot_clock() + ttl
         leases = self._known.leases
         leases.update({entity: held._replace(left=until) for entity, held in leases.items() if held.owner == owner})
 
@@ -312,16 +321,16 @@ class LineStore(Store):
 
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         """Return an entity's records after that offset, in order."""
-        spots = self._spots(entity_id)
+        spots = self._get_spots(entity_id)
         return attach_images(self._read(spots, _count_up_to(spots, after), limit), self.blob)
 
     def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
         """Return the last records of an entity, in order."""
-        spots = self._spots(entity_id)
+        spots = self._get_spots(entity_id)
         return attach_images(self._read(spots, max(0, len(spots) // 2 - limit)), self.blob)
 
-    def _spots(self, entity_id: str) -> array[int]:
-        place = self._known.place(entity_id)
+    def _get_spots(self, entity_id: str) -> array[int]:
+        place = self._known.find_place(entity_id)
         return _NOWHERE if place is None else self._known.spots[place.no]
 
     def _read(self, spots: array[int], first: int = 0, limit: int = sys.maxsize) -> Iterator[Record]:
@@ -333,7 +342,7 @@ class LineStore(Store):
             while n < stop and spots[2 * n] == start + length and length < TOGETHER:
                 length += spots[2 * n + 1]
                 n += 1
-            data = self._bytes(start, length)
+            data = self._read_bytes(start, length)
             at = 0
             while at < length:
                 after = data.find(b"\n", at) + 1
@@ -346,23 +355,23 @@ class LineStore(Store):
                 yield record
                 at = after
 
-    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         todo, found = [root], list[tuple[int, int]]()
         while todo:
             entity = todo.pop()
-            spots = self._spots(entity)
+            spots = self._get_spots(entity)
             new = spots[2 * _count_up_to(spots, first - 1) :]
             found += zip(new[::2], new[1::2], strict=True)
             todo.extend(self._known.below.get(entity, ()))
         for start, length in sorted(found):
-            yield start, self._bytes(start, length)[:-1]
+            yield start, self._read_bytes(start, length)[:-1]
 
     def header(self, entity_id: str) -> Header | None:
         """Return an entity's header; None if the entity is not in this loom."""
-        place = self._known.place(entity_id)
+        place = self._known.find_place(entity_id)
         if place is None:
             return None
-        return header_of([*self._read(self._known.spots[place.no], limit=1)])  # the rules want a header first
+        return get_header([*self._read(self._known.spots[place.no], limit=1)])  # the rules want a header first
 
     def headers(self) -> Iterator[Header]:
         """Yield every entity's header, in order of creation, up to the moment of the call."""
@@ -373,26 +382,26 @@ class LineStore(Store):
 
     def tip(self, entity_id: str) -> Tip | None:
         """Return the position of an entity's last record."""
-        spots = self._spots(entity_id)
+        spots = self._get_spots(entity_id)
         return Tip(spots[-2], self._link_of(spots[-2], spots[-1])) if spots else None
 
     def _link(self, entity_id: str, position: int) -> bytes | None:
-        spots = self._spots(entity_id)
+        spots = self._get_spots(entity_id)
         n = _count_up_to(spots, position) - 1
         return self._link_of(position, spots[2 * n + 1]) if n >= 0 and spots[2 * n] == position else None
 
     def _link_of(self, start: int, length: int) -> bytes:
         tail = min(length, SEAL_LENGTH + 2)
-        return sealed_with(self._bytes(start + length - tail, tail)[:-1])[1] or NOTHING
+        return split_link(self._read_bytes(start + length - tail, tail)[:-1])[1] or NOTHING
 
     def life(self, entity_id: str) -> Life | None:
         """Return the phase of an entity's life."""
-        place = self._known.place(entity_id)
+        place = self._known.find_place(entity_id)
         return None if place is None else place.life
 
     def owner(self, turn_id: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
-        return self._known.owner(turn_id)
+        return self._known.find_owner(turn_id)
 
     def children(self, turn_id: str) -> Sequence[str]:
         """Return the entities that a turn spawned."""

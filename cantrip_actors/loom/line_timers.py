@@ -36,11 +36,11 @@ class Timers:
         row = self._rows.get(entity_id, {}).get(id)
         return None if row is None else row[-1]
 
-    def lines_of(self, entity_id: str) -> list[bytes]:
+    def list_lines(self, entity_id: str) -> list[bytes]:
         """Return the lines of an entity's timers, by their ids."""
         return [line for _, (_, _, line) in sorted(self._rows.get(entity_id, {}).items())]
 
-    def due(self, until: float, after: Due, limit: int, queue: str) -> list[bytes]:
+    def list_due(self, until: float, after: Due, limit: int, queue: str) -> list[bytes]:
         """Return the lines of the first timers of a queue after a position that are due at `until`."""
         order = self._orders.get(queue, ())
         first = bisect_right(order, after)
@@ -56,7 +56,7 @@ class Timers:
         """Return how many timers of a queue are ever due."""
         return len(self._orders.get(queue, ()))
 
-    def all(self) -> Iterator[tuple[str, str, bytes]]:
+    def list_all(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield entity, id and line of every timer."""
         for entity_id, rows in self._rows.items():
             for id, (_, _, line) in rows.items():
@@ -106,7 +106,7 @@ class Timers:
             self.end(entity)
 
 
-def timer_line(entity_id: str, id: str, line: bytes, number: int | None = None) -> bytes:
+def encode_timer_line(entity_id: str, id: str, line: bytes, number: int | None = None) -> bytes:
     """Return the line of a timer; `number` is that of the record that it was written with."""
     facts: dict[str, Any] = {"entity": entity_id, "id": id}
     if number is not None:
@@ -116,7 +116,7 @@ def timer_line(entity_id: str, id: str, line: bytes, number: int | None = None) 
 
 
 def read_timer(line: bytes) -> tuple[Timer, bytes, int | None]:
-    """Return timer, its own line, and `with` of a line. Raises LoomError if `timer_line` did not write it."""
+    """Return timer, its own line, and `with` of a line. Raises LoomError if `encode_timer_line` did not write it."""
     head, found, rest = line.rstrip(b"\n").partition(_TIMER)
     try:
         facts = json.loads(head + b"}" if found else head)

@@ -76,7 +76,7 @@ class MemoryStore(LineStore):
             del self._blobs[digest]
         return len(unused)
 
-    def _bytes(self, start: int, length: int) -> bytes:
+    def _read_bytes(self, start: int, length: int) -> bytes:
         return bytes(self._log[start : start + length])
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:  # noqa: ARG002  # one process writes

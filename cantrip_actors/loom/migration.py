@@ -27,7 +27,7 @@ class Migrated(NamedTuple):
     copy: str | None
 
 
-def usable_version(where: str, found: int, readable_by: int | None) -> int:
+def choose_version(where: str, found: int, readable_by: int | None) -> int:
     """Return the version to use tables of version `found` as: at most the current one.
 
     `readable_by` is the earliest version that can use them, None if they do not say. Raises LoomError if the current

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from cantrip_actors.loom.lease import REMAINS, gone
+from cantrip_actors.loom.lease import REMAINS, is_gone
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
 from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.store import Store
@@ -51,7 +51,7 @@ class NodeTables(Store):
     _where: str
     """The database's name in messages."""
     _lasts: ClassVar[str]
-    """The columns of a holder that say for how long its leases last (`_left`)."""
+    """The columns of a holder that say for how long its leases last (`_compute_time_left`)."""
     _row_locked: ClassVar[str] = ""
     """The end of a query whose row is locked against changes."""
     _beats: int = 0
@@ -61,11 +61,11 @@ class NodeTables(Store):
     """Whether the tables of nodes are known to exist."""
 
     @abstractmethod
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the rows of a query. Text arrives as str or as UTF-8."""
 
     @abstractmethod
-    def _left(self, *found: Any) -> float:
+    def _compute_time_left(self, *found: Any) -> float:
         """Return for how many seconds a lease lasts, from the columns of `_lasts`."""
 
     @abstractmethod
@@ -77,12 +77,12 @@ class NodeTables(Store):
         """Delete the holders that are long dead and hold nothing."""
 
     @abstractmethod
-    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
         """Return the statement, with its values, that lets all leases of `owner` last until `ttl` seconds from now."""
 
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
         """Let all leases of `owner` last until `ttl` seconds from now; return False if it has no row."""
-        return bool(db.execute(*self._renewal(owner, ttl)).rowcount)
+        return bool(db.execute(*self._make_renewal(owner, ttl)).rowcount)
 
     @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
@@ -94,7 +94,7 @@ class NodeTables(Store):
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
         """Have tables vacuumed often, whose rows change or go all the time (N-77)."""
 
-    def _while_renewing(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:  # noqa: ARG002  # no matter
+    def _run_while_renewing(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:  # noqa: ARG002  # no matter
         """Do `work` in a transaction that no append delays; `is_single` if it is one statement."""
         return self._transact(work)
 
@@ -103,7 +103,7 @@ class NodeTables(Store):
         return ""
 
     @abstractmethod
-    def _now(self, db: Connection) -> float:
+    def _read_clock(self, db: Connection) -> float:
         """Return the time, in seconds, of one clock for all processes."""
 
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:  # noqa: ARG002  # the server's clock alone counts
@@ -113,7 +113,7 @@ class NodeTables(Store):
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
-            state, result = change(_text(state) or None, self._now(db))
+            state, result = change(_decode_text(state) or None, self._read_clock(db))
             db.execute("update accounts set state = ? where name = ?", (state, name))
             return result
 
@@ -147,7 +147,7 @@ class NodeTables(Store):
         row = self.connections, owner, encode_info(info), busy, is_draining
 
         def renew(db: Connection) -> bool | None:
-            query, values = self._renewal(owner, ttl)
+            query, values = self._make_renewal(owner, ttl)
             found = db.execute(f"{query} returning {_ASKED}", values).fetchone()
             return None if found is None or found[0] is None else bool(found[0])
 
@@ -161,10 +161,10 @@ class NodeTables(Store):
             return bool(asked)
 
         if row == self._written and self._beats % FORGET:
-            asked = self._while_renewing(renew, is_single=True)
+            asked = self._run_while_renewing(renew, is_single=True)
             if asked is not None:
                 return asked
-        asked = self._while_renewing(write)
+        asked = self._run_while_renewing(write)
         self._written = row
         return asked
 
@@ -189,7 +189,9 @@ class NodeTables(Store):
         """Make a release the newest one. Raises LoomError for a release that no node has had."""
 
         def work(db: Connection) -> None:
-            known = [_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()]
+            known = [
+                _decode_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()
+            ]
             if release not in known:
                 raise LoomError(
                     f"no node of {self._where} has had the release {release!r}; known are, the newest last: "
@@ -201,9 +203,9 @@ class NodeTables(Store):
 
     def nodes(self) -> list[NodeRow]:
         """Return the nodes that have joined, ordered by name; dead ones stay listed for a day."""
-        if not self._knows_nodes():
+        if not self._look_for_nodes():
             return []
-        return self._as_nodes(self._rows(f"{self._nodes_query} union all {self._releases_query}"))
+        return self._decode_nodes(self._fetch_rows(f"{self._nodes_query} union all {self._releases_query}"))
 
     @property
     def _nodes_query(self) -> str:
@@ -227,24 +229,24 @@ class NodeTables(Store):
     def _no_lasts(self) -> str:
         return ", ".join("null" for _ in self._lasts.split(", "))
 
-    def _as_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
-        releases = {_text(id): no for what, id, _, no, *_ in found if _text(what) == "release"}
+    def _decode_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
+        releases = {_decode_text(id): no for what, id, _, no, *_ in found if _decode_text(what) == "release"}
         rows = []
         for what, id, text, busy, is_draining, *lasts in found:
-            if _text(what) == "node":
-                info, owner = decode_info(text), _text(id)
-                is_living = self._left(*lasts) > 0 and not gone(owner)
+            if _decode_text(what) == "node":
+                info, owner = decode_info(text), _decode_text(id)
+                is_living = self._compute_time_left(*lasts) > 0 and not is_gone(owner)
                 rows.append(NodeRow(owner, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
 
-    def _as_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
+    def _decode_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
         dead: list[tuple[int, Why]] = []
         for what, id, _, no, _, *lasts in found:
-            if _text(what) != "holder":
+            if _decode_text(what) != "holder":
                 continue
-            if gone(_text(id)):
+            if is_gone(_decode_text(id)):
                 dead.append((no, "gone"))
-            elif not self._is_live(_text(id), self._left(*lasts)):
+            elif not self._is_live(_decode_text(id), self._compute_time_left(*lasts)):
                 dead.append((no, "expired"))
         return dead
 
@@ -252,16 +254,18 @@ class NodeTables(Store):
         """Return what a node looks for every beat, asked in one statement; at most `limit` entities of each kind."""
         free = f"select 'free', id, '', 0, is_busy, {self._no_lasts} from ({_FREE}) as free"  # noqa: S608  # likewise
         parts = [self._nodes_query, self._releases_query, self._holders_query, free]
-        found = self._rows(" union all ".join(parts), limit, limit)
-        free_ones = [(_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if _text(what) == "free"]
-        return Survey(self._as_nodes(found), self._as_dead(found), free_ones)
+        found = self._fetch_rows(" union all ".join(parts), limit, limit)
+        free_ones = [
+            (_decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if _decode_text(what) == "free"
+        ]
+        return Survey(self._decode_nodes(found), self._decode_dead(found), free_ones)
 
     def place(self, entity_id: str) -> str | None:
         """Return the living holder of the lease on a root entity; None if there is none."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
-        for owner, *lasts in self._rows(query, entity_id):
-            if self._is_live(_text(owner), self._left(*lasts)):
-                return _text(owner)
+        for owner, *lasts in self._fetch_rows(query, entity_id):
+            if self._is_live(_decode_text(owner), self._compute_time_left(*lasts)):
+                return _decode_text(owner)
         return None
 
     def unowned(self, limit: int, seen: Survey | None = None) -> list[Unowned]:
@@ -276,23 +280,23 @@ class NodeTables(Store):
 
         def add(rows: Iterable[Any], why: Any, *, is_busy: bool) -> None:
             for (entity,) in rows:
-                found.setdefault(_text(entity), Unowned(_text(entity), is_busy, why))
+                found.setdefault(_decode_text(entity), Unowned(_decode_text(entity), is_busy, why))
 
         if seen is None:
-            free = [(_text(entity), bool(is_busy)) for entity, is_busy in self._rows(_FREE, limit, limit)]
+            free = [(_decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]
             seen = Survey([], self.dead_holders(), free)
         _, dead, free = seen
         for no, why in dead:
-            add(self._rows(_BUSY_OF, no, limit), why, is_busy=True)
+            add(self._fetch_rows(_BUSY_OF, no, limit), why, is_busy=True)
         add(((entity,) for entity, is_busy in free if is_busy), "free", is_busy=True)
         for no, why in dead:
-            add(self._rows(_MAIL_OF, no, limit), why, is_busy=False)
+            add(self._fetch_rows(_MAIL_OF, no, limit), why, is_busy=False)
         add(((entity,) for entity, is_busy in free if not is_busy), "free", is_busy=False)
         return list(found.values())[:limit]
 
     def work(self) -> int:
         """Return how many root entities have a running episode or mail, whichever node runs them."""
-        ((found,),) = self._rows(_WORK)
+        ((found,),) = self._fetch_rows(_WORK)
         return int(found)
 
     def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
@@ -305,18 +309,18 @@ class NodeTables(Store):
 
     def dead_holders(self) -> list[tuple[int, Why]]:
         """Return the numbers of dead holders that have leases, and how their death is known."""
-        return self._as_dead(self._rows(self._holders_query))
+        return self._decode_dead(self._fetch_rows(self._holders_query))
 
-    def _knows_nodes(self) -> bool:
+    def _look_for_nodes(self) -> bool:
         if not self._has_nodes:
-            self._has_nodes = self._asks_for_table("takeovers")
+            self._has_nodes = self._look_up_table("takeovers")
         return self._has_nodes
 
     @abstractmethod
-    def _asks_for_table(self, name: str) -> bool:
+    def _look_up_table(self, name: str) -> bool:
         """Return whether a table of that name exists."""
 
-    def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
+    def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
         """Return how many holders died in a row since the tree got its last record (N-14)."""
         if not self._has_nodes:
             return deaths
@@ -327,7 +331,7 @@ class NodeTables(Store):
             "on conflict (entity) do update set head = excluded.head",
             (tree.root, head),
         )
-        return deaths if row is not None and _text(row[0]) == head else 0
+        return deaths if row is not None and _decode_text(row[0]) == head else 0
 
 
 _NEW_RELEASE = (
@@ -368,5 +372,5 @@ _SWEEP = (
 )
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()

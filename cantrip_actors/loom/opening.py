@@ -12,7 +12,7 @@ from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.store import Durability, Store
 from cantrip_actors.redact.urls import render_url
-from cantrip_actors.terms.errors import LoomError, nearest
+from cantrip_actors.terms.errors import LoomError, suggest_nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.loom.repair import Repaired
@@ -66,11 +66,11 @@ def open_store(
             raise LoomError(f'"{render_url(text)}": memory: takes neither a path nor options')
         return MemoryStore(seal_key=seal_key)
     if scheme in _FILES:
-        path, options = _file(text, scheme, rest, query)
+        path, options = _parse_file(text, scheme, rest, query)
         return _open_file(scheme, path, options, seal_key, read_only=read_only)
     if scheme in _SERVERS:
         return _open_server(text, query, seal_key, read_only=read_only)
-    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {nearest(scheme, _SCHEMES)}')
+    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {suggest_nearest(scheme, _SCHEMES)}')
 
 
 _SERVERS = ("postgresql", "postgres")
@@ -82,7 +82,7 @@ _ENDINGS = (".jsonl", ".db", ".sqlite")
 def _open_path(text: str, key: GivenKey, *, read_only: bool) -> Store:
     if text.endswith(_ENDINGS):
         scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, _path(text, text), _Options(), key, read_only=read_only)
+        return _open_file(scheme, _parse_path(text, text), _Options(), key, read_only=read_only)
     raise LoomError(
         f'"{render_url(text)}" names no loom: '
         "expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:"
@@ -108,7 +108,7 @@ def _open_server(text: str, query: str, key: GivenKey, *, read_only: bool) -> St
     ours = {name: value for name, value in options if name in {"schema", "durability", "migrate"}}
     rest = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
     where = text.partition("?")[0]
-    durability = _durability(where, ours.get("durability", "process"))
+    durability = _parse_durability(where, ours.get("durability", "process"))
     migrate = _migrate(where, ours.get("migrate", "copy"))
     url = text.partition("?")[0] + (f"?{rest}" if rest else "")
     schema = ours.get("schema") or "cantrip"
@@ -139,7 +139,7 @@ def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None)
     scheme, colon, rest = text.partition(":")
     if colon and scheme in _FILES:
         rest, _, query = rest.partition("?")
-        path, _ = _file(text, scheme, rest, query)
+        path, _ = _parse_file(text, scheme, rest, query)
     elif text.endswith(_ENDINGS) and scheme not in _SCHEMES:
         path, scheme = Path(text), "jsonl" if text.endswith(".jsonl") else "sqlite"
     else:
@@ -154,14 +154,14 @@ class _Options(NamedTuple):
     migrate: Migrate = "copy"
 
 
-def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options]:
+def _parse_file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options]:
     options = _Options()
     known = ["durability", "migrate"] if scheme == "sqlite" else ["durability"]
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {nearest(name, known)}')
+            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {suggest_nearest(name, known)}')
         if name == "durability":
-            options = options._replace(durability=_durability(text, value))
+            options = options._replace(durability=_parse_durability(text, value))
         else:
             options = options._replace(migrate=_migrate(text, value))
     if rest.startswith("//"):
@@ -173,10 +173,10 @@ def _file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options
         rest = rest[2:]
     if not rest.strip("/"):
         raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')
-    return _path(text, unquote(rest)).expanduser(), options
+    return _parse_path(text, unquote(rest)).expanduser(), options
 
 
-def _path(text: str, rest: str) -> Path:
+def _parse_path(text: str, rest: str) -> Path:
     if "\0" in rest:
         raise LoomError(f'"{render_url(text)}" names no file: expected a path without NUL characters (%00)')
     return Path(rest)
@@ -186,11 +186,15 @@ def _migrate(text: str, value: str) -> Migrate:
     for known in get_args(Migrate):
         if value == known:
             return value  # type: ignore[return-value]  # as below
-    raise LoomError(f'"{render_url(text)}": unknown way to migrate "{value}": {nearest(value, get_args(Migrate))}')
+    raise LoomError(
+        f'"{render_url(text)}": unknown way to migrate "{value}": {suggest_nearest(value, get_args(Migrate))}'
+    )
 
 
-def _durability(text: str, value: str) -> Durability:
+def _parse_durability(text: str, value: str) -> Durability:
     for known in get_args(Durability):
         if value == known:
             return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
-    raise LoomError(f'"{render_url(text)}": unknown durability "{value}": {nearest(value, get_args(Durability))}')
+    raise LoomError(
+        f'"{render_url(text)}": unknown durability "{value}": {suggest_nearest(value, get_args(Durability))}'
+    )

@@ -41,14 +41,14 @@ from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.lease import REMAINS, Lease, gone
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.lease import REMAINS, Lease, is_gone
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.rules import Plan, Tree
-from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, statements
+from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, link_in
+from cantrip_actors.loom.tables import Connection, LookedUp, TableStore, read_link
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
@@ -146,7 +146,7 @@ class PostgresStore(TableStore):
         self._renewer: psycopg.Connection[TupleRow] | None = None
         self._tells_as = 0
         """What the server calls the connection that hints are sent on."""
-        self._where = _where(url)
+        self._where = _name_database(url)
         try:
             self._ask(self._check)
         except LoomError:
@@ -165,12 +165,12 @@ class PostgresStore(TableStore):
             if self.is_pooled:
                 connection.prepare_threshold = None
             else:
-                connection.execute(self._settings("set"))
+                connection.execute(self._compose_settings("set"))
         except psycopg.Error as error:
-            raise LoomError(f"cannot reach {self._where}: {_told(error)}") from error
+            raise LoomError(f"cannot reach {self._where}: {_describe_error(error)}") from error
         return connection
 
-    def _settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
+    def _compose_settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
         patience = f"{WAITING * 1000:.0f}ms"
         given = {"search_path": sql.Identifier(self.schema), "lock_timeout": sql.Literal(patience)}
         given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
@@ -190,7 +190,7 @@ class PostgresStore(TableStore):
             yield
             return
         with connection.transaction():
-            connection.execute(self._settings("set local", appends=appends))
+            connection.execute(self._compose_settings("set local", appends=appends))
             yield
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
@@ -206,7 +206,7 @@ class PostgresStore(TableStore):
             found = self._find_version(connection)  # another process may have just made them
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
-                connection.execute(_ALSO + statements(0, _TYPES))
+                connection.execute(_ALSO + write_statements(0, _TYPES))
                 self._keep_small(_Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
@@ -215,7 +215,9 @@ class PostgresStore(TableStore):
                 if copy is not None:
                     self._copy_tables(connection, copy)
                 self.migrated = note_migration(self._where, found, copy)
-                connection.execute(statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else ""))
+                connection.execute(
+                    write_statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else "")
+                )
                 self._keep_small(_Sql(connection), BUSY)
                 connection.execute("alter table version add column if not exists readable_by integer")
                 connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
@@ -226,7 +228,7 @@ class PostgresStore(TableStore):
         query = "select 1 from pg_catalog.pg_tables where schemaname = ? and tablename = ?"
         return db.execute(query, (self.schema, name)).fetchone() is not None
 
-    def _asks_for_table(self, name: str) -> bool:
+    def _look_up_table(self, name: str) -> bool:
         return self._ask(lambda reader: self._has_table(_Sql(reader), name))
 
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
@@ -261,7 +263,7 @@ class PostgresStore(TableStore):
         row = connection.execute("select to_jsonb(one) from version as one").fetchone()
         if row is None:
             raise LoomError(f"{self._where} has a table `version` that is empty: it is not a loom, or was damaged")
-        return usable_version(self._where, int(row[0]["version"]), row[0].get("readable_by"))
+        return choose_version(self._where, int(row[0]["version"]), row[0].get("readable_by"))
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -273,11 +275,11 @@ class PostgresStore(TableStore):
             if self.read_only:
                 raise LoomError(f"{self._where} was opened read-only: nothing can be recorded")
             for again in (True, False):
-                if self._writer is None or _lost(self._writer):
+                if self._writer is None or _is_lost(self._writer):
                     self._writer = self._connect()
                     self._writers += 1
                     if not self.is_pooled:
-                        self._writer.execute(self._settings("set", appends=True))
+                        self._writer.execute(self._compose_settings("set", appends=True))
                 committing = False
                 self._known.forget()
                 self._new_tips.clear()
@@ -288,7 +290,7 @@ class PostgresStore(TableStore):
                 except expected:
                     raise
                 except (psycopg.Error, UnicodeEncodeError) as error:
-                    lost = _lost(self._writer)
+                    lost = _is_lost(self._writer)
                     if lost and again and not committing:
                         continue
                     self._fail("cannot write to", error, unsure=committing and lost)
@@ -321,14 +323,14 @@ class PostgresStore(TableStore):
         if known.writer == self._writers or known.link == tree.head:
             return
         row = db.execute("select body from records where seq = ?", (known.number,)).fetchone()
-        if row is None or link_in(row[0]) != known.link:  # else another process has added a reward
+        if row is None or read_link(row[0]) != known.link:  # else another process has added a reward
             raise LoomError(
                 f"entity {tree.root} cannot continue from memory: {self._where} does not have its last records, "
                 "because the server failed over or was restored. It continues from the loom once it is read again"
             )
 
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
-        place = self._known.place(entity)
+        place = self._known.find_place(entity)
         head = NOTHING if place is None else place.tree.head or NOTHING
         self._new_tips[entity] = _Tip(head, -1, self._writers)
         return super()._grant(db, entity, owner, deaths, ttl)
@@ -352,18 +354,18 @@ class PostgresStore(TableStore):
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
 
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+    def _draw_numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         if not many:
             return ()
         return chain.from_iterable(db.execute("select nextval(?) from generate_series(1, ?)", (what, many)))
 
-    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+    def _fetch_each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         arrays = ", ".join("?::text[]" for _ in columns.split(", "))
         given = f"unnest({arrays}) as given ({columns})"
         found: Iterable[Any] = db.execute(query.format(given=given), [[*column] for column in zip(*rows, strict=True)])
         return found
 
-    def _at_once(self, db: Connection) -> AbstractContextManager[object]:
+    def _pipeline(self, db: Connection) -> AbstractContextManager[object]:
         assert isinstance(db, _Sql)
         return db.connection.pipeline()
 
@@ -374,7 +376,7 @@ class PostgresStore(TableStore):
                 ". The connection was lost while this was being committed: it may be recorded or not, read it again"
             )
         kind = Unsure if unsure else LoomError
-        raise kind(f"{what} {self._where}: {_told(error)}{advice}") from error
+        raise kind(f"{what} {self._where}: {_describe_error(error)}{advice}") from error
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
@@ -385,25 +387,25 @@ class PostgresStore(TableStore):
         except psycopg.errors.UniqueViolation:
             pass  # another claim at the same moment is visible the second time
         except psycopg.errors.LockNotAvailable as error:
-            if not self._unlocked(entity_id):
+            if not self._unlock(entity_id):
                 self._fail("cannot write to", error)
         try:
             return super().claim(entity_id, owner, ttl, lift=lift)
         except self._contended as error:
             self._fail("cannot write to", error)
 
-    def _unlocked(self, root: str) -> bool:
+    def _unlock(self, root: str) -> bool:
         """Return whether a silent writer had locked a tree for long, and its lock is now removed."""
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
-    def _left(self, left: float | None) -> float:
+    def _compute_time_left(self, left: float | None) -> float:
         return left or 0.0
 
     def _is_live(self, owner: str, left: float) -> bool:
-        return left > 0 and not gone(owner)
+        return left > 0 and not is_gone(owner)
 
-    def _now(self, db: Connection) -> float:
+    def _read_clock(self, db: Connection) -> float:
         return float(db.execute(f"select {_NOW}").fetchone()[0])
 
     def clock(self) -> float:
@@ -432,18 +434,18 @@ class PostgresStore(TableStore):
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
+        self._run_while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
 
-    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
         return _RENEW, (ttl, owner)
 
-    def _while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
+    def _run_while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
         """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
         with self._renewing:
             if self._closed:
                 raise LoomError(f"{self._where} is closed: no lease can be renewed any more")
             for again in (True, False):
-                if self._renewer is None or _lost(self._renewer):
+                if self._renewer is None or _is_lost(self._renewer):
                     self._renewer = self._connect()
                     self._tells_as = self._renewer.info.backend_pid
                 try:
@@ -451,7 +453,7 @@ class PostgresStore(TableStore):
                     with self._set_up(self._renewer), block:
                         return work(_Sql(self._renewer))
                 except psycopg.Error as error:
-                    if not (_lost(self._renewer) and again):
+                    if not (_is_lost(self._renewer) and again):
                         self._fail("cannot write to", error)
         raise AssertionError  # the second time either returns or fails
 
@@ -462,13 +464,13 @@ class PostgresStore(TableStore):
         process posts, mail with a lower number than the latest may still arrive, and the next call asks after the same
         number.
         """
-        found = self._new_rows(_LAST_MAIL, POSTING)
+        found = self._fetch_new_rows(_LAST_MAIL, POSTING)
         is_quiet, last, now = found[0] if found else (True, 0, None)
         if now is not None:
             self._note_time(now)
         if is_quiet and last <= after:
             return after, []
-        return (last if is_quiet else after), self._waiting_after(after)
+        return (last if is_quiet else after), self._list_waiting_after(after)
 
     def scrub(self) -> None:
         """Vacuum the tables. The server's write-ahead log and backups are the administrator's task (docs/data.md)."""
@@ -476,7 +478,7 @@ class PostgresStore(TableStore):
             if self._closed or self.read_only:
                 raise LoomError(f"{self._where} is closed, or was opened read-only: nothing can be vacuumed")
             try:
-                if self._writer is None or _lost(self._writer):
+                if self._writer is None or _is_lost(self._writer):
                     self._writer = self._connect()
                 tables = (sql.Identifier(self.schema, name) for name in _VACUUMED)
                 self._writer.execute(sql.SQL("vacuum {}").format(sql.SQL(", ").join(tables)))
@@ -485,7 +487,7 @@ class PostgresStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
             return []  # no database contains such a text
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
@@ -494,12 +496,12 @@ class PostgresStore(TableStore):
         """Return what a process needs to know of an entity before it runs it, asked in one statement."""
         if self._version < VERSION:
             return super().facts(entity_id, with_records)
-        found = self._rows(_FACTS, entity_id, [*self._owners], with_records, with_records)
-        begun = [self._header(seq, body) for what, seq, body, *_ in found if what == "entity"]
+        found = self._fetch_rows(_FACTS, entity_id, [*self._owners], with_records, with_records)
+        begun = [self._decode_header(seq, body) for what, seq, body, *_ in found if what == "entity"]
         if not begun:
             return None
         life = Life(next(life for what, _, _, life, *_ in found if what == "entity"))
-        held = [(owner, self._left(lasts)) for what, *_, owner, lasts in found if what == "lease"]
+        held = [(owner, self._compute_time_left(lasts)) for what, *_, owner, lasts in found if what == "lease"]
         is_held = any(self._is_live(owner, left) for owner, left in held)
         if with_records == "never" or (with_records == "unless_held" and is_held):
             return EntityFacts(begun[0], life, is_held, None, ())
@@ -508,7 +510,7 @@ class PostgresStore(TableStore):
         kept = None
         for line, data in [(line, data) for what, _, line, _, data, *_ in found if what == "checkpoint"]:
             stored = self._open_checkpoint(bytes(data))
-            if stored is None or line is None or link_in(line) != stored[0].link:
+            if stored is None or line is None or read_link(line) != stored[0].link:
                 return EntityFacts(begun[0], life, is_held, None, self.records(entity_id))
             kept = StoredCheckpoint(stored[0].position, stored[1])
         rows = sorted((seq, body) for what, seq, body, *_ in found if what == "record")
@@ -524,13 +526,13 @@ class PostgresStore(TableStore):
                 self._fail("cannot read", error)
         with self._reading:
             for again in (True, False):
-                if self._reader is None or _lost(self._reader):
+                if self._reader is None or _is_lost(self._reader):
                     self._reader = self._connect()
                 try:
                     with self._set_up(self._reader):
                         return question(self._reader)
                 except (psycopg.Error, UnicodeEncodeError) as error:
-                    if not (_lost(self._reader) and again):
+                    if not (_is_lost(self._reader) and again):
                         self._fail("cannot read", error)
                 finally:
                     if self._closed:  # an episode may be inspected long after its runtime closed
@@ -556,7 +558,7 @@ class PostgresStore(TableStore):
 
     def can_hint(self) -> bool:
         """Return whether nodes have joined and no pooler is in between: then other processes may listen."""
-        return not (self.is_pooled or self.read_only) and self._knows_nodes()
+        return not (self.is_pooled or self.read_only) and self._look_for_nodes()
 
     @property
     def _channel(self) -> str:
@@ -564,7 +566,7 @@ class PostgresStore(TableStore):
 
     def hint(self) -> None:
         """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
-        self._while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
+        self._run_while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
 
     def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
         """Call `heard` for each hint, on a connection of its own that is in no transaction (N-32)."""
@@ -577,7 +579,7 @@ class PostgresStore(TableStore):
                         if one.pid != self._tells_as:  # a process knows what it has told the others
                             heard()
         except psycopg.Error as error:
-            raise LoomError(f"{self._where}: {_told(error)}") from error
+            raise LoomError(f"{self._where}: {_describe_error(error)}") from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -585,7 +587,7 @@ class PostgresStore(TableStore):
         with self._connect() as connection:
             connection.execute("begin isolation level repeatable read read only")
             if self.is_pooled:
-                connection.execute(self._settings("set local"))
+                connection.execute(self._compose_settings("set local"))
             self._frozen = connection
             try:
                 yield
@@ -661,7 +663,7 @@ select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
 """Ends the connection of a writer that has locked a tree and is silent. A locked row names its transaction."""
 
 
-def _lost(connection: psycopg.Connection[TupleRow]) -> bool:
+def _is_lost(connection: psycopg.Connection[TupleRow]) -> bool:
     """Return whether an unused connection is dead.
 
     A connection whose server was killed in the middle of a pipeline does not notice: it waits for answers for good.
@@ -679,7 +681,7 @@ _PLAIN = re.compile(r"[a-z]+://(?:[^@/?#]*@)?(?:\[[^\]@/?#]*\]|[^@/?#:,]*)(?::[0
 """A URL whose parts libpq and a reader split in the same way: at most one `@`, and a port of digits."""
 
 
-def _where(url: str) -> str:
+def _name_database(url: str) -> str:
     """Return the database's name for messages, without a password.
 
     A password with a raw `@`, `/` or `?` is refused before libpq sees it, because libpq would take a part of it for a
@@ -705,7 +707,7 @@ def _can_be_kept(text: str) -> bool:
     return "\0" not in text
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return " ".join(str(error).split())
 
 

@@ -2,7 +2,7 @@
 
 By default a loom keeps the original text, and every way out of it is redacted: `redacted_loom(loom, redactor)` is a
 loom whose turns, threads, exports, search and page never get to see a secret. With `redact="at_rest"` records are
-redacted before they are appended (`redacted_record`), so that the secret is nowhere. That has a price: after a crash an
+redacted before they are appended (`redact_record`), so that the secret is nowhere. That has a price: after a crash an
 entity continues with the redacted text, and a gate that is run again gets redacted arguments.
 
 Ids, times and numbers of turns stay unchanged: they link records, and the runtime makes them.
@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record, images_of, with_images
+from cantrip_actors.records.records import Header, Record, get_images, replace_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -51,26 +51,26 @@ _KEPT = frozenset(
 anything: none is made if secrets must not be at rest.)"""
 
 
-def redacted_record(record: R, redactor: Redactor, *, show_images: bool = True) -> R:
+def redact_record(record: R, redactor: Redactor, *, show_images: bool = True) -> R:
     """Return the record without secrets, or the same object if it has none.
 
     Images keep their bytes only with `show_images`.
     """
-    images = images_of(record)
+    images = get_images(record)
     if images:
         shown = tuple(_redact_image(image, redactor, show=show_images) for image in images)
         if any(new is not old for new, old in zip(shown, images, strict=True)):
-            record = with_images(record, shown)
-    return redacted_fields(record, redactor)
+            record = replace_images(record, shown)
+    return redact_fields(record, redactor)
 
 
-def redacted_mail(mail: Mail, redactor: Redactor) -> Mail:
+def redact_mail(mail: Mail, redactor: Redactor) -> Mail:
     """Return mail without secrets in its text, and without the bytes of its images."""
     images = tuple(_redact_image(image, redactor, show=False) for image in mail.images)
     return dataclasses.replace(mail, body=redactor.value(mail.body), images=images)
 
 
-def redacted_fields(fact: V, redactor: Redactor) -> V:
+def redact_fields(fact: V, redactor: Redactor) -> V:
     """Return a record, or an event made of one, without secrets in its text; the same object if it has none."""
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(fact):
@@ -110,15 +110,15 @@ class RedactedLoom(Loom):
 
     def headers(self) -> Iterator[Header]:
         """Yield the redacted header of each entity."""
-        return (redacted_record(header, self._redactor) for header in self._loom.headers())
+        return (redact_record(header, self._redactor) for header in self._loom.headers())
 
     def header(self, entity_id: str) -> Header:
         """Return the redacted header of an entity."""
-        return redacted_record(self._loom.header(entity_id), self._redactor)
+        return redact_record(self._loom.header(entity_id), self._redactor)
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise
-        return [redacted_record(record, self._redactor, show_images=self._show_images) for record in records]
+        return [redact_record(record, self._redactor, show_images=self._show_images) for record in records]
 
     def checkpoint(self, entity_id: str) -> None:  # checkpoints are not shown
         """Return None: a checkpoint contains the unredacted state."""

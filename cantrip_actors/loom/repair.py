@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cantrip_actors.loom.blobs import attach_images, attached
+from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
-from cantrip_actors.loom.jsonl import JsonlStore, lines_of_file, mark_of_file
+from cantrip_actors.loom.jsonl import JsonlStore, mark_of_file, split_lines
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import read_mail
 from cantrip_actors.loom.line_timers import read_timer
@@ -30,9 +30,9 @@ from cantrip_actors.machine.project import as_header
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import decode_mail, key_of
-from cantrip_actors.records.records import snapshot_of, with_snapshot
-from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.mail import decode_mail, get_key
+from cantrip_actors.records.records import get_snapshot, replace_snapshot
+from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
@@ -99,19 +99,19 @@ class _Lines(ABC):
         """Return the mark of a sealed loom."""
 
     @abstractmethod
-    def lines(self) -> Iterator[bytes | None]:
+    def read_lines(self) -> Iterator[bytes | None]:
         """Yield every line, and None for one that cannot be read."""
 
     @abstractmethod
-    def mail(self) -> Iterator[bytes]:
+    def read_waiting_mail(self) -> Iterator[bytes]:
         """Yield the lines of mail that is not marked as taken."""
 
     @abstractmethod
-    def timers(self) -> Iterator[Timer]:
+    def read_timers(self) -> Iterator[Timer]:
         """Yield the timers and schedules that can be read."""
 
     @abstractmethod
-    def blob(self, digest: str) -> Blob | None:
+    def read_blob(self, digest: str) -> Blob | None:
         """Return a blob, or None if it is missing or cannot be read."""
 
 
@@ -119,15 +119,15 @@ class _JsonlLines(_Lines):
     def __init__(self, path: Path) -> None:
         self._path = path
         names = ("blobs", "images", "pictures")
-        self._blobs = [BlobFile(_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
+        self._blobs = [BlobFile(_open_for_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
 
     def mark(self) -> SealMark | None:
         return mark_of_file(self._path)
 
-    def lines(self) -> Iterator[bytes | None]:
-        yield from lines_of_file(self._path.read_bytes())
+    def read_lines(self) -> Iterator[bytes | None]:
+        yield from split_lines(self._path.read_bytes())
 
-    def mail(self) -> Iterator[bytes]:
+    def read_waiting_mail(self) -> Iterator[bytes]:
         file = self._path.with_name(f"{self._path.name}.mail")
         for line in file.read_bytes().splitlines() if file.exists() else ():
             with suppress(LoomError):
@@ -135,7 +135,7 @@ class _JsonlLines(_Lines):
                 if row.taken is None and body:
                     yield body
 
-    def timers(self) -> Iterator[Timer]:
+    def read_timers(self) -> Iterator[Timer]:
         file = self._path.with_name(f"{self._path.name}.timers")
         found: dict[tuple[str, str], Timer | None] = {}
         for line in file.read_bytes().splitlines() if file.exists() else ():
@@ -144,7 +144,7 @@ class _JsonlLines(_Lines):
                 found[timer.entity_id, timer.id] = timer if body else None
         yield from (timer for timer in found.values() if timer is not None)
 
-    def blob(self, digest: str) -> Blob | None:
+    def read_blob(self, digest: str) -> Blob | None:
         return next((found for file in self._blobs if (found := file.get(digest)) is not None), None)
 
 
@@ -160,7 +160,7 @@ class _SqliteLines(_Lines):
             return None if row is None else SealMark(row[0].decode(), row[1].decode())
         return None
 
-    def lines(self) -> Iterator[bytes | None]:
+    def read_lines(self) -> Iterator[bytes | None]:
         at, last = 0, 0
         for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
             with suppress(sqlite3.Error):
@@ -173,17 +173,17 @@ class _SqliteLines(_Lines):
                 row = None
             yield None if row is None else row[0]
 
-    def mail(self) -> Iterator[bytes]:
+    def read_waiting_mail(self) -> Iterator[bytes]:
         with suppress(sqlite3.Error):
             yield from (line for (line,) in self._file.execute("select line from mail where taken is null order by no"))
 
-    def timers(self) -> Iterator[Timer]:
+    def read_timers(self) -> Iterator[Timer]:
         with suppress(sqlite3.Error):
             for (line,) in self._file.execute("select line from timers"):
                 with suppress(LoomError):
                     yield decode_timer(line)
 
-    def blob(self, digest: str) -> Blob | None:
+    def read_blob(self, digest: str) -> Blob | None:
         with suppress(sqlite3.Error):
             query = "select kind, data, seal from blobs where digest = ?"
             row = self._file.execute(query, (digest,)).fetchone()
@@ -191,7 +191,7 @@ class _SqliteLines(_Lines):
         return None
 
 
-def _reading(path: Path) -> LineFile:
+def _open_for_reading(path: Path) -> LineFile:
     return LineFile(path, Disk, read_only=True, synced=False)
 
 
@@ -211,7 +211,7 @@ class _Salvage:
     def copy(self) -> None:
         """Copy records, mail and timers."""
         trees = Trees(self.seal)
-        for line in self.old.lines():
+        for line in self.old.read_lines():
             try:
                 if line is None:
                     raise LoomError("it cannot be read")
@@ -220,18 +220,18 @@ class _Salvage:
                 root = _UNREADABLE
             if root is not None:
                 self.left_out[root] += 1
-        for line in self.old.mail():
+        for line in self.old.read_waiting_mail():
             with suppress(LoomError):
                 mail = decode_mail(line)
                 if (mail.entity_id, mail.key) not in self.keys:
-                    self.target.post([replace(mail, images=attached(mail.images, self.old.blob))])
-        for timer in self.old.timers():
+                    self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
+        for timer in self.old.read_timers():
             if can_wait(timer, self.target):
                 self.target.replace_timer(None, timer)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
-        plain, link = sealed_with(line)
+        plain, link = split_link(line)
         record = decode(plain)
         header = as_header(record)
         above = None if header is None or header.forked else header.parent_entity
@@ -245,11 +245,11 @@ class _Salvage:
         try:
             if link != trees.expect(root, line):
                 raise LoomError("it does not fit the chain")
-            (whole,) = attach_images([record], self.old.blob)
-            snapshot = snapshot_of(whole)
-            blob = None if snapshot is None else self.old.blob(snapshot.digest)
+            (whole,) = attach_images([record], self.old.read_blob)
+            snapshot = get_snapshot(whole)
+            blob = None if snapshot is None else self.old.read_blob(snapshot.digest)
             if blob is not None:
-                whole = with_snapshot(whole, Snapshot(blob.digest, blob))
+                whole = replace_snapshot(whole, Snapshot(blob.digest, blob))
             self.target.append_copied([whole], {0: line} if is_tombstone(line) else {})
             trees.follow(self.records, record)
         except LoomError:
@@ -257,6 +257,6 @@ class _Salvage:
             return root
         trees.seal(root, line)
         self.records += 1
-        if (key := key_of(record)) is not None:
+        if (key := get_key(record)) is not None:
             self.keys.add((root, key))
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
-from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities, last_record
+from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities, read_last_record
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life
 
@@ -47,7 +47,7 @@ class Pruned:
 NONE_PRUNED = Pruned(())
 
 
-def seconds_of(duration: Duration) -> float:
+def parse_seconds(duration: Duration) -> float:
     """Return a duration in seconds. Raises ValueError if it is not a duration, or is negative."""
     expected = 'expected a duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta'
     if isinstance(duration, timedelta):
@@ -65,14 +65,14 @@ def seconds_of(duration: Duration) -> float:
     return seconds
 
 
-def retention_of(given: Mapping[str, Duration | None] | None) -> Retention:
+def parse_retention(given: Mapping[str, Duration | None] | None) -> Retention:
     """Return the rules in a user's setting. Raises ValueError for an unknown kind of entity or a wrong duration."""
     rules: dict[EntityKind, float | None] = {}
     for kind, duration in (given or {}).items():
         known = next((one for one in get_args(EntityKind) if one == kind), None)
         if known is None:
             raise ValueError(f'retention: expected "one-shot" and "long-lived" as kinds of entities, got {kind!r}')
-        rules[known] = None if duration is None else seconds_of(duration)
+        rules[known] = None if duration is None else parse_seconds(duration)
     return rules
 
 
@@ -94,9 +94,9 @@ def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> 
     if kept_for is None or store.is_held(entity):
         return False
     before = datetime.fromtimestamp(max(0.0, now - kept_for), UTC).isoformat(timespec="milliseconds")
-    if getattr(last_record(store, entity), "at", "") >= before.replace("+00:00", "Z"):
+    if getattr(read_last_record(store, entity), "at", "") >= before.replace("+00:00", "Z"):
         return False
-    return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, subtree(store, entity)))
+    return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, list_subtree(store, entity)))
 
 
 def prune_loom(
@@ -112,9 +112,9 @@ def prune_loom(
     pruned, after = NONE_PRUNED, None
     while True:
         expired, after = find_expired(store, rules, now, after)
-        expired = [one for one in expired if tenant is None or tenant_of(store, one) == tenant]
+        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
         if dry_run:
-            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
+            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in list_subtree(store, entity))))
         elif expired:
             pruned = pruned.plus(forget_entities(store, Wanted(expired, PRUNE, OLDER, scrubs=False)))
         if after is None:
@@ -124,7 +124,7 @@ def prune_loom(
     return pruned
 
 
-def tenant_of(store: Store, entity: str) -> str | None:
+def find_tenant(store: Store, entity: str) -> str | None:
     """Return the tenant of an entity; None for one that is not in the loom."""
     header = store.header(entity)
     return None if header is None else header.tenant
@@ -132,10 +132,10 @@ def tenant_of(store: Store, entity: str) -> str | None:
 
 def keep_for(older_than: Duration) -> Retention:
     """Return the rules that keep entities of both kinds for that time. Raises ValueError."""
-    return dict.fromkeys(get_args(EntityKind), seconds_of(older_than))
+    return dict.fromkeys(get_args(EntityKind), parse_seconds(older_than))
 
 
-def subtree(store: Store, entity: str) -> list[str]:
+def list_subtree(store: Store, entity: str) -> list[str]:
     """Return an entity and everything that it spawned."""
     found = [entity]
     for one in found:

@@ -22,15 +22,15 @@ from cantrip_actors.machine.project import (
     NOTED,
     Life,
     as_header,
-    committed_turn,
-    life_after,
-    named_turn,
-    needs_lease,
+    compute_life,
+    get_committed_turn,
+    get_named_turn,
+    is_for_lease_holder,
 )
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import MailRow, key_of
+from cantrip_actors.records.mail import MailRow, get_key
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, link_of, with_link
+from cantrip_actors.records.seal import NOTHING, add_link, link_of
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -143,24 +143,24 @@ class Known(ABC):
     def __init__(self) -> None:
         self.places: dict[str, Place] = {}
 
-    def place(self, entity: str) -> Place | None:
+    def find_place(self, entity: str) -> Place | None:
         """Return the place of an entity, or None if it has not begun."""
         return self.places.get(entity)
 
     @abstractmethod
-    def owner(self, turn: str) -> str | None:
+    def find_owner(self, turn: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
 
     @abstractmethod
-    def token(self, root: str) -> int | None:
+    def find_token(self, root: str) -> int | None:
         """Return the token of a lease that was claimed for an entity before it began."""
 
     @abstractmethod
-    def mail(self, entity: str, key: str) -> MailRow | None:
+    def find_mail(self, entity: str, key: str) -> MailRow | None:
         """Return the mail of an entity with that key."""
 
     @abstractmethod
-    def mail_row(self, no: int) -> MailRow | None:
+    def find_mail_row(self, no: int) -> MailRow | None:
         """Return the mail with that number. One that was taken may be missing."""
 
     def is_used(self, turn: str) -> bool:  # noqa: ARG002  # an index in memory overrides it
@@ -196,7 +196,7 @@ def plan(
     for number, record in zip(numbers, records, strict=True):
         if record.entity_id != entity:
             entity = record.entity_id
-            place = known.place(entity) or made.new.get(entity)
+            place = known.find_place(entity) or made.new.get(entity)
         if place is None or record.__class__ in NOTED:
             header = as_header(record)
             if place is None or header is not None:
@@ -209,7 +209,7 @@ def plan(
         if place.tree is not tree:
             tree = place.tree
             token = leases.get(tree.root) if leases else None
-        if token != tree.token and (token is not None or needs_lease(record)):
+        if token != tree.token and (token is not None or is_for_lease_holder(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         made.places.append(place)
     return made
@@ -225,8 +225,8 @@ def _check_name(header: Header, leases: Mapping[str, int], known: Known) -> None
     """Raise Fenced if the writer has claimed the name of an entity that begins, and another one has it now."""
     name = lease_of_name(header)
     token = None if name is None else leases.get(name)
-    if name is not None and token is not None and token != known.token(name):
-        raise Fenced.out(header.entity_id, name, token, known.token(name))
+    if name is not None and token is not None and token != known.find_token(name):
+        raise Fenced.out(header.entity_id, name, token, known.find_token(name))
 
 
 def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
@@ -239,12 +239,12 @@ def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
 def follow(record: Record, number: int, place: Place, made: Plan) -> None:
     """Add the consequences of a record of a begun entity to a plan. Nothing is checked."""
     entity = record.entity_id
-    if (turn := committed_turn(record)) is not None:
+    if (turn := get_committed_turn(record)) is not None:
         made.turns[turn] = entity
-    elif (key := key_of(record)) is not None:
+    elif (key := get_key(record)) is not None:
         made.keys.append((place.tree, key, number))
     before = made.lives.get(entity, place.life)
-    after = life_after(record, before, lasting=place.lasting)
+    after = compute_life(record, before, lasting=place.lasting)
     if after is not before:
         made.lives[entity] = after
         if after is Life.OVER and entity == place.tree.root:
@@ -254,9 +254,9 @@ def follow(record: Record, number: int, place: Place, made: Plan) -> None:
 def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
     """Add an entity to a plan, and return its place. Nothing is checked."""
     entity, parent = header.entity_id, header.parent_entity
-    above = None if parent is None or header.forked else made.new.get(parent) or known.place(parent)
-    tree = Tree(number, entity, NOTHING, known.token(entity)) if above is None else above.tree
-    made.entities.append(EntityRow(number, entity, tree.no, *facts_of(header), Life.BUSY.value))
+    above = None if parent is None or header.forked else made.new.get(parent) or known.find_place(parent)
+    tree = Tree(number, entity, NOTHING, known.find_token(entity)) if above is None else above.tree
+    made.entities.append(EntityRow(number, entity, tree.no, *read_header_facts(header), Life.BUSY.value))
     place = made.new[entity] = Place(number, tree, header.lasting)
     return place
 
@@ -269,7 +269,7 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
     changed: dict[tuple[str, str], tuple[Timer, bytes, int | None]] = {}
     for at, timer in timers:
         entity = timer.entity_id
-        place = made.new.get(entity) or known.place(entity)
+        place = made.new.get(entity) or known.find_place(entity)
         if entity and place is None:
             raise LoomError(f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
         line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
@@ -280,7 +280,7 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
     made.timed_out = [one for one in ended if one in timed or (one not in made.new and known.places[one].has_timers)]
 
 
-def facts_of(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
+def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
     """Return the facts of a header that an entity's row repeats, in the order of `EntityRow`."""
     return header.parent_entity, header.parent_turn, header.forked, header.scoped_name, header.lasting
 
@@ -290,29 +290,29 @@ def _check_header(header: Header | None, entity: str, place: Place | None, made:
         raise LoomError(f"entity {entity} has no header: its first record must be one")
     if place is not None:
         raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
-    turn, parent = named_turn(header), header.parent_entity
-    if turn is not None and _owner(turn, made, known) is None:
+    turn, parent = get_named_turn(header), header.parent_entity
+    if turn is not None and _find_owner(turn, made, known) is None:
         raise LoomError(f"entity {entity} cannot begin below turn {turn}: no such turn is recorded")
-    if parent is not None and not header.forked and parent not in made.new and known.place(parent) is None:
+    if parent is not None and not header.forked and parent not in made.new and known.find_place(parent) is None:
         raise LoomError(f"entity {entity} cannot begin below entity {parent}: no such entity is recorded")
     return header
 
 
 def _check(record: Record, place: Place, made: Plan, known: Known) -> None:
-    turn, named = committed_turn(record), named_turn(record)
+    turn, named = get_committed_turn(record), get_named_turn(record)
     if turn is not None and (turn in made.turns or known.is_used(turn)):
         raise LoomError(f"loom is append-only: turn {turn} is recorded already and cannot be changed")
     if named is None or named == place.tip:
         return
-    owner = _owner(named, made, known)
+    owner = _find_owner(named, made, known)
     if turn is None and owner != record.entity_id:
         raise LoomError(f"turn {named} cannot be rewarded: entity {record.entity_id} has no such turn")
     if owner is None:
         raise LoomError(f"turn {turn} cannot follow turn {named}: no such turn is recorded")
 
 
-def _owner(turn: str, made: Plan, known: Known) -> str | None:
-    return made.turns.get(turn) or known.owner(turn)
+def _find_owner(turn: str, made: Plan, known: Known) -> str | None:
+    return made.turns.get(turn) or known.find_owner(turn)
 
 
 def seal_lines(
@@ -334,5 +334,5 @@ def seal_lines(
             before = heads.get(tree, tree.head)
             link = link_of(line, find_head(tree) if before is None else before, key)
         heads[tree] = link
-        sealed.append(with_link(line, link))
+        sealed.append(add_link(line, link))
     made.lines, made.heads = sealed, heads

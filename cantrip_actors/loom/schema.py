@@ -112,12 +112,12 @@ _UPGRADES = (
 """The statements that upgrade tables of version 1, 2, … to the next one. They change no line."""
 
 
-def statements(found: int, types: Mapping[str, str]) -> str:
+def write_statements(found: int, types: Mapping[str, str]) -> str:
     """Return the SQL that makes the current tables from those of version `found`, or from nothing for 0."""
     parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5, _VERSION_6)
     return "".join(parts).format_map(types)
 
 
-def blobs_of_version(version: int) -> str:
+def select_blobs_query(version: int) -> str:
     """Return, as SQL, where tables of that version keep the blobs."""
     return "blobs" if version > len(_OLD_BLOBS) else f"({_OLD_BLOBS[version - 1]}) as blobs"

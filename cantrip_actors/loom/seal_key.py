@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.own_files.claims import claim_file
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.terms.errors import LoomError
 
 SHORTEST: Final = 16
@@ -84,7 +84,7 @@ class Seal:
         records, link = head
         for line in lines:
             records += 1
-            link = link_of(sealed_with(line)[1] or NOTHING, link, self.end)
+            link = link_of(split_link(line)[1] or NOTHING, link, self.end)
         return Head(records, link)
 
 
@@ -97,11 +97,11 @@ def read_secret(key: SealKey) -> bytes:
     Raises LoomError for a secret that is too short, and a file that others may read or that is not one.
     """
     if isinstance(key, bytes):
-        return _long_enough(key, "seal_key")
+        return _check_length(key, "seal_key")
     if isinstance(key, str):
         if os.path.exists(key):  # noqa: PTH110  # any text, also one that no path can be
             raise LoomError("seal_key: expected a secret, got the name of a file: give the file as pathlib.Path(…)")
-        return _long_enough(key.encode(), "seal_key")
+        return _check_length(key.encode(), "seal_key")
     path = Path(key).expanduser()
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -119,10 +119,10 @@ def read_secret(key: SealKey) -> bytes:
             f"Expected a file of this user with mode 0600: chmod 600 {path}"
         )
     claim_file(path)
-    return _long_enough(data.rstrip(b"\r\n"), str(path))
+    return _check_length(data.rstrip(b"\r\n"), str(path))
 
 
-def _long_enough(secret: bytes, where: str) -> bytes:
+def _check_length(secret: bytes, where: str) -> bytes:
     if len(secret) < SHORTEST:
         raise LoomError(
             f"{where}: expected at least {SHORTEST} secret bytes, got {len(secret)}: for example those of "
@@ -134,7 +134,7 @@ def _long_enough(secret: bytes, where: str) -> bytes:
 def make_mark(secret: bytes, salt: str = "") -> SealMark:
     """Return the mark of a new loom; with a salt, the mark that this secret gives for it."""
     salt = salt or secrets.token_hex(16)
-    return SealMark(salt, _derived(secret, salt, b"check")[:12].hex())
+    return SealMark(salt, _derive(secret, salt, b"check")[:12].hex())
 
 
 def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool) -> Seal:
@@ -158,7 +158,7 @@ def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool
     mark = make_mark(secret, "" if found is None else found.salt)
     if found is not None and mark != found:
         raise WrongSealKey(f"{where} is sealed with another key than the one given, or its mark was changed")
-    return Seal(mark, *(_derived(secret, mark.salt, what) for what in (b"chain", b"end", b"state")))
+    return Seal(mark, *(_derive(secret, mark.salt, what) for what in (b"chain", b"end", b"state")))
 
 
 def seal_of_log(key: SealKey, start: bytes) -> Seal:
@@ -167,10 +167,10 @@ def seal_of_log(key: SealKey, start: bytes) -> Seal:
     Raises LoomError for an unusable key.
     """
     secret, salt = read_secret(key), start.hex()
-    return Seal(make_mark(secret, salt), *(_derived(secret, salt, what) for what in (b"chain", b"end")))
+    return Seal(make_mark(secret, salt), *(_derive(secret, salt, what) for what in (b"chain", b"end")))
 
 
-def _derived(secret: bytes, salt: str, what: bytes) -> bytes:
+def _derive(secret: bytes, salt: str, what: bytes) -> bytes:
     """Return a key for one purpose of one loom. A long secret is hashed first, as BLAKE2b takes 64 bytes."""
     key = blake2b(secret, digest_size=32, person=b"cantrip secret").digest()
     return blake2b(salt.encode(), digest_size=32, key=key, person=b"cantrip " + what).digest()

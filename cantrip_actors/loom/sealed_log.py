@@ -30,7 +30,7 @@ from cantrip_actors.loom.head_file import HeadFile
 from cantrip_actors.loom.line_file import Disk, LineFile
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.own_files.modes import make_folder, narrow
-from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.records.seal import seal, split_link
 from cantrip_actors.redact.logs import get_logger
 
 __all__ = ["BrokenLine", "Disk", "SealedLog", "delete_log"]
@@ -129,12 +129,12 @@ class SealedLog(Generic[S]):
 
     def read(self) -> S:
         """Return the state that all lines fold to, after verifying each. Raises BrokenLine, OSError."""
-        with self._opened(read_only=True) as file:
+        with self._open(read_only=True) as file:
             return self._catch_up(file).state
 
-    def links(self) -> tuple[bytes, ...]:
+    def read_links(self) -> tuple[bytes, ...]:
         """Return the link of each line, after verifying each. Raises BrokenLine, OSError."""
-        with self._opened(read_only=True) as file:
+        with self._open(read_only=True) as file:
             return self._catch_up(file).links
 
     def append(self, decide: Callable[[S], Iterable[bytes]]) -> S:
@@ -142,7 +142,7 @@ class SealedLog(Generic[S]):
 
         Raises BrokenLine, OSError, and any exception of `decide`; nothing is written then.
         """
-        with self._opened(read_only=False) as file:
+        with self._open(read_only=False) as file:
             inode, data, known, head, state = self._catch_up(file)
             narrow(file.fd, self.path)
             links, added = [*known], b""
@@ -166,7 +166,7 @@ class SealedLog(Generic[S]):
             return state
 
     @contextmanager
-    def _opened(self, *, read_only: bool) -> Iterator[LineFile]:
+    def _open(self, *, read_only: bool) -> Iterator[LineFile]:
         """Open and lock the file. Closing it releases the lock."""
         file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=True)
         if not file.open():
@@ -179,7 +179,7 @@ class SealedLog(Generic[S]):
 
     def _catch_up(self, file: LineFile) -> _Known[S]:
         """Read the whole file; verify and fold the new lines, or all lines if earlier ones have changed."""
-        data, inode = b"".join(file.blocks()), os.fstat(file.fd).st_ino
+        data, inode = b"".join(file.read_blocks()), os.fstat(file.fd).st_ino
         before = self._known if self._known is not None and self._known.inode == inode else None
         known = before if before is not None and data.startswith(before.data) else None
         at, links, head, state = (
@@ -187,9 +187,9 @@ class SealedLog(Generic[S]):
             if known is None
             else (len(known.data), [*known.links], known.head, known.state)
         )
-        kept, fits = self._kept_head(), known is not None
+        kept, fits = self._read_stored_head(), known is not None
         for line in data[at:].split(b"\n")[:-1]:
-            plain, found = sealed_with(line)
+            plain, found = split_link(line)
             sealed, link = seal(plain, links[-1] if links else self._start, self._seal.chain)
             links.append(link)
             if found is None or sealed != line:
@@ -215,7 +215,7 @@ class SealedLog(Generic[S]):
         self._known = _Known(inode, data, tuple(links), head, state)
         return self._known
 
-    def _kept_head(self) -> Head | None:
+    def _read_stored_head(self) -> Head | None:
         """Return the head of a sealed log. Raises BrokenLine if it is missing, or the log needs a key."""
         if not self._seal.chain:
             if self._head.path.exists():

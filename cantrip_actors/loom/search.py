@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import entries_of
+from cantrip_actors.machine.project import read_entries
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
@@ -103,17 +103,17 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
         entities: Iterable[str] = (header.entity_id for header in loom.headers())
     else:
         entities = loom.subtree(query.entity) if query.below else [loom.header(query.entity).entity_id]
-    found = (text for entity in entities for text in _texts(query, loom.records(entity)))
+    found = (text for entity in entities for text in _find_texts(query, loom.records(entity)))
     if query.regex is not None:
-        return _by_regex(query.regex, query.seconds, found)
+        return _search_by_regex(query.regex, query.seconds, found)
     if query.text is not None:
-        return _by_text(query.text, found)
-    return _by_turn(found)
+        return _search_by_text(query.text, found)
+    return _search_by_turn(found)
 
 
-def _texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
+def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
     """Yield the texts of an entity's records that meet every condition except the text."""
-    entries = list(entries_of(records))
+    entries = list(read_entries(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
     if not turns_only:
         for entry in entries:
@@ -123,13 +123,13 @@ def _texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
                 case _:
                     pass
     for turn in (entry.turn for entry in entries):
-        if turn is not None and _fits(query, turn):
-            for place, text in _texts_of_turn(turn):
+        if turn is not None and _is_match(query, turn):
+            for place, text in _list_turn_texts(turn):
                 if place in query.places:
                     yield _Text(turn.entity_id, turn.id, turn.sequence, place, text)
 
 
-def _fits(query: Query, turn: Turn) -> bool:
+def _is_match(query: Query, turn: Turn) -> bool:
     seen = [o for o in turn.gate_calls if query.gate is None or o.gate == query.gate]
     said = not turn.continues and any(call.gate == query.gate for call in turn.tool_calls)
     if query.errors and not any(o.is_error for o in seen):
@@ -141,7 +141,7 @@ def _fits(query: Query, turn: Turn) -> bool:
     return query.max_reward is None or (turn.reward is not None and turn.reward <= query.max_reward)
 
 
-def _texts_of_turn(turn: Turn) -> Iterator[tuple[Place, str]]:
+def _list_turn_texts(turn: Turn) -> Iterator[tuple[Place, str]]:
     if not turn.continues:  # an utterance belongs to its first turn (LOOM-8)
         yield "content", turn.content or ""
         if turn.thinking:
@@ -157,15 +157,15 @@ def _texts_of_turn(turn: Turn) -> Iterator[tuple[Place, str]]:
 # ------------------------------------------------------------------------------------------------------ ways to look
 
 
-def _by_turn(found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_turn(found: Iterable[_Text]) -> Iterator[Hit]:
     last = None
     for one in found:
         if one.turn_id is None or one.turn_id != last:
-            yield Hit(one.entity_id, one.turn_id, one.sequence, one.place, _line(one.text, 0, 0)[0])
+            yield Hit(one.entity_id, one.turn_id, one.sequence, one.place, _excerpt_line(one.text, 0, 0)[0])
             last = one.turn_id
 
 
-def _by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
     # not casefold, which changes lengths, so that positions in the text would be lost
     expression = re.compile(re.escape(wanted), re.IGNORECASE)
     for one in found:
@@ -174,17 +174,17 @@ def _by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
             yield _hit(one, *match.span())
 
 
-def _by_regex(expression: str, seconds: float, found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_regex(expression: str, seconds: float, found: Iterable[_Text]) -> Iterator[Hit]:
     batch: list[_Text] = []
     size = 0
     for one in found:
         batch.append(one)
         size += len(one.text)
         if size >= BATCH:
-            yield from _matched(expression, seconds, batch)
+            yield from _match_batch(expression, seconds, batch)
             batch, size = [], 0
     if batch:
-        yield from _matched(expression, seconds, batch)
+        yield from _match_batch(expression, seconds, batch)
 
 
 _MATCH = """
@@ -196,7 +196,7 @@ json.dump([None if one is None else one.span() for one in found], sys.stdout)
 """
 
 
-def _matched(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
+def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
     given = json.dumps({"regex": expression, "texts": [one.text for one in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
@@ -221,10 +221,10 @@ def _matched(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hi
 
 
 def _hit(one: _Text, start: int, end: int) -> Hit:
-    return Hit(one.entity_id, one.turn_id, one.sequence, one.place, *_line(one.text, start, end))
+    return Hit(one.entity_id, one.turn_id, one.sequence, one.place, *_excerpt_line(one.text, start, end))
 
 
-def _line(text: str, start: int, end: int) -> tuple[str, int, int]:
+def _excerpt_line(text: str, start: int, end: int) -> tuple[str, int, int]:
     """Return the text around a match on its line, with ellipses where it was cut, and the match's position in it."""
     first = max(text.rfind("\n", 0, start) + 1, start - AROUND)
     after = text.find("\n", start)

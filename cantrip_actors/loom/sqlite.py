@@ -30,10 +30,10 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
-from cantrip_actors.loom.lease import REMAINS, boot_id, now
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.lease import REMAINS, read_boot_clock, read_boot_id
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, note_migration
 from cantrip_actors.loom.rules import Plan
-from cantrip_actors.loom.schema import READABLE_BY, VERSION, statements
+from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability
 from cantrip_actors.loom.tables import Connection, LookedUp, TableStore
@@ -117,13 +117,13 @@ class SqliteStore(TableStore):
         if not read_only:
             self._writer = self._create()
         self._reader = self._open(self._prepare_reader)
-        if not read_only and self._beside("").stat().st_size <= CHECKED:
+        if not read_only and self._get_sidecar_path("").stat().st_size <= CHECKED:
             self._check_pages()
 
     def _check_pages(self) -> None:
         """Raise DamagedLoom, and close the file, if a page of it is damaged."""
         try:
-            found = [line.decode() for (line,) in self._rows("pragma quick_check(1)")]
+            found = [line.decode() for (line,) in self._fetch_rows("pragma quick_check(1)")]
             if found != ["ok"]:
                 raise DamagedLoom(f"{self.path} is damaged: {' '.join(' '.join(found).split())}. {REPAIR}")
         except DamagedLoom:
@@ -139,7 +139,9 @@ class SqliteStore(TableStore):
         except OSError as error:
             raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
         writer = self._open(self._make_tables)
-        narrow_files(self._beside(suffix) for suffix in ("", "-wal", "-shm"))  # now that it is known to be a loom
+        narrow_files(
+            self._get_sidecar_path(suffix) for suffix in ("", "-wal", "-shm")
+        )  # now that it is known to be a loom
         return writer
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
@@ -150,10 +152,10 @@ class SqliteStore(TableStore):
         copy = None
         if 0 < found < VERSION:
             check_migration(self._migrate, self._where, found)
-            copy = None if self._migrate == "in_place" else self._beside(f".v{found}.bak")
+            copy = None if self._migrate == "in_place" else self._get_sidecar_path(f".v{found}.bak")
             if copy is not None and not copy.exists():
                 self._copy(copy)
-        for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
+        for statement in (write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)
         if found == 0:
             connection.execute(f"pragma application_id = {APPLICATION}")
@@ -170,8 +172,8 @@ class SqliteStore(TableStore):
     def _has_table(self, db: Connection, name: str) -> bool:
         return db.execute("select 1 from sqlite_master where name = ?", (name,)).fetchone() is not None
 
-    def _asks_for_table(self, name: str) -> bool:
-        return bool(self._rows("select 1 from sqlite_master where name = ?", name))
+    def _look_up_table(self, name: str) -> bool:
+        return bool(self._fetch_rows("select 1 from sqlite_master where name = ?", name))
 
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
@@ -201,7 +203,7 @@ class SqliteStore(TableStore):
     def _connect(self) -> sqlite3.Connection:
         """Return a connection for any thread; the first statement opens the file."""
         mode = "ro" if self.read_only else "rwc"
-        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
+        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._get_sidecar_path("-wal").exists():
             mode = "ro&immutable=1"  # SQLite cannot make its own files there, and no process writes
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
@@ -216,7 +218,7 @@ class SqliteStore(TableStore):
         connection.execute("pragma journal_size_limit = 67108864")
         return connection
 
-    def _beside(self, suffix: str) -> Path:
+    def _get_sidecar_path(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
     def _check(self, connection: sqlite3.Connection) -> int:
@@ -229,13 +231,13 @@ class SqliteStore(TableStore):
         readable_by = None
         if version > VERSION and self._has_table(connection, "version"):
             (readable_by,) = connection.execute("select readable_by from version").fetchone()
-        return usable_version(str(self.path), int(version), readable_by)
+        return choose_version(str(self.path), int(version), readable_by)
 
     # -------------------------------------------------------------------------------------------------------- appending
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
         with self._writing:
-            writer = self._ready()
+            writer = self._get_connection()
             try:
                 self._begin(writer)
                 done = work(writer)
@@ -255,7 +257,7 @@ class SqliteStore(TableStore):
     def _lock_blobs(self, db: Connection) -> None:
         """Do nothing, for the same reason."""
 
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+    def _draw_numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         if not self._next[what]:
             query = "select max(seq) from records" if what == "seqs" else "select max(no) from mail"
             (last,) = db.execute(query).fetchone()
@@ -264,11 +266,11 @@ class SqliteStore(TableStore):
         self._next[what] += many
         return range(first, first + many)
 
-    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
-        query = _for_one(query, columns)
+    def _fetch_each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+        query = _rewrite_for_one(query, columns)
         return [found for row in rows for found in db.execute(query, row)]
 
-    def _at_once(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
+    def _pipeline(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
         return _AT_ONCE
 
     def _write(self, db: Connection, made: Plan) -> None:
@@ -278,14 +280,14 @@ class SqliteStore(TableStore):
             size += sum(len(line) for _, line, _ in made.posted.values()) + sum(len(blob.data) for blob in made.blobs)
         if made.timers:
             size += sum(len(line) for _, line, _ in made.timers.values())
-        self._wal.wrote(size)
+        self._wal.count_written(size)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
         super()._keep_checkpoint(entity_id, kept, leases)
         with self._writing:
-            self._wal.wrote(len(kept))
+            self._wal.count_written(len(kept))
 
-    def _ready(self) -> sqlite3.Connection:
+    def _get_connection(self) -> sqlite3.Connection:
         if self._closed:
             raise LoomError(f"{self.path} is closed: nothing can be recorded any more")
         if self.read_only:
@@ -326,25 +328,25 @@ class SqliteStore(TableStore):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def _left(self, until: float | None, boot: str | bytes | None) -> float:
+    def _compute_time_left(self, until: float | None, boot: str | bytes | None) -> float:
         boot = boot.decode() if isinstance(boot, bytes) else boot
-        return until - now() if until is not None and boot == boot_id() else 0.0
+        return until - read_boot_clock() if until is not None and boot == read_boot_id() else 0.0
 
-    def _now(self, db: Connection) -> float:  # noqa: ARG002  # the machine's clock
-        return now()
+    def _read_clock(self, db: Connection) -> float:  # noqa: ARG002  # the machine's clock
+        return read_boot_clock()
 
     def _forget_holders(self, db: Connection) -> None:
         db.execute(
             "delete from holders where (until < ? or boot <> ?) "
             "and not exists (select 1 from leases where holder = holders.no)",
-            (now() - REMAINS, boot_id()),
+            (read_boot_clock() - REMAINS, read_boot_id()),
         )
 
     def _hold(self, db: Connection, owner: str, ttl: float) -> float:
         db.execute(
             "insert into holders (owner, until, boot) values (?1, ?2, ?3) "
             "on conflict (owner) do update set until = ?2, boot = ?3",
-            (owner, now() + ttl, boot_id()),
+            (owner, read_boot_clock() + ttl, read_boot_id()),
         )
         return time.time() + ttl
 
@@ -352,8 +354,8 @@ class SqliteStore(TableStore):
         """Let all leases of `owner` last until `ttl` seconds from now."""
         self._transact(lambda db: self._extend(db, owner, ttl))
 
-    def _renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
-        return "update holders set until = ? where owner = ?", (now() + ttl, owner)
+    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
+        return "update holders set until = ? where owner = ?", (read_boot_clock() + ttl, owner)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`; reads only if another connection has written."""
@@ -361,12 +363,12 @@ class SqliteStore(TableStore):
         if not self.read_only:
             with self._writing:
                 try:
-                    (seen,) = self._ready().execute("pragma data_version").fetchone()
+                    (seen,) = self._get_connection().execute("pragma data_version").fetchone()
                 except sqlite3.Error as error:
                     self._fail("cannot read", error)
             if (seen, after) == self._no_news:
                 return after, []
-        rows = self._waiting_after(after, LOOK)
+        rows = self._list_waiting_after(after, LOOK)
         last = rows[-1].no if rows else after
         if len(rows) < LOOK:
             self._no_news = seen, last
@@ -376,7 +378,7 @@ class SqliteStore(TableStore):
         """Rewrite the file without its free space, and empty the write-ahead log."""
         with self._writing:
             try:
-                writer = self._ready()
+                writer = self._get_connection()
                 writer.execute("vacuum")
                 (is_busy, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
             except sqlite3.Error as error:
@@ -431,10 +433,10 @@ class SqliteStore(TableStore):
 
     def faults(self) -> Iterator[str]:
         """Yield the faults that SQLite finds in the file, and where the tables contradict the lines."""
-        for (found,) in self._rows("pragma integrity_check(20)"):
+        for (found,) in self._fetch_rows("pragma integrity_check(20)"):
             if found != b"ok":
                 yield found.decode()
-        ((last, many),) = self._rows("select coalesce(max(seq), 0), count(*) from records")
+        ((last, many),) = self._fetch_rows("select coalesce(max(seq), 0), count(*) from records")
         if last != many:
             yield f"record {last}: this is the last one, and there should be as many"
         yield from super().faults()
@@ -447,9 +449,9 @@ class SqliteStore(TableStore):
         """Return the entities between these phases of life, in order of creation."""
         # SQLite must be told to use the index of entities that have not ended for good
         query = "select id from entities indexed by unfinished where life < 2 and life between ? and ? order by no"
-        return self._ids(query, first, last)
+        return self._fetch_ids(query, first, last)
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         try:
             if not self._closed:
                 return self._reader.execute(query, values).fetchall()
@@ -465,7 +467,7 @@ class SqliteStore(TableStore):
 
     def size(self) -> int:
         """The bytes of the file, and of its write-ahead log."""
-        return file_size(self.path) + file_size(self._beside("-wal"))
+        return file_size(self.path) + file_size(self._get_sidecar_path("-wal"))
 
     def close(self) -> None:
         """Close the file; the last one to close it copies the rest of its write-ahead log into it."""
@@ -477,7 +479,7 @@ class SqliteStore(TableStore):
 
 
 @cache
-def _for_one(query: str, columns: str) -> str:
+def _rewrite_for_one(query: str, columns: str) -> str:
     """Return the query with one given row."""
     return query.format(given=f"(select {', '.join(f'? as {name}' for name in columns.split(', '))}) as given")
 

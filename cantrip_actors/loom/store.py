@@ -22,7 +22,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from cantrip_actors.loom.blobs import attached, blobs_of
+from cantrip_actors.loom.blobs import bind_images, collect_blobs
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
@@ -36,9 +36,9 @@ from cantrip_actors.loom.lease import (
     Lease,
     Quarantined,
     count_deaths,
-    gone,
     is_alive,
-    not_root,
+    is_gone,
+    make_not_root,
 )
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
@@ -48,7 +48,7 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
@@ -154,7 +154,7 @@ class Store(ABC):
             MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
         if timers or (made.lives and Life.OVER in made.lives.values()):
             plan_timers(made, self._known, timers)
-        made.blobs = blobs_of(records, [*mails, *_mails_of(timer for _, timer in timers)] if timers else mails)
+        made.blobs = collect_blobs(records, [*mails, *_list_mails(timer for _, timer in timers)] if timers else mails)
         self._seal_lines(made, lines, end)
         self._write(db, made)
         self._known.apply(made)
@@ -162,7 +162,7 @@ class Store(ABC):
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
-        plain = {at: sealed_with(line) for at, line in tombstones.items()}
+        plain = {at: split_link(line) for at, line in tombstones.items()}
         kept = {at: line for at, (line, _) in plain.items()} if self.sealed else tombstones
         lines = [kept[at] if at in kept else encode(record) for at, record in enumerate(records)]
         links = {at: link for at, (_, link) in plain.items() if link is not None}
@@ -187,7 +187,7 @@ class Store(ABC):
     ) -> Plan:
         """Return the plan of a batch that neither takes nor posts mail; `end` is the head before it."""
         made = plan(records, numbers, self._known, leases)
-        made.blobs = blobs_of(records)
+        made.blobs = collect_blobs(records)
         self._seal_lines(made, lines, end, links)
         return made
 
@@ -254,7 +254,7 @@ class Store(ABC):
             mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
             results = [mail_plan.post(one) for one in mails]
             if made.posted:
-                made.blobs = blobs_of((), (one for one in mails if (one.entity_id, one.key) in made.posted))
+                made.blobs = collect_blobs((), (one for one in mails if (one.entity_id, one.key) in made.posted))
                 self._write(db, made)
                 self._known.apply(made)
             return results
@@ -328,7 +328,7 @@ class Store(ABC):
             if timers:
                 plan_timers(made, self._known, timers)
                 posted = [mail for mail in mails if (mail.entity_id, mail.key) in made.posted]
-                made.blobs = blobs_of((), [*posted, *_mails_of(one for one in done if one is not None)])
+                made.blobs = collect_blobs((), [*posted, *_list_mails(one for one in done if one is not None)])
                 self._write(db, made)
                 self._known.apply(made)
             return [found[at] for at in range(len(changes))]
@@ -344,11 +344,11 @@ class Store(ABC):
         found: dict[int, list[MailRow] | Refusal | None] = {
             at: LoomError(f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
             for at, (entity_id, id) in enumerate(which)
-            if entity_id and self._known.place(entity_id) is None
+            if entity_id and self._known.find_place(entity_id) is None
         }
         # all writers lock rows in one order
         order = sorted((at for at in range(len(which)) if at not in found), key=which.__getitem__)
-        lines = self._lines_of_timers(db, [which[at] for at in order])
+        lines = self._read_timer_lines(db, [which[at] for at in order])
         for at, line in zip(order, lines, strict=True):
             old = olds[at]
             found[at] = [] if line == (None if old is None else encode_timer(old)) else None
@@ -379,7 +379,7 @@ class Store(ABC):
         """Return how many timers wait in a queue; it reads all of them in the index."""
 
     @abstractmethod
-    def _lines_of_timers(self, db: Any, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
+    def _read_timer_lines(self, db: Any, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the lines of timers, given by entity and id, None for a missing one; lock them against changes."""
 
     def risks(self) -> list[str]:
@@ -437,10 +437,10 @@ class Store(ABC):
     def _claim(self, db: Any, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
         """Claim an entity, or quarantine it."""
         self._look_up(db, roots=[entity])
-        place = self._known.place(entity)
+        place = self._known.find_place(entity)
         if place is not None and place.tree.root != entity:
-            raise not_root(entity, place.tree.root)
-        held, deaths = self._holder(db, entity), 0
+            raise make_not_root(entity, place.tree.root)
+        held, deaths = self._find_holder(db, entity), 0
         if held is not None:
             if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
                 raise Held.by(entity, held.owner, held.left)
@@ -450,7 +450,7 @@ class Store(ABC):
             self._drop(db, entity, held.token)
             deaths = count_deaths(held.deaths, held.owner, owner)
             if deaths > held.deaths and place is not None:
-                deaths = self._deaths_since_progress(db, place.tree, deaths)
+                deaths = self._count_deaths_since_progress(db, place.tree, deaths)
         if place is None or lift or not has_work(place):
             deaths = 0
         is_quarantined = deaths >= DEATHS
@@ -459,7 +459,7 @@ class Store(ABC):
             place.tree.token = token
         return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
 
-    def _deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
+    def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
         """Return how many of these dead holders count towards a quarantine."""
         return deaths
 
@@ -496,7 +496,7 @@ class Store(ABC):
 
         def work(db: Any) -> list[Lease]:
             self._look_up(db, roots=[lease.entity_id for lease in leases])
-            places = {lease: self._known.place(lease.entity_id) for lease in leases}
+            places = {lease: self._known.find_place(lease.entity_id) for lease in leases}
             kept = [lease for lease, place in places.items() if place is not None and place.tree.waiting.loads]
             self._release(db, [lease for lease in leases if lease not in kept])
             return kept
@@ -582,8 +582,8 @@ class Store(ABC):
         before: bytes | None = None if after >= 0 else NOTHING
         key = self.seal.chain
         erased: set[str] = set()
-        for number, line in self._tree_lines(root, after) if self.sealed and not self.seal.is_locked else ():
-            plain, link = sealed_with(line)
+        for number, line in self._read_tree_lines(root, after) if self.sealed and not self.seal.is_locked else ():
+            plain, link = split_link(line)
             is_erased = is_tombstone(plain)
             is_forged = link is None if key else False
             if before is not None and link is not None and not is_erased:
@@ -605,7 +605,7 @@ class Store(ABC):
             )
 
     @abstractmethod
-    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a tree with their numbers, in order, from that number on."""
 
     @abstractmethod
@@ -648,18 +648,18 @@ class Store(ABC):
         """Return the last link of each root's tree, if the store keeps them apart from its lines (`verify`)."""
         return None
 
-    def _pending(self, no: int, line: bytes) -> Pending:
+    def _decode_pending(self, no: int, line: bytes) -> Pending:
         """Return the mail of its line; the bytes of its images are read on first use."""
         mail = decode_mail(line)
-        return Pending(no, replace(mail, images=attached(mail.images, self.blob)) if mail.images else mail)
+        return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
-    def _timer(self, line: str | bytes) -> Timer:
+    def _decode_timer(self, line: str | bytes) -> Timer:
         """Return the timer of its line; the bytes of its mail's images are read on first use."""
         timer = decode_timer(line)
         mail = timer.mail
         if mail is None or not mail.images:
             return timer
-        return replace(timer, mail=replace(mail, images=attached(mail.images, self.blob)))
+        return replace(timer, mail=replace(mail, images=bind_images(mail.images, self.blob)))
 
     def faults(self) -> Iterator[str]:
         """Yield the faults in the store that the lines do not show (`verify`)."""
@@ -752,7 +752,7 @@ class Store(ABC):
         raise error
 
     @abstractmethod
-    def _holder(self, db: Any, entity: str) -> Holder | None:
+    def _find_holder(self, db: Any, entity: str) -> Holder | None:
         """Return the lease on an entity, locked against changes."""
 
     @abstractmethod
@@ -765,7 +765,7 @@ class Store(ABC):
 
     def _is_live(self, owner: str, left: float) -> bool:
         """Return whether a lease of another owner is valid."""
-        return is_alive(owner) or (left > 0 and not gone(owner))
+        return is_alive(owner) or (left > 0 and not is_gone(owner))
 
 
 def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Refusal:
@@ -779,5 +779,5 @@ def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Re
     return rows
 
 
-def _mails_of(timers: Iterable[Timer]) -> list[Mail]:
+def _list_mails(timers: Iterable[Timer]) -> list[Mail]:
     return [timer.mail for timer in timers if timer.mail is not None]

@@ -14,12 +14,12 @@ from cantrip_actors.loom.checkpoints import Tip
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import (
     Erasure,
-    blank_key,
-    blobs_in_line,
-    blobs_in_mail,
     check_ended,
     erase,
+    find_blobs_in_line,
+    find_blobs_in_mail,
     is_schedule_for,
+    make_blank_key,
 )
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder, Lease
@@ -32,21 +32,21 @@ from cantrip_actors.loom.rules import (
     Tree,
     Waiting,
     check_lease,
-    facts_of,
     lease_of_name,
+    read_header_facts,
 )
-from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, SEAL, TIMERS_SINCE, VERSION, blobs_of_version
+from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, SEAL, TIMERS_SINCE, VERSION, select_blobs_query
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
-from cantrip_actors.machine.project import NOTED, Life, as_header, committed_turn, named_turn
+from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import Newer, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
-from cantrip_actors.records.records import Header, Record, images_of, snapshot_of
-from cantrip_actors.records.seal import NOTHING, sealed_with
+from cantrip_actors.records.records import Header, Record, get_images, get_snapshot
+from cantrip_actors.records.seal import NOTHING, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "link_in", "mail_row"]
+__all__ = ["MAIL_ROWS", "MANY", "Connection", "LookedUp", "TableStore", "decode_mail_row", "read_link"]
 
 WITH_MAIL = 4
 """The first version of the tables that has mail, leases with deaths and checkpoints."""
@@ -71,15 +71,15 @@ class TableStore(NodeTables):
         """Lock the trees of these entities, and with `claims` their leases, against changes."""
 
     @abstractmethod
-    def _numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
+    def _draw_numbers(self, db: Connection, what: Literal["seqs", "mails"], many: int) -> Iterable[int]:
         """Return new numbers of records or mail."""
 
     @abstractmethod
-    def _each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+    def _fetch_each(self, db: Connection, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         """Return the rows of a query from `{given}`, which has these `columns` and `rows` of texts."""
 
     @abstractmethod
-    def _at_once(self, db: Connection) -> AbstractContextManager[object]:
+    def _pipeline(self, db: Connection) -> AbstractContextManager[object]:
         """Send statements without waiting for the answers."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class TableStore(NodeTables):
             row = db.execute("select salt, mark from seal").fetchone()
             if row is None:
                 raise DamagedLoom(f"{self._where}: its seal is missing. {REPAIR}")
-            found = SealMark(_text(row[0]), _text(row[1]))
+            found = SealMark(_decode_text(row[0]), _decode_text(row[1]))
         is_new = makes and found is None and db.execute("select 1 from records limit 1").fetchone() is None
         seal = open_seal(key, found, self._where, is_new=is_new)
         if found is None and seal.mark is not None:
@@ -112,12 +112,12 @@ class TableStore(NodeTables):
         row = db.execute(f"select records, link from seal {self._row_locked}").fetchone()  # noqa: S608  # our own words
         if row is None:
             raise DamagedLoom(f"{self._where}: its seal is missing. {REPAIR}")
-        return Head(row[0], _text(row[1]).encode())
+        return Head(row[0], _decode_text(row[1]).encode())
 
     def head(self) -> Head | None:
         """Return the head of a sealed loom."""
-        rows = [] if self.seal.mark is None else self._rows("select records, link from seal")
-        return Head(rows[0][0], _text(rows[0][1]).encode()) if rows else None
+        rows = [] if self.seal.mark is None else self._fetch_rows("select records, link from seal")
+        return Head(rows[0][0], _decode_text(rows[0][1]).encode()) if rows else None
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -145,7 +145,7 @@ class TableStore(NodeTables):
                 if place is None:
                     missing.add(entity)
             if record.__class__ in NOTED:
-                turn = named_turn(record)
+                turn = get_named_turn(record)
                 if turn is not None and (place is None or place.tip != turn):
                     turns.add(turn)
                 header = as_header(record)
@@ -157,27 +157,27 @@ class TableStore(NodeTables):
                     if header.parent_entity is not None and header.parent_entity not in places:
                         missing.add(header.parent_entity)
         if not (missing or turns or begun or mails or taken):
-            return [*self._numbers(db, "seqs", len(records))], iter(())
-        named = [(turn,) for turn in turns.difference(map(committed_turn, records))]
+            return [*self._draw_numbers(db, "seqs", len(records))], iter(())
+        named = [(turn,) for turn in turns.difference(map(get_committed_turn, records))]
         mail: list[Iterable[Any]] = []
         mail_numbers: Iterable[int] = ()
-        with self._at_once(db):
+        with self._pipeline(db):
             # each statement sees what was committed before it began: once locked, these trees do not change
             self._lock(db, [*missing], claims=bool(roots), posts=bool(mails))
-            found = self._each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
-            owners = self._each(db, _OWNERS, "turn", named) if named else ()
+            found = self._fetch_each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
+            owners = self._fetch_each(db, _OWNERS, "turn", named) if named else ()
             # locked, so that the next holder of an id or a name waits for the commit, and sees this entity
-            tokens = self._each(db, f"{_TOKENS} {self._locked}", "entity", begun) if begun else ()
-            numbers = self._numbers(db, "seqs", len(records))
+            tokens = self._fetch_each(db, f"{_TOKENS} {self._locked}", "entity", begun) if begun else ()
+            numbers = self._draw_numbers(db, "seqs", len(records))
             if mails:
-                mail.append(self._each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
-                mail_numbers = self._numbers(db, "mails", len(mails))
+                mail.append(self._fetch_each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
+                mail_numbers = self._draw_numbers(db, "mails", len(mails))
             mail += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
-        known.fill(found, dict(owners), dict(tokens), [mail_row(row) for rows in mail for row in rows])
+        known.fill(found, dict(owners), dict(tokens), [decode_mail_row(row) for rows in mail for row in rows])
         return sorted(numbers), iter(sorted(mail_numbers))
 
     def _write(self, db: Connection, made: Plan) -> None:
-        with self._at_once(db):
+        with self._pipeline(db):
             if made.blobs:
                 kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
                 db.executemany(_KEEP_BLOB, kept)
@@ -185,20 +185,20 @@ class TableStore(NodeTables):
                 db.executemany(_ADD_ENTITY, made.entities)
             if made.records:
                 rows = [
-                    (number, place.no, committed_turn(record), line.decode())
+                    (number, place.no, get_committed_turn(record), line.decode())
                     for number, place, record, line in zip(
                         made.numbers, made.places, made.records, made.lines, strict=True
                     )
                 ]
                 db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
             if made.lives:
-                lives = [(life.value, self._no(entity, made)) for entity, life in made.lives.items()]
+                lives = [(life.value, self._get_entity_number(entity, made)) for entity, life in made.lives.items()]
                 db.executemany("update entities set life = ? where no = ?", lives)
             if made.posted:
                 posted = [
                     (
                         row.no,
-                        self._no(row.entity_id, made),
+                        self._get_entity_number(row.entity_id, made),
                         row.lane,
                         row.loads,
                         row.key,
@@ -230,12 +230,12 @@ class TableStore(NodeTables):
             if made.end is not None:
                 db.execute("update seal set records = ?, link = ?", (made.end.records, made.end.link.decode()))
 
-    def _no(self, entity: str, made: Plan) -> int:
+    def _get_entity_number(self, entity: str, made: Plan) -> int:
         return (made.new.get(entity) or self._known.places[entity]).no
 
     def _write_timers(self, db: Connection, made: Plan) -> None:
         rows = [
-            (self._no(entity, made) if entity else SCHEDULES, id, *_order(timer), line.decode())
+            (self._get_entity_number(entity, made) if entity else SCHEDULES, id, *_order(timer), line.decode())
             for (entity, id), (timer, line, _) in made.timers.items()
         ]
         kept, removed = [row for row in rows if row[-1]], [row[:2] for row in rows if not row[-1]]
@@ -244,7 +244,7 @@ class TableStore(NodeTables):
         if removed:
             db.executemany(_REMOVE_TIMER, removed)
         for entity in made.timed_out:
-            db.execute("delete from timers where entity = ?", (self._no(entity, made),))
+            db.execute("delete from timers where entity = ?", (self._get_entity_number(entity, made),))
 
     # ------------------------------------------------------------------------------------------------------- forgetting
 
@@ -262,16 +262,16 @@ class TableStore(NodeTables):
         places: list[Place] = []
         digests: set[str] = set()
         for entity in wanted.entities:
-            place = self._known.place(entity)
+            place = self._known.find_place(entity)
             if place is None or place.life is Life.FORGOTTEN:
                 continue
             check_ended(entity, place.life)
             rows = db.execute("select seq, body from records where entity = ? order by seq", (place.no,)).fetchall()
-            lines = [_text(body).encode() for _, body in rows]
+            lines = [_decode_text(body).encode() for _, body in rows]
             for line in lines:
                 record = decode(line)
-                digests.update(image.digest for image in images_of(record) if image.digest)
-                if (snapshot := snapshot_of(record)) is not None:
+                digests.update(image.digest for image in get_images(record) if image.digest)
+                if (snapshot := get_snapshot(record)) is not None:
                     digests.add(snapshot.digest)
             tombstones, record = erase(entity, lines, wanted)
             changed = [(line.decode(), seq) for (seq, _), line in zip(rows, tombstones, strict=True)]
@@ -293,7 +293,7 @@ class TableStore(NodeTables):
     def _forget_schedules(self, db: Connection, entities: Sequence[str]) -> None:
         """Delete the schedules for entities; their own timers were removed when they ended."""
         rows = db.execute("select line from timers where entity = ?", (SCHEDULES,)).fetchall()
-        timers = (decode_timer(_text(line)) for (line,) in rows)
+        timers = (decode_timer(_decode_text(line)) for (line,) in rows)
         db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities)])
 
     def _forget_mail(self, db: Connection, place: Place, number: int) -> set[str]:
@@ -311,7 +311,7 @@ class TableStore(NodeTables):
         digests: set[str] = set()
         waiting = 0
         for no, line, taken in found:
-            mail = decode_mail(_text(line).encode()) if line else None
+            mail = decode_mail(_decode_text(line).encode()) if line else None
             if (
                 taken is None
                 and not is_root
@@ -322,7 +322,7 @@ class TableStore(NodeTables):
             digests.update(image.digest for image in mail.images if image.digest) if mail is not None else None
             db.execute(
                 "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?",
-                (blank_key(no), b"", number, no),
+                (make_blank_key(no), b"", number, no),
             )
         if waiting:
             db.execute(_COUNT_AGAIN, (place.tree.no,))
@@ -347,11 +347,11 @@ class TableStore(NodeTables):
         while rows := db.execute(_WITH_BLOBS, (at, '%"digest":%', '%"snapshot":%', MANY)).fetchall():
             at = rows[-1][0]
             for _, body in rows:
-                used.update(blobs_in_line(_text(body).encode(), digests))
+                used.update(find_blobs_in_line(_decode_text(body).encode(), digests))
         for (line,) in db.execute(
             "select line from mail where taken is null and line like ?", ('%"digest":%',)
         ).fetchall():
-            used.update(blobs_in_mail(_text(line).encode(), digests))
+            used.update(find_blobs_in_mail(_decode_text(line).encode(), digests))
         unused = [
             (digest,)
             for digest in digests - used
@@ -362,7 +362,7 @@ class TableStore(NodeTables):
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, after that one."""
-        return self._ids(
+        return self._fetch_ids(
             "select id from entities where life = 2 and tree = no and no > "
             "coalesce((select no from entities where id = ?), 0) order by no limit ?",
             after or "",
@@ -373,34 +373,36 @@ class TableStore(NodeTables):
 
     def pending(self, entity_id: str, limit: int = 100) -> list[Pending]:
         """Return the waiting mail of an entity, control lane first, then in order."""
-        rows = self._new_rows(
+        rows = self._fetch_new_rows(
             "select no, line from mail where entity = (select no from entities where id = ?) and taken is null "
             "order by lane, no limit ?",
             entity_id,
             limit,
         )
-        return [self._pending(no, _text(line).encode()) for no, line in rows]
+        return [self._decode_pending(no, _decode_text(line).encode()) for no, line in rows]
 
     def waiting(self, *, loads: bool = True) -> list[str]:
         """Return the entities that have waiting mail for which they are loaded."""
         least = 1 if loads else 0
         query = "select id from trees join entities using (no) where control + intents > 0 and loads >= ? order by no"
-        return [_text(id) for (id,) in self._new_rows(query, least)]
+        return [_decode_text(id) for (id,) in self._fetch_new_rows(query, least)]
 
     def count_mail(self, entity_id: str) -> Waiting:
         """Return how much mail waits for an entity."""
         query = "select control, intents, loads from trees where no = (select no from entities where id = ?)"
-        rows = self._new_rows(query, entity_id)
+        rows = self._fetch_new_rows(query, entity_id)
         return Waiting(*rows[0]) if rows else NONE_WAITS
 
-    def _waiting_after(self, no: int, limit: int = sys.maxsize) -> list[MailRow]:
-        rows = self._new_rows(f"{MAIL_ROWS} where mail.no > ? and taken is null order by mail.no limit ?", no, limit)
-        return [mail_row(row) for row in rows]
+    def _list_waiting_after(self, no: int, limit: int = sys.maxsize) -> list[MailRow]:
+        rows = self._fetch_new_rows(
+            f"{MAIL_ROWS} where mail.no > ? and taken is null order by mail.no limit ?", no, limit
+        )
+        return [decode_mail_row(row) for row in rows]
 
     def find_mail(self, entity_id: str, key: str) -> MailRow | None:
         """Return the mail of an entity with that key."""
-        rows = self._new_rows(f"{MAIL_ROWS} where id = ? and key = ?", entity_id, key)
-        return mail_row(rows[0]) if rows else None
+        rows = self._fetch_new_rows(f"{MAIL_ROWS} where id = ? and key = ?", entity_id, key)
+        return decode_mail_row(rows[0]) if rows else None
 
     def expire_mail(self, before: str) -> None:
         """Forget mail that records took before that time."""
@@ -408,7 +410,7 @@ class TableStore(NodeTables):
         query = (
             "select mail.no, seq, body from mail join records on seq = taken where mail.no > ? order by mail.no limit ?"
         )
-        while rows := self._new_rows(query, at, MANY):
+        while rows := self._fetch_new_rows(query, at, MANY):
             at = rows[-1][0]
             expired = [(no,) for no, seq, body in rows if str(getattr(self._decode(seq, body), "at", "")) < before]
             if expired:
@@ -422,12 +424,12 @@ class TableStore(NodeTables):
     def timers(self, entity_id: str = "") -> list[Timer]:
         """Return the timers of an entity, or the schedules."""
         query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) order by id"
-        return self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES)
+        return self._fetch_timers(query, entity_id, NOBODY if entity_id else SCHEDULES)
 
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
         """Return the timer with that id."""
         query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) and id = ?"
-        found = self._timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
+        found = self._fetch_timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
         return found[0] if found else None
 
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
@@ -437,59 +439,59 @@ class TableStore(NodeTables):
                 "select line from timers where queue = ? and place <= ? and (place, entity, id) > (?, ?, ?) "
                 "order by place, entity, id limit ?"
             )
-            rows = self._queued(query, queue, until, after.due, SCHEDULES, after.id, limit)
-            return [self._timer(_text(line)) for (line,) in rows]
+            rows = self._fetch_queue_rows(query, queue, until, after.due, SCHEDULES, after.id, limit)
+            return [self._decode_timer(_decode_text(line)) for (line,) in rows]
         query = (
             "select line from timers where due <= ? "
             "and (due, entity, id) > (?, coalesce((select no from entities where id = ?), ?), ?) "
             "order by due, entity, id limit ?"
         )
-        return self._timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
+        return self._fetch_timers(query, until, after.due, after.entity_id, SCHEDULES, after.id, limit)
 
     def has_due(self, until: float, count: int, queue: str = "") -> bool:
         """Return whether at least `count` timers are due."""
         if queue:
             query = "select 1 from timers where queue = ? and place <= ? order by place, entity, id limit 1 offset ?"
-            return bool(self._queued(query, queue, until, count - 1))
+            return bool(self._fetch_queue_rows(query, queue, until, count - 1))
         query = "select 1 from timers where due <= ? order by due, entity, id limit 1 offset ?"
-        return self._version >= TIMERS_SINCE and bool(self._rows(query, until, count - 1))
+        return self._version >= TIMERS_SINCE and bool(self._fetch_rows(query, until, count - 1))
 
     def count_queued(self, queue: str) -> int:
         """Return how many timers wait in a queue."""
-        rows = self._queued("select count(*) from timers where queue = ?", queue)
+        rows = self._fetch_queue_rows("select count(*) from timers where queue = ?", queue)
         return int(rows[0][0]) if rows else 0
 
     def accounts(self, prefix: str) -> dict[str, str]:
         """Return the accounts whose names begin with `prefix`."""
-        found = self._queued("select name, state from accounts where name like ?", f"{prefix}%")
-        return {_text(name): _text(state) for name, state in found}
+        found = self._fetch_queue_rows("select name, state from accounts where name like ?", f"{prefix}%")
+        return {_decode_text(name): _decode_text(state) for name, state in found}
 
-    def _queued(self, query: str, *values: Any) -> list[Any]:
+    def _fetch_queue_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the rows of a query about queues: none in tables of an earlier version, which have none."""
-        return self._rows(query, *values) if self._version >= QUEUES_SINCE else []
+        return self._fetch_rows(query, *values) if self._version >= QUEUES_SINCE else []
 
-    def _timers(self, query: str, *values: Any) -> list[Timer]:
-        rows = self._rows(query, *values) if self._version >= TIMERS_SINCE else []
-        return [self._timer(_text(line)) for (line,) in rows]
+    def _fetch_timers(self, query: str, *values: Any) -> list[Timer]:
+        rows = self._fetch_rows(query, *values) if self._version >= TIMERS_SINCE else []
+        return [self._decode_timer(_decode_text(line)) for (line,) in rows]
 
-    def _lines_of_timers(self, db: Connection, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
+    def _read_timer_lines(self, db: Connection, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
         query = f"select line from timers where entity = ? and id = ? {self._row_locked}"  # noqa: S608  # our own words
-        with self._at_once(db):
+        with self._pipeline(db):
             found = [
                 db.execute(query, (self._known.places[entity_id].no if entity_id else SCHEDULES, id))
                 for entity_id, id in which
             ]
         rows = (cursor.fetchone() for cursor in found)
-        return [None if row is None else _text(row[0]).encode() for row in rows]
+        return [None if row is None else _decode_text(row[0]).encode() for row in rows]
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def _holder(self, db: Connection, entity: str) -> Holder | None:
+    def _find_holder(self, db: Connection, entity: str) -> Holder | None:
         row = db.execute(f"{_LEASES.format(self._lasts)} where leases.entity = ? {self._locked}", (entity,)).fetchone()
         if row is None:
             return None
         token, owner, deaths, *found = row
-        return Holder(token, owner, deaths, self._left(*found))
+        return Holder(token, owner, deaths, self._compute_time_left(*found))
 
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
         until = 0.0
@@ -511,28 +513,30 @@ class TableStore(NodeTables):
     def quarantined(self) -> list[str]:
         """Return the entities whose holders died."""
         query = "select entity from leases where deaths >= ? order by entity"
-        return [_text(entity) for (entity,) in self._new_rows(query, DEATHS)]
+        return [_decode_text(entity) for (entity,) in self._fetch_new_rows(query, DEATHS)]
 
     def leases_of(self, owner: str) -> list[Lease]:
         """Return the leases of a holder."""
         query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
-        return [Lease(_text(entity), owner, token, 0.0) for entity, token in self._new_rows(query, owner)]
+        return [Lease(_decode_text(entity), owner, token, 0.0) for entity, token in self._fetch_new_rows(query, owner)]
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
-        rows = self._new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
-        held = ((_text(owner), self._left(*found)) for _, owner, _, *found in rows if owner is not None)
+        rows = self._fetch_new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
+        held = (
+            (_decode_text(owner), self._compute_time_left(*found)) for _, owner, _, *found in rows if owner is not None
+        )
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
-    def _new_rows(self, query: str, *values: Any) -> list[Any]:
+    def _fetch_new_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the rows of a query about tables that an earlier version lacks: none there."""
-        return self._rows(query, *values) if self._version >= MAIL_SINCE else []
+        return self._fetch_rows(query, *values) if self._version >= MAIL_SINCE else []
 
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:
         """Raise LoomError that says which record existed already."""
         for record in records:
-            turn = committed_turn(record)
+            turn = get_committed_turn(record)
             if turn is not None and self.owner(turn) is not None:
                 raise LoomError(
                     f"loom is append-only: turn {turn} is recorded already and cannot be changed"
@@ -547,7 +551,7 @@ class TableStore(NodeTables):
 
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         """Return an entity's records after that number, in order."""
-        rows = self._rows(
+        rows = self._fetch_rows(
             "select seq, body from records where entity = (select no from entities where id = ?) and seq > ? "
             "order by seq limit ?",
             entity_id,
@@ -558,7 +562,7 @@ class TableStore(NodeTables):
 
     def newest(self, entity_id: str, limit: int) -> Sequence[Record]:
         """Return the last records of an entity, in order."""
-        rows = self._rows(
+        rows = self._fetch_rows(
             "select seq, body from records where entity = (select no from entities where id = ?) "
             "order by seq desc limit ?",
             entity_id,
@@ -568,40 +572,40 @@ class TableStore(NodeTables):
 
     def tip(self, entity_id: str) -> Tip | None:
         """Return the position of an entity's last record."""
-        rows = self._rows(
+        rows = self._fetch_rows(
             "select seq, body from records where entity = (select no from entities where id = ?) "
             "order by seq desc limit 1",
             entity_id,
         )
-        return Tip(rows[0][0], link_in(rows[0][1])) if rows else None
+        return Tip(rows[0][0], read_link(rows[0][1])) if rows else None
 
     def _link(self, entity_id: str, position: int) -> bytes | None:
-        rows = self._rows(
+        rows = self._fetch_rows(
             "select body from records where seq = ? and entity = (select no from entities where id = ?)",
             position,
             entity_id,
         )
-        return link_in(rows[0][0]) if rows else None
+        return read_link(rows[0][0]) if rows else None
 
-    def _tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         at, is_last = max(first, 0) - 1, False
         while not is_last:
-            rows = self._rows(_OF_TREE, root, at, MANY)
+            rows = self._fetch_rows(_OF_TREE, root, at, MANY)
             is_last = len(rows) < MANY
             for seq, body in rows:
                 at = seq
-                yield seq, _text(body).encode()
+                yield seq, _decode_text(body).encode()
 
     def life(self, entity_id: str) -> Life | None:
         """Return the phase of an entity's life."""
-        rows = self._rows("select life from entities where id = ?", entity_id)
+        rows = self._fetch_rows("select life from entities where id = ?", entity_id)
         return Life(rows[0][0]) if rows else None
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
         def work(db: Connection) -> None:
             if leases is not None:
                 self._look_up(db, entities=[entity_id])
-                place = self._known.place(entity_id)
+                place = self._known.find_place(entity_id)
                 if place is not None:
                     check_lease(entity_id, place.tree, leases)
             db.execute(
@@ -614,19 +618,19 @@ class TableStore(NodeTables):
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         query = "select data from checkpoints where entity = (select no from entities where id = ?)"
-        rows = self._new_rows(query, entity_id)
+        rows = self._fetch_new_rows(query, entity_id)
         return bytes(rows[0][0]) if rows else None
 
     def header(self, entity_id: str) -> Header | None:
         """Return an entity's header."""
-        rows = self._rows("select seq, body from entities join records on seq = no where id = ?", entity_id)
-        return self._header(*rows[0]) if rows else None
+        rows = self._fetch_rows("select seq, body from entities join records on seq = no where id = ?", entity_id)
+        return self._decode_header(*rows[0]) if rows else None
 
     def headers(self) -> Iterator[Header]:
         """Yield every entity's header, in order of creation, up to the moment of the call."""
-        ((last,),) = self._rows("select coalesce(max(no), 0) from entities")
+        ((last,),) = self._fetch_rows("select coalesce(max(no), 0) from entities")
         at = 0
-        while rows := self._rows(
+        while rows := self._fetch_rows(
             "select seq, body from entities join records on seq = no where no > ? and no <= ? order by no limit ?",
             at,
             last,
@@ -634,34 +638,34 @@ class TableStore(NodeTables):
         ):
             at = rows[-1][0]
             for seq, body in rows:
-                yield self._header(seq, body)
+                yield self._decode_header(seq, body)
 
     def owner(self, turn_id: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
-        found = self._ids("select id from records join entities on no = entity where turn = ?", turn_id)
+        found = self._fetch_ids("select id from records join entities on no = entity where turn = ?", turn_id)
         return found[0] if found else None
 
     def children(self, turn_id: str) -> Sequence[str]:
         """Return the entities that a turn spawned."""
-        return self._ids("select id from entities where parent_turn = ? and not forked order by no", turn_id)
+        return self._fetch_ids("select id from entities where parent_turn = ? and not forked order by no", turn_id)
 
     def forks(self, turn_id: str) -> Sequence[str]:
         """Return the entities that were forked from a turn."""
-        return self._ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
+        return self._fetch_ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
 
     def below(self, entity_id: str) -> Sequence[str]:
         """Return the entities that an entity spawned."""
-        return self._ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
+        return self._fetch_ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
 
     def named(self, name: str) -> str | None:
         """Return the latest long-lived entity of that name."""
-        found = self._ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
+        found = self._fetch_ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
         return found[0] if found else None
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """Return the entities between these phases of life, in order of creation."""
         query = "select id from entities where life < 2 and life between ? and ? order by no"
-        return self._ids(query, first.value, last.value)
+        return self._fetch_ids(query, first.value, last.value)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
@@ -669,94 +673,98 @@ class TableStore(NodeTables):
 
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None]]]:
         """Yield every line with its number, and its row's entity and turn."""
-        ((last,),) = self._rows("select coalesce(max(seq), 0) from records")
+        ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
         at = 0
-        while rows := self._rows(_LINES, at, last, MANY):
+        while rows := self._fetch_rows(_LINES, at, last, MANY):
             at = rows[-1][0]
             for seq, body, entity, turn in rows:
-                yield seq, _text(body).encode(), (_optional_text(entity), _optional_text(turn))
+                yield seq, _decode_text(body).encode(), (_decode_optional_text(entity), _decode_optional_text(turn))
 
     def faults(self) -> Iterator[str]:
         """Yield where the tables of entities, mail and timers contradict the lines."""
         at = 0
-        while rows := self._rows(_BEGINNINGS, at, MANY):
+        while rows := self._fetch_rows(_BEGINNINGS, at, MANY):
             at = rows[-1][0]
             for no, body, parent, turn, forked, name, lasting in rows:
                 if body is None:
                     yield f"record {no}: no such record, and an entity should begin with it"
                     continue
                 try:
-                    header = as_header(decode(_text(body).encode()))
+                    header = as_header(decode(_decode_text(body).encode()))
                 except LoomError:  # `verify` reports it
                     continue
                 row = (
-                    parent and _text(parent),
-                    turn and _text(turn),
+                    parent and _decode_text(parent),
+                    turn and _decode_text(turn),
                     bool(forked),
-                    name and _text(name),
+                    name and _decode_text(name),
                     bool(lasting),
                 )
-                if header is not None and row != facts_of(header):
+                if header is not None and row != read_header_facts(header):
                     yield f"record {no}: the row of its entity says something else than this line"
         at = 0
-        while rows := self._new_rows(_MARKS, at, MANY):
+        while rows := self._fetch_new_rows(_MARKS, at, MANY):
             at = rows[-1][0]
             for no, key, entity, lasting, body in rows:
                 try:
-                    record = decode(_text(body or "").encode())
+                    record = decode(_decode_text(body or "").encode())
                 except LoomError:  # `verify` reports it, or the record is missing
                     record = None
-                if (fault := mark_fault(no, _text(entity), _text(key), record, lasting=bool(lasting))) is not None:
+                if (
+                    fault := mark_fault(no, _decode_text(entity), _decode_text(key), record, lasting=bool(lasting))
+                ) is not None:
                     yield fault
-        for (entity,) in self._new_rows(_MISCOUNTED):
-            yield f"how much mail waits for entity {_text(entity)} is not what its tree says"
-        yield from self._timer_faults()
+        for (entity,) in self._fetch_new_rows(_MISCOUNTED):
+            yield f"how much mail waits for entity {_decode_text(entity)} is not what its tree says"
+        yield from self._find_timer_faults()
 
-    def _timer_faults(self) -> Iterator[str]:
+    def _find_timer_faults(self) -> Iterator[str]:
         """Yield the timers without a living entity, and those whose row contradicts their line."""
         at: tuple[Any, Any] = (SCHEDULES - 1, "")
         query = _ALL_TIMERS.format("queue, place" if self._version >= QUEUES_SINCE else "null, null")
-        while self._version >= TIMERS_SINCE and (rows := self._rows(query, *at, MANY)):
+        while self._version >= TIMERS_SINCE and (rows := self._fetch_rows(query, *at, MANY)):
             at = rows[-1][:2]
             for no, id, due, queue, place, line, entity, life in rows:
-                whose, named = (None, "") if entity is None else (_text(entity), f" of entity {_text(entity)}")
+                whose, named = (
+                    (None, "") if entity is None else (_decode_text(entity), f" of entity {_decode_text(entity)}")
+                )
                 try:
-                    timer = decode_timer(_text(line))
+                    timer = decode_timer(_decode_text(line))
                 except LoomError as error:
-                    yield f"timer {_text(id)}{named}: {error}"
+                    yield f"timer {_decode_text(id)}{named}: {error}"
                     continue
                 if no != SCHEDULES and (life is None or life >= Life.OVER):
-                    yield f"timer {_text(id)}{named}: its entity has ended, or never began"
+                    yield f"timer {_decode_text(id)}{named}: its entity has ended, or never began"
                 elif (timer.id, *_order(timer), timer.entity_id) != (
-                    _text(id),
+                    _decode_text(id),
                     due,
-                    _optional_text(queue),
+                    _decode_optional_text(queue),
                     place,
                     whose or "",
                 ):
-                    yield f"timer {_text(id)}{named}: its row says something else than its line"
+                    yield f"timer {_decode_text(id)}{named}: its row says something else than its line"
 
     def heads(self) -> Mapping[str, bytes]:
         """Return the last link of each root's tree."""
-        rows = self._rows("select id, head from trees join entities using (no)")
-        return {_text(root): _text(head).encode() for root, head in rows}
+        rows = self._fetch_rows("select id, head from trees join entities using (no)")
+        return {_decode_text(root): _decode_text(head).encode() for root, head in rows}
 
     def blob(self, digest: str) -> Blob | None:
         """Return the blob of that digest."""
-        query = f"select kind, data, seal from {blobs_of_version(self._version)} where digest = ?"  # noqa: S608  # ours
-        rows = self._rows(query, digest)
-        return Blob(digest, _text(rows[0][0]), bytes(rows[0][1]), _text(rows[0][2])) if rows else None
+        query = f"select kind, data, seal from {select_blobs_query(self._version)} where digest = ?"  # noqa: S608  # ours
+        rows = self._fetch_rows(query, digest)
+        return Blob(digest, _decode_text(rows[0][0]), bytes(rows[0][1]), _decode_text(rows[0][2])) if rows else None
 
     def blobs(self) -> Iterator[str]:
         """Yield the digests of all blobs."""
-        blobs, at = blobs_of_version(self._version), ""
+        blobs, at = select_blobs_query(self._version), ""
         query = f"select digest from {blobs} where digest > ? order by digest limit ?"  # noqa: S608  # ours
-        while found := self._ids(query, at, MANY):
+        while found := self._fetch_ids(query, at, MANY):
             at = found[-1]
             yield from found
 
-    def _ids(self, query: str, *values: Any) -> list[str]:
-        return [_text(id) for (id,) in self._rows(query, *values)]
+    def _fetch_ids(self, query: str, *values: Any) -> list[str]:
+        return [_decode_text(id) for (id,) in self._fetch_rows(query, *values)]
 
     def _decode(self, seq: int, body: str | bytes) -> Record:
         try:
@@ -766,14 +774,14 @@ class TableStore(NodeTables):
         except LoomError as error:
             raise DamagedLoom(f"{self._where}: record {seq} is corrupt: {error}. {REPAIR}") from error
 
-    def _header(self, seq: int, body: str | bytes) -> Header:
+    def _decode_header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decode(seq, body))
         if header is None:
             raise LoomError(f"{self._where}: record {seq} is corrupt: the first record of an entity is not a header")
         return header
 
     def __repr__(self) -> str:
-        ((entities, turns),) = self._rows(
+        ((entities, turns),) = self._fetch_rows(
             "select (select count(*) from entities), (select count(*) from records where turn is not null)"
         )
         return f"<{type(self).__name__} {self._where} of {entities} entities, {turns} turns>"
@@ -849,15 +857,15 @@ MAIL_ROWS = (
 )
 
 
-def mail_row(row: Sequence[Any]) -> MailRow:
+def decode_mail_row(row: Sequence[Any]) -> MailRow:
     """Return a row of `MAIL_ROWS`."""
     no, taken, entity, key, lane, loads, digest = row
-    return MailRow(no, taken, _text(entity), _text(key), lane, bool(loads), bytes(digest))
+    return MailRow(no, taken, _decode_text(entity), _decode_text(key), lane, bool(loads), bytes(digest))
 
 
-def link_in(body: str | bytes) -> bytes:
+def read_link(body: str | bytes) -> bytes:
     """Return the link in a line."""
-    return sealed_with(body.encode() if isinstance(body, str) else body)[1] or NOTHING
+    return split_link(body.encode() if isinstance(body, str) else body)[1] or NOTHING
 
 
 def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
@@ -865,12 +873,12 @@ def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
     return (None, timer.queue, timer.due) if timer.queue and timer.due is not None else (timer.due, None, None)
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
 
-def _optional_text(value: str | bytes | None) -> str | None:
-    return None if value is None else _text(value)
+def _decode_optional_text(value: str | bytes | None) -> str | None:
+    return None if value is None else _decode_text(value)
 
 
 class LookedUp(Known):
@@ -903,19 +911,19 @@ class LookedUp(Known):
         self._mail_rows = {row.no: row for row in mail}
         self._mail = {(row.entity_id, row.key): row for row in mail}
 
-    def owner(self, turn: str) -> str | None:
+    def find_owner(self, turn: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
         return self._owners.get(turn)
 
-    def token(self, root: str) -> int | None:
+    def find_token(self, root: str) -> int | None:
         """Return the token of the lease on an entity that is about to begin."""
         return self._tokens.get(root)
 
-    def mail(self, entity: str, key: str) -> MailRow | None:
+    def find_mail(self, entity: str, key: str) -> MailRow | None:
         """Return the mail of an entity with that key."""
         return self._mail.get((entity, key))
 
-    def mail_row(self, no: int) -> MailRow | None:
+    def find_mail_row(self, no: int) -> MailRow | None:
         """Return the mail with that number."""
         return self._mail_rows.get(no)
 

@@ -10,7 +10,7 @@ continues over them, and a record with their checksum follows.
 
 In a loom that is sealed with a key (`seal_key.py`) all of this holds against anyone who can write the loom without the
 key, and a missing end is found in every store. If the whole loom was replaced by an older copy of itself, only heads
-that were exported before show that (`heads_of`).
+that were exported before show that (`collect_heads`).
 
 All faults are reported, and nothing is repaired: restore a loom from a copy.
 """
@@ -28,11 +28,11 @@ import orjson
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import NOTED, Life, as_forgotten, committed_turn, turn_number
+from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_committed_turn, get_turn_number
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import key_of
-from cantrip_actors.records.records import Record, images_of, snapshot_of
-from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
+from cantrip_actors.records.mail import get_key
+from cantrip_actors.records.records import Record, get_images, get_snapshot
+from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
@@ -126,14 +126,14 @@ class Trees:
         if record.__class__ in NOTED or record.entity_id not in self.index.places:
             self.index.follow(record, number)
 
-    def root(self, record: Record) -> str:
+    def find_root(self, record: Record) -> str:
         """Return the root of a record's tree."""
         place = self.index.places.get(record.entity_id)
         return record.entity_id if place is None else place.tree.root
 
     def expect(self, root: str, line: bytes) -> bytes:
         """Return the link that a tree's next line should have; for a tombstone, the original line's."""
-        plain, found = sealed_with(line)
+        plain, found = split_link(line)
         if found and (self._seal.is_locked or is_tombstone(plain)):
             return found
         return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
@@ -142,7 +142,7 @@ class Trees:
         """Add a tree's next line, and return the link that it should have."""
         link = self.heads[root] = self.expect(root, line)
         if self._prints is not self.heads:
-            plain, found = sealed_with(line)
+            plain, found = split_link(line)
             is_kept = found is not None and is_tombstone(plain)
             self._prints[root] = link if is_kept else link_of(plain, self._prints.get(root, NOTHING))
         return link
@@ -159,16 +159,16 @@ class Trees:
 def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     """Read everything in `store` and compare. Raises LoomError if it cannot be read at all.
 
-    `heads` are the result of `heads_of` at an earlier time. Each of these trees must exist and have passed its earlier
-    end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
+    `heads` are the result of `collect_heads` at an earlier time. Each of these trees must exist and have passed its
+    earlier end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
     """
     reading = _read(store, heads)
     reading.faults.extend(Fault(None, what) for what in store.faults())
-    reading.faults.extend(reading.head_faults())
-    reading.faults.extend(reading.tombstone_faults())
+    reading.faults.extend(reading.find_head_faults())
+    reading.faults.extend(reading.find_tombstone_faults())
     reading.faults.extend(reading.compare(store))
-    reading.faults.extend(reading.mail_faults(store))
-    reading.faults.extend(Fault(*found) for found in _blob_faults(store, reading.referred))
+    reading.faults.extend(reading.find_mail_faults(store))
+    reading.faults.extend(Fault(*found) for found in _find_blob_faults(store, reading.referred))
     index = reading.trees.index
     return Verified(
         len(index.places),
@@ -182,14 +182,14 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     )
 
 
-def heads_of(store: Store) -> Heads:
+def collect_heads(store: Store) -> Heads:
     """Return the last link of each tree. Raises LoomError for a loom that does not verify."""
     reading = _read(store, None)
-    faults = [*reading.faults, *reading.head_faults()]
+    faults = [*reading.faults, *reading.find_head_faults()]
     if faults:
         hint = "`cantrip loom verify` shows all faults"
         raise LoomError(f"the loom has faults, so its heads are not exported: {faults[0]}; {hint}")
-    return Heads(reading.count, dict(reading.trees.heads), _salt(store))
+    return Heads(reading.count, dict(reading.trees.heads), _read_salt(store))
 
 
 def _read(store: Store, heads: Heads | None) -> _Reading:
@@ -199,7 +199,7 @@ def _read(store: Store, heads: Heads | None) -> _Reading:
     return reading
 
 
-def _salt(store: Store) -> str:
+def _read_salt(store: Store) -> str:
     return "" if store.seal.mark is None else store.seal.mark.salt
 
 
@@ -231,30 +231,30 @@ class _Reading:
         """Whether the lines up to the head's position lead to it."""
         self._exported = {} if heads is None else dict(heads.trees)
         """The exported heads that no line has led to yet."""
-        self._salts = None if heads is None else (heads.salt, _salt(store))
+        self._salts = None if heads is None else (heads.salt, _read_salt(store))
 
     def take(self, number: int, line: bytes, row: tuple[str | None, str | None] | None) -> None:
         """Add the next line, and its row's entity and turn, if it has a row."""
         self.count += 1
         self._follow_head(line)
-        plain, link = sealed_with(line)
+        plain, link = split_link(line)
         try:
             record = decode(plain)
         except LoomError as error:
             self.faults.append(Fault(number, str(error)))
             return
-        if row is not None and row != (record.entity_id, committed_turn(record)):
+        if row is not None and row != (record.entity_id, get_committed_turn(record)):
             self.faults.append(Fault(number, "its row names another entity, or another turn, than its line"))
         misplaced = None
         try:
             self.trees.follow(number, record)
         except LoomError as error:
             misplaced = Fault(number, str(error))
-        root = self.trees.root(record)
+        root = self.trees.find_root(record)
         expected = self.trees.seal(root, line)
         self._count_tombstones(number, record, line)
         if self._sealed and link != expected:
-            self.faults.append(Fault(number, _misfit(record, link)))
+            self.faults.append(Fault(number, _describe_misfit(record, link)))
             if link is not None:  # the following lines were written after the line that used to be here
                 self.trees.heads[root] = link
         if self._exported and self._exported.get(root) == self.trees.heads[root]:
@@ -263,12 +263,12 @@ class _Reading:
             self.faults.append(misplaced)
         self._note_blobs(number, record)
         self._count_turn(number, record)
-        if (key := key_of(record)) is not None:
+        if (key := get_key(record)) is not None:
             self.keys[root, key] = number, getattr(record, "at", "")
 
     def _count_turn(self, number: int, record: Record) -> None:
         """Compare the number of a turn with that of the one before it: two writers of one entity would repeat it."""
-        turn = turn_number(record)
+        turn = get_turn_number(record)
         if turn is not None:
             last = self.sequences.get(record.entity_id, 0)
             if turn <= last:
@@ -283,10 +283,10 @@ class _Reading:
                 self._fits = self._kept == self._head
 
     def _note_blobs(self, number: int, record: Record) -> None:
-        snapshot = snapshot_of(record)
+        snapshot = get_snapshot(record)
         if snapshot is not None:
             self.referred.setdefault(snapshot.digest, (number, "snapshot"))
-        for image in images_of(record):
+        for image in get_images(record):
             if image.digest:
                 self.referred.setdefault(image.digest, (number, image.kind))
 
@@ -297,12 +297,12 @@ class _Reading:
             self.tombstones.setdefault(entity, TombstoneSum()).add(line)
         elif forgotten is None:
             self.whole[entity] = number
-        elif not self.tombstones.pop(entity, TombstoneSum()).matches(forgotten):
+        elif not self.tombstones.pop(entity, TombstoneSum()).is_match(forgotten):
             self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
         else:
             self.forgotten[entity] = forgotten.records
 
-    def head_faults(self) -> Iterator[Fault]:
+    def find_head_faults(self) -> Iterator[Fault]:
         """Yield where the head of a sealed loom, or an exported head, contradicts the lines."""
         if self._seal.mark is not None and self._kept is None:
             yield Fault(None, "the head of this sealed loom is missing, or damaged")
@@ -318,7 +318,7 @@ class _Reading:
             what = "its tree is not as far as when its head was exported: it, or the loom, is an older copy, or forged"
             yield Fault(None, f"entity {root}: {what}")
 
-    def tombstone_faults(self) -> Iterator[Fault]:
+    def find_tombstone_faults(self) -> Iterator[Fault]:
         """Yield tombstones of entities that were not forgotten, and records with content of forgotten ones."""
         for entity in self.tombstones:
             yield Fault(None, f"records of entity {entity} are gone, and no record says that it was forgotten")
@@ -339,10 +339,10 @@ class _Reading:
         if list(store.unfinished()) != list(self.trees.index.unfinished):
             yield Fault(None, "which entities are over is not what the index says")
 
-    def mail_faults(self, store: Store) -> Iterator[Fault]:
+    def find_mail_faults(self, store: Store) -> Iterator[Fault]:
         """Yield mail that waits although a record took it or its entity has ended. Notes the mail's images, too."""
         for entity in store.waiting(loads=False):
-            place = self.trees.index.place(entity)
+            place = self.trees.index.find_place(entity)
             for no, mail in store.pending(entity, sys.maxsize):
                 number, at = self.keys.get((entity, mail.key), (None, ""))
                 if number is not None and at >= mail.at:  # otherwise the key was used by an earlier, forgotten mail
@@ -354,7 +354,7 @@ class _Reading:
                         yield Fault(None, f"the {image.kind} {image.digest} of mail {no} is missing", image.digest)
 
 
-def _misfit(record: Record, link: bytes | None) -> str:
+def _describe_misfit(record: Record, link: bytes | None) -> str:
     what = type(record).__name__
     if link is None:
         return f"this {what} of entity {record.entity_id} has no link: something else than a store wrote the line"
@@ -364,7 +364,7 @@ def _misfit(record: Record, link: bytes | None) -> str:
     )
 
 
-def _blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[tuple[int | None, str, str]]:
+def _find_blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[tuple[int | None, str, str]]:
     """Yield the faults of blobs: record, fault, digest."""
     for digest, (number, what) in referred.items():
         blob = store.blob(digest)

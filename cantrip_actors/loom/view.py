@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import NoReturn
 
-from cantrip_actors.loom.blobs import attached
+from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
@@ -29,17 +29,17 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import (
     Life,
     Status,
-    committed_turn,
-    first_intent,
-    header_in_force,
-    header_of,
-    rewards_of,
-    status_of,
-    turns_of,
-    usage_of,
+    collect_rewards,
+    find_first_intent,
+    find_header_in_force,
+    find_status,
+    get_committed_turn,
+    get_header,
+    read_turns,
+    sum_usage,
 )
 from cantrip_actors.records.records import Header, Record, Rewarded
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -67,7 +67,7 @@ class Loom:
         self.tenant = tenant
         self._store = store
         self._append = append
-        self._now = now or partial(_now, store)
+        self._now = now or partial(_read_time, store)
 
     # ------------------------------------------------------------------------------------------------------- one entity
 
@@ -95,7 +95,7 @@ class Loom:
 
     def header_in_force(self, entity_id: str) -> Header:
         """Return the header of an entity with its current cantrip, call, circle and crystal. Raises LoomError."""
-        return header_in_force(self.header(entity_id), self.records(entity_id))
+        return find_header_in_force(self.header(entity_id), self.records(entity_id))
 
     def header_at(self, turn_id: str) -> Header:
         """Return the header of a turn's entity with the cantrip, call, circle and crystal in force at that turn.
@@ -105,9 +105,9 @@ class Loom:
         records: list[Record] = []
         for record in self._read(self.owner(turn_id)):
             records.append(record)
-            if committed_turn(record) == turn_id:
+            if get_committed_turn(record) == turn_id:
                 break
-        return header_in_force(header_of(records), records)
+        return find_header_in_force(get_header(records), records)
 
     def has(self, entity_id: str) -> bool:
         """Return whether the entity is in this loom, which means that it has begun."""
@@ -115,7 +115,7 @@ class Loom:
 
     def has_begun(self, entity_id: str) -> bool:
         """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
-        return first_intent(self._read(entity_id, limit=2)) is not None
+        return find_first_intent(self._read(entity_id, limit=2)) is not None
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
         """Return an entity's records, in order; with `after` only those after that position."""
@@ -158,14 +158,14 @@ class Loom:
 
     def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom on first use."""
-        return attached((image,), self._store.blob)[0]
+        return bind_images((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
         """Return an entity's committed turns, in order, with their latest rewards.
 
         Turns of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
         """
-        return list(turns_of(self.records(entity_id)))
+        return list(read_turns(self.records(entity_id)))
 
     def state(self, entity_id: str) -> State:
         """Return "active", "waiting" for a person, or how the entity's last episode ended (LOOM-7, reading 3).
@@ -173,7 +173,7 @@ class Loom:
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
-        status = status_of(self.records(entity_id))
+        status = find_status(self.records(entity_id))
         return "truncated" if status in {"timeout", "budget"} else status
 
     def is_over(self, entity_id: str) -> bool:
@@ -197,7 +197,7 @@ class Loom:
 
     def named(self, name: str) -> str | None:
         """Return the entity that was last invoked under that name, ended or not."""
-        return self._store.named(scoped(self.tenant or "", name))
+        return self._store.named(scope_name(self.tenant or "", name))
 
     def below(self, entity_id: str) -> Sequence[str]:
         """Return the entities that an entity spawned, in order of creation."""
@@ -208,7 +208,7 @@ class Loom:
 
         Summaries that were written for folds count, and answers that broke the crystal's contract.
         """
-        return usage_of(self.records(entity_id))
+        return sum_usage(self.records(entity_id))
 
     # --------------------------------------------------------------------------------------------------------- one turn
 
@@ -239,7 +239,7 @@ class Loom:
         `by` says who gives the reward, for the record. A reward with a `key` is given once: return False if this one
         was given before. Raises KeyUsed if another reward of the entity has that key.
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
         for what, given in (("by", by), ("key", key)):
             if not isinstance(given, str):
@@ -247,7 +247,7 @@ class Loom:
         if self.is_forgotten(self.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
         owner, wanted = self.owner(turn_id), (turn_id, float(value), by)
-        rewards = rewards_of(self.records(owner)) if key else {}
+        rewards = collect_rewards(self.records(owner)) if key else {}
         for earlier in chain.from_iterable(rewards.values()):
             if earlier.key == key:
                 if (earlier.turn_id, earlier.reward, earlier.by) != wanted:
@@ -293,7 +293,7 @@ class Loom:
             part: list[Record] = []
             for record in self._read(entity_id):
                 part.append(record)
-                if committed_turn(record) == here:
+                if get_committed_turn(record) == here:
                     break
             if self.is_forgotten(entity_id):
                 part.append(self._read(entity_id)[-1])
@@ -305,7 +305,7 @@ class Loom:
     def leaves(self) -> Iterator[str]:
         """Yield the last turn of every entity that has turns: the end of each thread."""
         for header in self.headers():
-            made = map(committed_turn, reversed(self._read(header.entity_id)))
+            made = map(get_committed_turn, reversed(self._read(header.entity_id)))
             last = next((turn for turn in made if turn is not None), None)
             if last is not None:
                 yield last
@@ -399,11 +399,11 @@ def open_loom(
         yield Loom(store, append, tenant=tenant)
 
 
-def _now(store: Store) -> str:
+def _read_time(store: Store) -> str:
     return datetime.fromtimestamp(store.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:  # an integer that no float can represent

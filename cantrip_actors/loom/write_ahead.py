@@ -36,12 +36,12 @@ class WalCheckpoints:
         self._written = 0
         self._thread: threading.Thread | None = None
 
-    def wrote(self, size: int) -> None:
+    def count_written(self, size: int) -> None:
         """Count a commit of lines of that many bytes."""
         self._written += size + A_COMMIT
         if self._written >= DUE and (self._thread is None or not self._thread.is_alive()):
             self._written = 0
-            self._thread = threading.Thread(target=self._checkpoint, name="loom-checkpoint")
+            self._thread = threading.Thread(target=self._run_checkpoint, name="loom-checkpoint")
             self._thread.start()
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class WalCheckpoints:
         if self._thread is not None:
             self._thread.join()
 
-    def _checkpoint(self) -> None:
+    def _run_checkpoint(self) -> None:
         try:
             connection = self._connect()
             try:

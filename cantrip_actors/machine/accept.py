@@ -29,7 +29,7 @@ from cantrip_actors.machine.events import (
     Steer,
     Stopped,
 )
-from cantrip_actors.machine.program import code_in, result_text
+from cantrip_actors.machine.program import extract_code, render_result_text
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import (
     Asked,
@@ -49,7 +49,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.gate import DONE
-from cantrip_actors.terms.image import named_in, with_handles
+from cantrip_actors.terms.image import add_handles, select_named
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
 
@@ -74,7 +74,7 @@ def accept(plan: Plan, state: State, live: Transient, moment: Moment, event: Eve
 # Records that several handlers, and `due`, make
 
 
-def turn_id(state: State, live: Transient) -> str:
+def make_turn_id(state: State, live: Transient) -> str:
     """Return the id of the turn in the making."""
     return state.turn.id or live.fresh
 
@@ -87,7 +87,7 @@ def call_under_way(state: State, live: Transient) -> ToolCall:
 def start(plan: Plan, state: State, live: Transient, call: ToolCall) -> GateStarted:
     """Return the record that a gate is about to run. It holds a program's arguments, if no request does."""
     args = None if state.turn.program is None or state.turn.requested is not None else call.args
-    return GateStarted(plan.entity_id, turn_id(state, live), call.id, call.gate, args, live.snapshot)
+    return GateStarted(plan.entity_id, make_turn_id(state, live), call.id, call.gate, args, live.snapshot)
 
 
 def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Observation) -> GateFinished:
@@ -96,7 +96,7 @@ def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Obse
     args = call_under_way(state, live).args if in_program else None
     if args is not seen.args:
         seen = Observation(seen.gate, args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
-    return GateFinished.of(plan.entity_id, turn_id(state, live), seen, moment.since(live.mark))
+    return GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))
 
 
 def refuse(plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, why: str) -> GateFinished:
@@ -115,7 +115,7 @@ def commit(
     ward: str | None = None,
 ) -> Committed:
     """Return the record that the turn in the making is complete; nothing edits it afterwards (LOOM-3)."""
-    turn, this = state.turn, turn_id(state, live)
+    turn, this = state.turn, make_turn_id(state, live)
     return Committed(
         entity_id=plan.entity_id,
         turn_id=this,
@@ -123,7 +123,7 @@ def commit(
         sequence=state.sequence - state.inherited + 1,
         continues=None if turn.utterance_id == this else turn.utterance_id,
         at=moment.at,
-        duration_ms=moment.since(live.began),
+        duration_ms=moment.measure_since(live.began),
         terminated=terminated,
         truncated=truncated,
         ward=ward,
@@ -149,7 +149,7 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
     live.began = live.mark = moment.now
     _, _, _, key, sender, trace = event
     given = IntentGiven(plan.entity_id, event.intent, moment.at, event.context, event.images, key, sender, trace)
-    return [given] if state.has_header else [plan.header(moment.at), given]
+    return [given] if state.has_header else [plan.make_header(moment.at), given]
 
 
 def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Replied) -> list[Record]:
@@ -157,13 +157,13 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
     return [
         Utterance(
             entity_id=plan.entity_id,
-            turn_id=turn_id(state, live),
-            content=with_handles(response.content, response.images),
+            turn_id=make_turn_id(state, live),
+            content=add_handles(response.content, response.images),
             tool_calls=response.tool_calls,
-            code=code_in(response, plan.shape.medium),
+            code=extract_code(response, plan.shape.medium),
             thinking=response.thinking,
             usage=response.usage,
-            duration_ms=moment.since(live.began),
+            duration_ms=moment.measure_since(live.began),
             blocks=response.blocks,
             metadata=response.metadata,
             images=response.images,
@@ -172,7 +172,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
 
 
 def _post(plan: Plan, state: State, live: Transient, moment: Moment, event: Posted) -> list[Record]:
-    return [QueryPosted(plan.entity_id, turn_id(state, live), event.handle, moment.at)]
+    return [QueryPosted(plan.entity_id, make_turn_id(state, live), event.handle, moment.at)]
 
 
 def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Failed) -> list[Record]:
@@ -209,7 +209,7 @@ def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: De
     return [
         Decided(
             entity_id=plan.entity_id,
-            turn_id=turn_id(state, live),
+            turn_id=make_turn_id(state, live),
             tool_call_id=requested.tool_call_id,
             at=moment.at,
             round=requested.round,
@@ -224,7 +224,7 @@ def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: I
     return [
         Requested(
             entity_id=plan.entity_id,
-            turn_id=turn_id(state, live),
+            turn_id=make_turn_id(state, live),
             tool_call_id=call.id,
             gate=call.gate,
             at=moment.at,
@@ -238,9 +238,9 @@ def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: I
     ]
 
 
-def _question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
+def _accept_question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
     call = call_under_way(state, live)
-    asked = Asked(plan.entity_id, turn_id(state, live), call.id, event.to, event.key, moment.at)
+    asked = Asked(plan.entity_id, make_turn_id(state, live), call.id, event.to, event.key, moment.at)
     return [start(plan, state, live, call), asked] if state.turn.program is not None else [asked]
 
 
@@ -290,10 +290,10 @@ def _compute(plan: Plan, state: State, live: Transient, moment: Moment, event: C
         )
         if value is not None
     }
-    images = named_in(result_text(result), state.conversation.images)  # it printed or returned their handles
+    images = select_named(render_result_text(result), state.conversation.images)  # it printed or returned their handles
     failed = event.error is not None or event.limit is not None
     seen = Observation(plan.shape.medium, None, result, failed, images=images)
-    return [GateFinished.of(plan.entity_id, turn_id(state, live), seen, moment.since(live.mark))]
+    return [GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))]
 
 
 def _steer(plan: Plan, state: State, live: Transient, moment: Moment, event: Steer) -> list[Record]:  # noqa: ARG001
@@ -333,8 +333,8 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
     for call in calls:
         args = call.args if turn.program is not None else None
         seen = Observation(call.gate, args, f"{became}: {how}", True, call.id)
-        took = 0.0 if records else moment.since(live.mark)
-        records.append(GateFinished.of(plan.entity_id, turn_id(state, live), seen, took))
+        took = 0.0 if records else moment.measure_since(live.mark)
+        records.append(GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, took))
         became = "not run"
     if turn.program is not None:
         # its sandbox is replaced, and the programs before it are run again there without this one
@@ -364,8 +364,8 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.COMPUTING, Inquired): _inquire,
     **{(phase, Called): _call for phase in _MID_TURN},
     (Phase.ACTING, Decide): _decide,
-    (Phase.ACTING, Questioned): _question,
-    (Phase.COMPUTING, Questioned): _question,
+    (Phase.ACTING, Questioned): _accept_question,
+    (Phase.COMPUTING, Questioned): _accept_question,
     **{(phase, Interrupt): _interrupt for phase in (Phase.ASKING, *_MID_TURN)},
     **{(phase, Stopped): _stop for phase in Phase if phase not in (Phase.NEW, Phase.OVER)},
 }

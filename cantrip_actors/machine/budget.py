@@ -22,7 +22,7 @@ class Budget(NamedTuple):
     levels: tuple[tuple[Wards, Usage], ...] = ()
     below: Usage = NO_USAGE
 
-    def exhausted(self, own: Usage) -> Ward | None:
+    def find_exhausted(self, own: Usage) -> Ward | None:
         """Return the first exhausted budget, where `own` is the entity's own usage; None if no budget is exhausted."""
         for wards, rest in self.levels:
             if (ward := wards.exhausted(rest + own)) is not None:
@@ -64,7 +64,7 @@ class Ledger:
         elif own != self.own:
             self.add(own - self.own)
 
-    def budget(self) -> Budget:
+    def make_budget(self) -> Budget:
         """Return the budgets as they are now."""
         if self.above is None and self.wards is None and self.below is NO_USAGE:
             return NO_BUDGET

@@ -13,7 +13,7 @@ import msgspec
 
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.records.blob import Snapshot
-from cantrip_actors.records.codec import image_facts, image_of
+from cantrip_actors.records.codec import get_image_facts, make_image
 from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -47,7 +47,7 @@ class _Summary(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def cantrip_of_checkpoint(data: bytes) -> CantripRef | None:
+def read_cantrip_of_checkpoint(data: bytes) -> CantripRef | None:
     """Return the cantrip that an entity works with, without decoding its state; None for an unusable checkpoint."""
     try:
         summary = msgspec.msgpack.decode(data, type=_Summary)
@@ -68,32 +68,32 @@ def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
 def decode_checkpoint(data: bytes, attach: Callable[[File], File]) -> Checkpoint | None:
     """Return what `encode_checkpoint` wrote, or None. `attach` connects an image to its stored bytes."""
 
-    def from_plain(kind: Any, value: Any) -> Any:
+    def convert_from_plain(kind: Any, value: Any) -> Any:
         if kind is File:
-            return attach(image_of(value))
+            return attach(make_image(value))
         if kind is Snapshot:
             return Snapshot(value)
         if get_origin(kind) is Shared:
             (item,) = get_args(kind)
-            items = msgspec.convert(value, list[item], dec_hook=from_plain)  # type: ignore[valid-type]  # a type at run time
+            items = msgspec.convert(value, list[item], dec_hook=convert_from_plain)  # type: ignore[valid-type]  # a type at run time
             return Shared(items)
         raise NotImplementedError(f"a {kind}")
 
     try:
-        checkpoint = msgspec.msgpack.decode(data, type=Checkpoint, dec_hook=from_plain)
+        checkpoint = msgspec.msgpack.decode(data, type=Checkpoint, dec_hook=convert_from_plain)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError):
         return None
     return checkpoint if checkpoint.format == FORMAT else None
 
 
-def _to_plain(value: object) -> Any:
+def _convert_to_plain(value: object) -> Any:
     if isinstance(value, Shared):
         return list(value)
     if isinstance(value, File):
-        return image_facts(value)
+        return get_image_facts(value)
     if isinstance(value, Snapshot):
         return value.digest
     raise TypeError(f"a {type(value).__name__}")
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_convert_to_plain)

@@ -39,7 +39,7 @@ def render_unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
         yield Message("tool", why, (), call.id, call.gate, False)
 
 
-def view(state: State) -> View:
+def build_view(state: State) -> View:
     """Return the messages of the next query: the call, the intents in force, the visible turns (LOOP-5, LOOM-6)."""
     conversation = state.conversation
     said, fading = conversation.said, conversation.fading

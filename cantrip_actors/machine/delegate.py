@@ -12,7 +12,7 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.cantrip import carve
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
-from cantrip_actors.terms.image import named_in
+from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
 
 AT_ONCE: Final = 1_000
@@ -22,7 +22,7 @@ MOST: Final = 10_000
 """Children that an entity may start over its life where no ward says otherwise."""
 
 
-def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
+def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
     """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
 
     A child gets those of the images that its parent has `seen` whose handles stand in its intent or its context.
@@ -48,11 +48,11 @@ def children_of(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) ->
         if isinstance(cantrip, Refused):
             return Refused(cantrip.reason + of)
         text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
-        children.append(Child(cantrip, request, named_in(text, seen)))
+        children.append(Child(cantrip, request, select_named(text, seen)))
     return tuple(children)
 
 
-def too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
+def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
     """Return why so many children are not started after those that there were; None if they may be (X-06)."""
     if isinstance(children, Refused):
         return None

@@ -16,9 +16,9 @@ from cantrip_actors.machine.accept import (
     commit,
     finish,
     fold_turns,
+    make_turn_id,
     refuse,
     start,
-    turn_id,
 )
 from cantrip_actors.machine.actions import (
     Action,
@@ -36,10 +36,10 @@ from cantrip_actors.machine.actions import (
     Spawn,
     Step,
 )
-from cantrip_actors.machine.context import estimate_tokens, summarise, view
-from cantrip_actors.machine.delegate import children_of, too_many
+from cantrip_actors.machine.context import build_view, estimate_tokens, summarise
+from cantrip_actors.machine.delegate import plan_children, refuse_too_many
 from cantrip_actors.machine.events import Moment, Remembered
-from cantrip_actors.machine.project import is_end_recorded, is_of_life, outcome_at
+from cantrip_actors.machine.project import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import Decided, Ended, Observation, Record, Requested
 from cantrip_actors.terms.gate import Gate, Refused
@@ -112,7 +112,7 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
         if first is not None:
             return first
     if gate.kind == "function":
-        run = Run(gate, call, bound.args, turn_id(state, live), inquired=inquired)
+        run = Run(gate, call, bound.args, make_turn_id(state, live), inquired=inquired)
         is_recorded = gate.idempotent or turn.running == call.id
         return run if is_recorded else Step([start(plan, state, live, call)], run)
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
@@ -124,12 +124,12 @@ def _due_before_call(
     """Return the next step before a call: its checks, a request to a person, a refusal; None if the call is next."""
     turn = state.turn
     if turn.decided is not None and (gate.kind == "question" or turn.decided.decision != "allow"):
-        return _result_of_decision(plan, state, live, moment, call, turn.decided)
+        return _observe_decision(plan, state, live, moment, call, turn.decided)
     is_settled = turn.decided is not None and turn.decided.args is None
     if is_settled or live.wrapping == "after" or turn.running == call.id:
         return None
     if gate.has_checks and not live.wrapping:  # also if a person has changed the arguments
-        return Run(gate, call, args, turn_id(state, live), checks=True)
+        return Run(gate, call, args, make_turn_id(state, live), checks=True)
     return None if turn.decided is not None else _due_request(plan, state, live, moment, gate, call, args)
 
 
@@ -161,7 +161,7 @@ def _request(
 ) -> Requested:
     return Requested(
         entity_id=plan.entity_id,
-        turn_id=turn_id(state, live),
+        turn_id=make_turn_id(state, live),
         tool_call_id=call.id,
         gate=call.gate,
         at=moment.at,
@@ -169,12 +169,12 @@ def _request(
         why=why,
         question=question.get("text"),
         answer_schema=question.get("schema"),
-        expires_at=None if expires is None else moment.later(expires),
+        expires_at=None if expires is None else moment.format_later(expires),
         snapshot=live.snapshot,
     )
 
 
-def _result_of_decision(
+def _observe_decision(
     plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, decided: Decided
 ) -> Record:
     """Return the observation of a call that a person has answered or denied, or that was not decided in time."""
@@ -195,11 +195,13 @@ def _due_own_gate(
             return finish(plan, state, live, moment, answer)
         live.wrapping, live.seen = "after", answer
     if live.wrapping == "after":
-        return Run(gate, call, args, turn_id(state, live), live.seen)
+        return Run(gate, call, args, make_turn_id(state, live), live.seen)
     if gate.kind == "message":
         asked = state.turn.asked
-        return Contact(gate, call, args, turn_id(state, live)) if asked is None else Await(call, asked.to, asked.key)
-    children = _children(plan, state, live, gate, call)
+        return (
+            Contact(gate, call, args, make_turn_id(state, live)) if asked is None else Await(call, asked.to, asked.key)
+        )
+    children = _plan_children(plan, state, live, gate, call)
     if isinstance(children, Refused):
         return refuse(plan, state, live, moment, call, children.reason)
     if state.turn.program is not None and state.turn.running != call.id:
@@ -207,12 +209,14 @@ def _due_own_gate(
     return commit(plan, state, live, moment)  # the children's turns hang from what came before them (LOOM-8)
 
 
-def _children(plan: Plan, state: State, live: Transient, gate: Gate, call: ToolCall) -> tuple[Child, ...] | Refused:
+def _plan_children(
+    plan: Plan, state: State, live: Transient, gate: Gate, call: ToolCall
+) -> tuple[Child, ...] | Refused:
     """Return the children of a delegation, or its refusal; cached, because `due` needs them twice."""
     if live.children is None or live.children[0] is not call:
         started = sum(child.tool_call_id == call.id for child in state.turn.children)
-        children = children_of(plan, gate, call, state.conversation.images)
-        refused = too_many(plan, children, state.spawned - started)
+        children = plan_children(plan, gate, call, state.conversation.images)
+        refused = refuse_too_many(plan, children, state.spawned - started)
         live.children = (call, children if refused is None else refused)
     return live.children[1]
 
@@ -222,7 +226,7 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
     turn = state.turn
     if not turn.calls and not turn.coded and not plan.requires_done:  # text alone ends the entity (D-004)
         return commit(plan, state, live, moment, terminated=True)
-    ward = moment.budget.exhausted(state.usage)
+    ward = moment.budget.find_exhausted(state.usage)
     if ward is None and plan.wards.max_turns is not None and state.episode.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
     said = None if ward is None else str(ward)
@@ -232,8 +236,8 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
 def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
     """Return the next query, after the fold that is due."""
     if state.turn.posted is not None and not live.overflows:
-        return Collect(state.turn.posted, view(state), plan.tools, plan.tool_choice)
-    spent = moment.budget.exhausted(state.usage)
+        return Collect(state.turn.posted, build_view(state), plan.tools, plan.tool_choice)
+    spent = moment.budget.find_exhausted(state.usage)
     if spent is not None:
         how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
         summary = summarise(state, f"{spent} was used up {how}")
@@ -245,12 +249,12 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         and folding.due(conversation.said - conversation.folded, tokens, plan.window)
     )
     if not is_due:
-        return Ask(view(state), plan.tools, plan.tool_choice)
+        return Ask(build_view(state), plan.tools, plan.tool_choice)
     if not plan.has_memory:
         return fold_turns(plan, state, moment, Remembered())
     first = folding.first_kept(conversation.said, conversation.folded) - conversation.folded
     stays, number = conversation.starts[first]
-    return Remember(view(state)[conversation.head : stays], number - 1)
+    return Remember(build_view(state)[conversation.head : stays], number - 1)
 
 
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
@@ -261,8 +265,8 @@ def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> 
     if gate is None:  # the entity was resumed with another cantrip
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
     if live.wrapping == "after":
-        return Run(gate, call, call.args or {}, turn_id(state, live), live.seen)
-    children = _children(plan, state, live, gate, call)
+        return Run(gate, call, call.args or {}, make_turn_id(state, live), live.seen)
+    children = _plan_children(plan, state, live, gate, call)
     if isinstance(children, Refused):
         return refuse(plan, state, live, moment, call, children.reason)
     started = {child.index: child.child_id for child in turn.children if child.tool_call_id == call.id}
@@ -272,7 +276,7 @@ def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> 
 
 def _due_end(plan: Plan, state: State, moment: Moment) -> Record | Action:
     """Return the record of the entity's end, unless it is in the log; then Finish, with the outcome."""
-    outcome = outcome_at(state, moment.budget.below)
+    outcome = get_outcome(state, moment.budget.below)
     assert outcome is not None, "an episode that is over has an end"
     if is_end_recorded(state) or (plan.lasting and not is_of_life(state)):
         return Finish(outcome)

@@ -18,7 +18,7 @@ from cantrip_actors.terms.value import Value
 
 
 @lru_cache(maxsize=8)
-def _second(seconds: int) -> str:
+def _format_second(seconds: int) -> str:
     """Return a second of the epoch as ISO 8601 in UTC; cached, because the clock is read many times a second."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
@@ -34,19 +34,19 @@ class Moment(Value, frozen=True, gc=False):
     fresh: str
     budget: Budget = NO_BUDGET
 
-    def since(self, mark: float) -> float:
+    def measure_since(self, mark: float) -> float:
         """Return the milliseconds since a `now`, rounded to microseconds to keep logs small."""
         return round((self.now - mark) * 1e6) / 1e3
 
     @property
     def at(self) -> str:
         """The time of day, ISO 8601 in UTC, to the millisecond."""
-        return self.later(0.0)
+        return self.format_later(0.0)
 
-    def later(self, seconds: float) -> str:
+    def format_later(self, seconds: float) -> str:
         """Return the time of day in so many seconds, in the same form."""
         whole, rest = divmod(round((self.wall + seconds) * 1e6), 1_000_000)
-        return f"{_second(whole)}.{rest // 1000:03d}Z"
+        return f"{_format_second(whole)}.{rest // 1000:03d}Z"
 
 
 class Begin(NamedTuple):

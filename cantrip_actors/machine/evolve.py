@@ -19,9 +19,9 @@ from cantrip_actors.machine.context import (
     render_utterance,
 )
 from cantrip_actors.machine.events import Moment
-from cantrip_actors.machine.program import result_text
+from cantrip_actors.machine.program import render_result_text
 from cantrip_actors.machine.state import Conversation, Episode, Phase, Sandbox, Shape, State, Transient, Turn
-from cantrip_actors.records.blob import reference
+from cantrip_actors.records.blob import make_reference
 from cantrip_actors.records.records import (
     Adopted,
     Asked,
@@ -44,7 +44,7 @@ from cantrip_actors.records.records import (
     Sampled,
     Steered,
     Utterance,
-    with_snapshot,
+    replace_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
@@ -123,7 +123,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     _append(shape, state, Message("user", record.intent, images=record.images))
     if record.context is not None:
         state.sandbox.data = record.context
-        if _medium(shape, state) == "tools":  # a code circle has it as a variable
+        if _find_medium(shape, state) == "tools":  # a code circle has it as a variable
             _append(shape, state, Message("user", f"context:\n{as_text(record.context)}"))
     if is_first:
         conversation.head = len(conversation.context)
@@ -159,7 +159,7 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     state.usage = state.usage + usage
     turn = state.turn = Turn()
     turn.id = turn.utterance_id = record.turn_id
-    if record.code is None or record.tool_calls or _medium(shape, state) == "tools":
+    if record.code is None or record.tool_calls or _find_medium(shape, state) == "tools":
         turn.calls = record.tool_calls
         state.phase = Phase.ACTING
         return
@@ -177,7 +177,7 @@ def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noq
 
 def _request(shape: Shape, state: State, record: Requested) -> None:  # noqa: ARG001
     snapshot, turn = record.snapshot, state.turn
-    turn.requested = record if snapshot is None else with_snapshot(record, reference(snapshot))
+    turn.requested = record if snapshot is None else replace_snapshot(record, make_reference(snapshot))
     turn.running, turn.decided = "", None
     _note_call(state, record)
 
@@ -196,7 +196,7 @@ def _note_call(state: State, record: GateStarted | Requested) -> None:
     if turn.program is not None:
         _add_call(turn, ToolCall(record.tool_call_id, record.gate, record.args))
         if record.snapshot is not None:
-            turn.midway = SnapshotAfter(len(turn.program.answers), reference(record.snapshot))
+            turn.midway = SnapshotAfter(len(turn.program.answers), make_reference(record.snapshot))
     state.phase = Phase.ACTING
 
 
@@ -246,7 +246,7 @@ def _show_result(shape: Shape, state: State, record: GateFinished) -> None:
     conversation.context = conversation.context.append(Fading(shown, hidden, since))
     conversation.fading = (*conversation.fading, since)
     if shape.is_measured:
-        conversation.size += _size(shown)
+        conversation.size += _measure_size(shown)
 
 
 def _finish_program(shape: Shape, state: State, record: GateFinished, program: Program) -> None:
@@ -257,7 +257,7 @@ def _finish_program(shape: Shape, state: State, record: GateFinished, program: P
     state.sandbox.programs = state.sandbox.programs.append(program._replace(undone=undone))
     turn = state.turn
     turn.program, turn.midway, turn.calls, turn.next_call = None, None, (), 0
-    _append(shape, state, Message("user", result_text(record.result), images=record.images))
+    _append(shape, state, Message("user", render_result_text(record.result), images=record.images))
     state.phase = Phase.ACTING
 
 
@@ -278,7 +278,9 @@ def _commit(shape: Shape, state: State, record: Committed) -> None:
         state.episode.end = record
     if record.snapshot is not None:
         sandbox = state.sandbox
-        sandbox.snapshots = sandbox.snapshots.append(SnapshotAfter(len(sandbox.programs), reference(record.snapshot)))
+        sandbox.snapshots = sandbox.snapshots.append(
+            SnapshotAfter(len(sandbox.programs), make_reference(record.snapshot))
+        )
     state.sequence += 1
     state.parent_id = record.turn_id
     turn.id, turn.children = "", ()
@@ -309,7 +311,7 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
     conversation.tokens = 0
     if shape.is_measured:
         shown = (item if isinstance(item, Message) else item.message for item in conversation.context)
-        conversation.size = sum(map(_size, shown))
+        conversation.size = sum(map(_measure_size, shown))
     state.usage = state.usage + record.usage
     state.turn.posted = None
 
@@ -342,7 +344,7 @@ def _begin(shape: Shape, state: State, record: Header) -> None:  # noqa: ARG001
 
 
 def _adopt(shape: Shape, state: State, record: Adopted) -> None:
-    before = _medium(shape, state)
+    before = _find_medium(shape, state)
     _use(state, record)
     if state.medium != before:  # no sandbox can run the programs of another language
         state.sandbox = Sandbox(data=state.sandbox.data)
@@ -360,7 +362,7 @@ def _use(state: State, record: Header | Adopted) -> None:
     state.medium = record.circle.get("medium", "tools")
 
 
-def _medium(shape: Shape, state: State) -> str:
+def _find_medium(shape: Shape, state: State) -> str:
     """Return the medium in force at this record: an entity may have moved to a cantrip with another one."""
     return state.medium or shape.medium
 
@@ -381,8 +383,8 @@ def renew_call(shape: Shape, state: State) -> None:
     conversation.head += moved
     conversation.intent_at += moved
     if shape.is_measured:
-        conversation.size += sum(map(_size, call)) - sum(
-            _size(item) for item in context[:old] if isinstance(item, Message)
+        conversation.size += sum(map(_measure_size, call)) - sum(
+            _measure_size(item) for item in context[:old] if isinstance(item, Message)
         )
 
 
@@ -394,10 +396,10 @@ def _append(shape: Shape, state: State, message: Message) -> None:
     conversation = state.conversation
     conversation.context = conversation.context.append(message)
     if shape.is_measured:
-        conversation.size += _size(message)
+        conversation.size += _measure_size(message)
 
 
-def _size(message: Message) -> int:
+def _measure_size(message: Message) -> int:
     calls = sum(len(call.gate) + len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
     return len(message.content or "") + calls + IMAGE_SIZE * len(message.images)
 

@@ -15,7 +15,7 @@ class Void(NamedTuple):
     reason: str
 
 
-def meaning(
+def read_mail(
     mail: Mail, episode: int | None, request: str | None = None
 ) -> Begin | Steer | Interrupt | Stopped | Decide | Void:
     """Return the event of a mail; `episode` is the number of the episode under way, None if the entity is idle.

@@ -103,7 +103,7 @@ def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]
             break
         if rank(me, one, event.members) <= seen[one.entity_id]:
             taken.append(Take(one.entity_id))
-    excess = excess_of(me, event.members)
+    excess = compute_excess(me, event.members)
     if event.idle and excess:
         taken.append(UnloadIdle(excess))
     return State(state.owner, seen), taken
@@ -116,10 +116,12 @@ def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
     and forth while two releases are deployed (N-60).
     """
     if one.may_move and one.name is not None:
-        offering = [other.release_no for other in members if not other.is_draining and one.name in _names(other, one)]
+        offering = [
+            other.release_no for other in members if not other.is_draining and one.name in _get_names(other, one)
+        ]
         if offering:
-            return one.name in _names(member, one) and member.release_no == max(offering)
-    served = _served(member, one)
+            return one.name in _get_names(member, one) and member.release_no == max(offering)
+    served = _get_served(member, one)
     return one.cantrip_id in served or one.moves_to in served
 
 
@@ -156,7 +158,7 @@ def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
     return rank(me, one, members) == 0
 
 
-def excess_of(me: Member, members: Sequence[Member]) -> int:
+def compute_excess(me: Member, members: Sequence[Member]) -> int:
     """Return how many more entities are at work on a node than at the mean load; 0 unless it is overloaded.
 
     So many idle entities are unloaded. If all were, those of a node that was overloaded for a moment would be loaded
@@ -175,12 +177,12 @@ def _score(member: Member, entity_id: str) -> float:
     return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
 
 
-def _served(member: Member, one: Candidate) -> Mapping[str, str | None]:
+def _get_served(member: Member, one: Candidate) -> Mapping[str, str | None]:
     """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
     if one.is_clear or not member.unclear:
         return member.serves
     return {id: name for id, name in member.serves.items() if id not in member.unclear}
 
 
-def _names(member: Member, one: Candidate) -> set[str | None]:
-    return set(_served(member, one).values())
+def _get_names(member: Member, one: Candidate) -> set[str | None]:
+    return set(_get_served(member, one).values())

@@ -38,22 +38,22 @@ _LANGUAGES = {
 }
 
 
-def code_in(response: Response, medium: str) -> str | None:
+def extract_code(response: Response, medium: str) -> str | None:
     """Return the program of a response: the crystal's `code`, else the fenced blocks in the circle's language."""
     if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
-        return _fenced_blocks(_lines(response.content), medium)
+        return _extract_fenced_blocks(_normalise_lines(response.content), medium)
     if response.code is None or medium == "tools":
         return response.code
-    code = _lines(response.code)
-    return (_BEGINS.match(code) and _fenced_blocks(code, medium)) or code
+    code = _normalise_lines(response.code)
+    return (_BEGINS.match(code) and _extract_fenced_blocks(code, medium)) or code
 
 
-def _lines(text: str) -> str:
+def _normalise_lines(text: str) -> str:
     """Return a program's text with LF line ends and without a byte order mark, as all mediums read it."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _fenced_blocks(text: str, medium: str) -> str | None:
+def _extract_fenced_blocks(text: str, medium: str) -> str | None:
     """Return the blocks in the circle's language. A block without an end counts only if it names its language."""
     blocks = []
     for block in _FENCE.finditer(text):
@@ -64,21 +64,21 @@ def _fenced_blocks(text: str, medium: str) -> str | None:
     return "\n".join(blocks) or None
 
 
-def result_text(result: Any) -> str:
+def render_result_text(result: Any) -> str:
     """Return a program's result as the crystal reads it: output, value and error, each shortened if it is long."""
     parts = []
     if "output" in result:
-        parts.append(_preview(result["output"].rstrip("\n"), "output"))
+        parts.append(_render_preview(result["output"].rstrip("\n"), "output"))
     if "value" in result:
-        parts.append("=> " + _preview(as_text(result["value"]), "value"))
+        parts.append("=> " + _render_preview(as_text(result["value"]), "value"))
     if "error" in result:
-        parts.append("error: " + _preview(result["error"], "error"))
+        parts.append("error: " + _render_preview(result["error"], "error"))
     if "limit" in result:
         parts.append(f"limit exceeded: {result['limit']}; {UNDONE}")
     return "\n".join(parts) or "[no output]"
 
 
-def _preview(text: str, what: str) -> str:
+def _render_preview(text: str, what: str) -> str:
     if len(text) <= PREVIEW:
         return text
     left = len(text) - PREVIEW

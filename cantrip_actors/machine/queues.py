@@ -41,7 +41,7 @@ class Account(NamedTuple):
     queue: Queue
     places: Mapping[str, Place] = MappingProxyType({})
 
-    def room(self, here: int) -> float:
+    def count_room(self, here: int) -> float:
         """Return how many more entities a process may begin that runs `here` of them; infinity without a bound."""
         bounds = ((self.queue.max_running, len(self.places)), (self.queue.per_node, here))
         return min((max(0, most - used) for most, used in bounds if most is not None), default=float("inf"))
@@ -79,7 +79,7 @@ def take(entities: Sequence[str], owner: str, most: int, text: str | None, now: 
         if entity in places:
             if places[entity].owner == owner:  # an earlier answer was lost
                 taken.append(entity)
-        elif len(taken) < most and account._replace(places=places).room(0) > 0:
+        elif len(taken) < most and account._replace(places=places).count_room(0) > 0:
             places[entity] = Place(owner, now)
             taken.append(entity)
     return _encode(account._replace(places=places)), taken

@@ -53,15 +53,15 @@ def make_rule(
             raise InvalidSchedule(f"every: expected a number of seconds, at least {SHORTEST:g}, got {every!r}")
         return Rule(every=float(every), start=now)
     if at is not None:
-        return Rule(at=local_time(at, zone), zone=zone or "UTC")
+        return Rule(at=parse_local_time(at, zone), zone=zone or "UTC")
     assert cron is not None
-    rule = Rule(cron=_checked_cron(cron), zone=zone or "UTC")
-    if next_after(rule, now) is None:
+    rule = Rule(cron=_check_cron(cron), zone=zone or "UTC")
+    if find_next(rule, now) is None:
         raise InvalidSchedule(f'cron: "{cron}" never fires: no date matches it')
     return rule
 
 
-def _checked_cron(cron: object) -> str:
+def _check_cron(cron: object) -> str:
     if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
         raise InvalidSchedule(
             f"cron: expected five fields (minute, hour, day, month, weekday), as in '0 9 * * MON', got {cron!r}"
@@ -73,7 +73,7 @@ def _checked_cron(cron: object) -> str:
     return " ".join(cron.split())
 
 
-def _zone(name: object) -> ZoneInfo:
+def _find_zone(name: object) -> ZoneInfo:
     try:
         if isinstance(name, str):
             return ZoneInfo(name)
@@ -85,7 +85,7 @@ def _zone(name: object) -> ZoneInfo:
     )
 
 
-def local_time(at: str | datetime, zone: str | None) -> float:
+def parse_local_time(at: str | datetime, zone: str | None) -> float:
     """Return a time in seconds since 1970; without an offset it is local to `zone`, None for UTC.
 
     Raises InvalidSchedule for an invalid time, and for an offset together with a zone.
@@ -93,7 +93,7 @@ def local_time(at: str | datetime, zone: str | None) -> float:
     try:
         when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
         if when.tzinfo is None:
-            place = _zone("UTC" if zone is None else zone)
+            place = _find_zone("UTC" if zone is None else zone)
             when = when.replace(tzinfo=place, fold=0)
             while when.astimezone(UTC).astimezone(place).replace(tzinfo=None) != when.replace(tzinfo=None):
                 when = when.replace(second=0, microsecond=0) + timedelta(minutes=1)  # clocks were set forward over it
@@ -106,7 +106,7 @@ def local_time(at: str | datetime, zone: str | None) -> float:
         raise InvalidSchedule(f"at: expected a time as in '2026-12-01T09:00', got {at!r}") from error
 
 
-def next_after(rule: Rule, after: float) -> float | None:
+def find_next(rule: Rule, after: float) -> float | None:
     """Return the first time of a rule after that time; None if it never fires again."""
     if rule.at is not None:
         return rule.at if rule.at > after else None
@@ -116,7 +116,7 @@ def next_after(rule: Rule, after: float) -> float | None:
             steps += 1
         return due
     assert rule.cron is not None
-    times = CronSim(rule.cron, datetime.fromtimestamp(after, _zone(rule.zone)))
+    times = CronSim(rule.cron, datetime.fromtimestamp(after, _find_zone(rule.zone)))
     for found in times:
         if found.timestamp() > after:  # in an hour that comes twice, it may find the first of the two
             return found.timestamp()
@@ -145,41 +145,41 @@ def look(row: Timer, now: float, *, is_busy: bool) -> Look:
         if not schedule.queued or is_busy:
             return Look(row, waits=bool(schedule.queued))
         return _fire(row, schedule, schedule.queued[0], schedule.queued[1:])
-    following = next_after(schedule.rule, due)
+    following = find_next(schedule.rule, due)
     is_behind = following is not None and following <= now
     overlap, caught_up = schedule.overlap, 0
     if schedule.catch_up == "skip" and now - due > GRACE:
-        first = next_after(schedule.rule, now - GRACE)
-        return Look(_row(row, replace(schedule, next=first, caught_up=0)))
+        first = find_next(schedule.rule, now - GRACE)
+        return Look(_make_row(row, replace(schedule, next=first, caught_up=0)))
     if schedule.catch_up == "all" and (is_behind or schedule.caught_up):
         overlap, caught_up = "queue", schedule.caught_up + 1 if is_behind else 0
     if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
-        following, caught_up = next_after(schedule.rule, now), 0
+        following, caught_up = find_next(schedule.rule, now), 0
     taken = replace(schedule, next=following, caught_up=caught_up)
     queued = (*schedule.queued, due)[:MOST]
     if is_busy and overlap == "queue" and schedule.to == "cantrip":
-        return Look(_row(row, replace(taken, queued=queued)), waits=True)
+        return Look(_make_row(row, replace(taken, queued=queued)), waits=True)
     if is_busy and overlap == "skip":
-        return Look(_row(row, taken))
+        return Look(_make_row(row, taken))
     return _fire(row, taken, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")
 
 
 def _fire(row: Timer, schedule: Scheduled, due: float, queued: tuple[float, ...], *, stops_last: bool = False) -> Look:
-    fired = replace(schedule, queued=queued, last=firing_key(row.id, due))
-    return Look(_row(row, fired), due, stops_last)
+    fired = replace(schedule, queued=queued, last=make_firing_key(row.id, due))
+    return Look(_make_row(row, fired), due, stops_last)
 
 
-def _row(row: Timer, schedule: Scheduled) -> Timer | None:
+def _make_row(row: Timer, schedule: Scheduled) -> Timer | None:
     due = schedule.queued[0] if schedule.queued else schedule.next
     return None if due is None else replace(row, due=due, schedule=schedule)
 
 
-def firing_key(id: str, due: float) -> str:
+def make_firing_key(id: str, due: float) -> str:
     """Return the key of a firing."""
-    return f"schedule:{id}@{iso(due)}"
+    return f"schedule:{id}@{format_iso(due)}"
 
 
-def iso(seconds: float) -> str:
+def format_iso(seconds: float) -> str:
     """Return seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

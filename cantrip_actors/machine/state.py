@@ -27,8 +27,8 @@ from cantrip_actors.records.records import (
     Observation,
     Requested,
 )
-from cantrip_actors.records.tenant import scoped
-from cantrip_actors.terms.cantrip import Cantrip, crystal_name
+from cantrip_actors.records.tenant import scope_name
+from cantrip_actors.terms.cantrip import Cantrip, get_crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.file import File
@@ -164,7 +164,7 @@ class Plan:
     @property
     def scoped_name(self) -> str | None:
         """The entity's name as stores keep it, unique in the loom."""
-        return None if self.name is None else scoped(self.tenant, self.name)
+        return None if self.name is None else scope_name(self.tenant, self.name)
 
     @property
     def lasting(self) -> bool:
@@ -186,7 +186,7 @@ class Plan:
         """The circle of the cantrip."""
         return self.cantrip.circle
 
-    def header(self, at: str) -> Header:
+    def make_header(self, at: str) -> Header:
         """Return the record that begins the entity's log (CALL-4)."""
         return Header(
             entity_id=self.entity_id,
@@ -194,7 +194,7 @@ class Plan:
             at=at,
             call=self.cantrip.call.as_json(),
             circle=self.cantrip.circle.as_json(),
-            crystal=crystal_name(self.cantrip.crystal),
+            crystal=get_crystal_name(self.cantrip.crystal),
             parent_entity=self.parent_entity,
             parent_turn=self.parent_turn,
             forked=self.forked,
@@ -211,7 +211,7 @@ class Plan:
         """Return whether the log says that the entity works with this cantrip."""
         return self.cantrip.has_id(state.cantrip_id)
 
-    def adopted(self, state: State, at: str) -> Adopted:
+    def make_adopted(self, state: State, at: str) -> Adopted:
         """Return the record with which the entity moves to this cantrip."""
         cantrip = self.cantrip
         return Adopted(
@@ -219,7 +219,7 @@ class Plan:
             cantrip_id=cantrip.id,
             previous=state.cantrip_id,
             at=at,
-            crystal=crystal_name(cantrip.crystal),
+            crystal=get_crystal_name(cantrip.crystal),
             call=cantrip.call.as_json(),
             circle=cantrip.circle.as_json(),
             cantrip_name=cantrip.name,

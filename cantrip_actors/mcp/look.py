@@ -10,7 +10,7 @@ import anyio
 
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.servers import McpServer, http, stdio
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, Host, LostServer, ToolServerError
 from cantrip_actors.terms.wrapper import GateCall
 
@@ -34,7 +34,9 @@ def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awai
         tools = await connection.tools()
         wanted = next((one for one in tools if one.name == tool), None)
         if wanted is None:
-            raise ToolServerError(f"the server has no tool {tool!r}: {nearest(tool, [one.name for one in tools])}")
+            raise ToolServerError(
+                f"the server has no tool {tool!r}: {suggest_nearest(tool, [one.name for one in tools])}"
+            )
         return await connection.call(wanted, args, GateCall(tool, args, "", ""), lambda _: None)
 
     return work

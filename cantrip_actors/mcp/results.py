@@ -25,8 +25,8 @@ from mcp_types import Tool as McpTool
 
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Given, Image, said
-from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.image import Given, Image, split_message
+from cantrip_actors.terms.json_schema import find_misfits
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import Answered, Tool
 
@@ -69,7 +69,7 @@ def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user
         [("user", asked.system_prompt)] if asked.system_prompt else []
     )
     given = [(one.role, [part for block in one.content_as_list for part in _part(block)]) for one in asked.messages]
-    return tuple((role, said(parts, "sampling: expected a text")) for role, parts in [*first, *given])
+    return tuple((role, split_message(parts, "sampling: expected a text")) for role, parts in [*first, *given])
 
 
 def _content(block: Any) -> Iterator[str | File | EmbeddedText]:
@@ -90,7 +90,7 @@ def convert_result(result: CallToolResult, tool: Tool) -> Answered:
     if tool.output is not None:
         if value is None:
             return Answered(f"{tool.name} has an output schema and returned nothing that is structured", is_error=True)
-        problems = misfits(value, tool.output, foreign=True)
+        problems = find_misfits(value, tool.output, foreign=True)
         if problems:
             told = "; ".join(problems).replace("argument", "result")
             return Answered(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)

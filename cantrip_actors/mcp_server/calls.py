@@ -24,7 +24,7 @@ from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
 from cantrip_actors.mcp_server.work import Work
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.redact.logs import get_logger
 
 SOON: Final = 5.0
@@ -94,7 +94,7 @@ class Call:
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
         events, count = self._work.entity.events(), 0
-        with reading(self._caller.runtime.telemetry, "mcp"):
+        with count_reader(self._caller.runtime.telemetry, "mcp"):
             task_status.started()
             async for event in events:
                 if isinstance(event, StepCompleteEvent):

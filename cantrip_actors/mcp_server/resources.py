@@ -9,11 +9,11 @@ from typing import Any, Final
 from mcp import types
 from mcp.shared.exceptions import MCPError
 
-from cantrip_actors.loom.export.thread import turn_fields
-from cantrip_actors.machine.project import first_intent
+from cantrip_actors.loom.export.thread import build_turn_fields
+from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.work import Work
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 
 ENTITIES: Final = "cantrip://entities/"
 TURNS: Final = "cantrip://turns/"
@@ -65,17 +65,17 @@ def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
     if uri.startswith(ENTITIES) and caller.sees(entity_id := uri.removeprefix(ENTITIES)):
         value = _entity(caller, entity_id)
     elif uri.startswith(TURNS) and (turn_id := uri.removeprefix(TURNS)) in loom and caller.sees(loom.owner(turn_id)):
-        value = turn_fields(loom.turn(turn_id))
+        value = build_turn_fields(loom.turn(turn_id))
     if value is None:
         raise MCPError(types.INVALID_PARAMS, f"Resource not found: {uri[:200]}", {"uri": uri[:200]})
     shown = value if caller.allows("secrets") else caller.runtime.redact(value)
-    text = dumps(shown, mark=False).decode()
+    text = dump_json(shown, mark=False).decode()
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
 def _entity(caller: Caller, entity_id: str) -> dict[str, Any]:
     loom = caller.loom
-    header, first = loom.header(entity_id), first_intent(loom.records(entity_id))
+    header, first = loom.header(entity_id), find_first_intent(loom.records(entity_id))
     usage, outcome = loom.subtree_usage(entity_id), Work(caller, caller.runtime.find(entity_id)).outcome()
     return {
         "id": entity_id,

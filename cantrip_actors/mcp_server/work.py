@@ -8,10 +8,10 @@ from typing import Any, Final
 from mcp import types
 
 from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Request
-from cantrip_actors.machine.project import episode_in, outcome_of, time_of
+from cantrip_actors.machine.project import find_episode, find_outcome, get_time
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.tools import Cast, Fork, Offer, Send
-from cantrip_actors.terms.image import pictures_among
+from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
 
@@ -108,9 +108,9 @@ class Work:
         """Return how its episode ended; None while it has not."""
         loom, entity_id = self._caller.loom, self.entity.id
         records = loom.records(entity_id)
-        outcome = episode_in(records, self.key, loom.subtree_usage)
+        outcome = find_episode(records, self.key, loom.subtree_usage)
         if outcome is None and loom.is_over(entity_id):  # the entity ended first
-            outcome = outcome_of(records, loom.usage_below(entity_id))
+            outcome = find_outcome(records, loom.usage_below(entity_id))
         return outcome
 
     def result(self) -> types.CallToolResult | None:
@@ -126,7 +126,7 @@ class Work:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
-            for image in pictures_among(outcome.images)
+            for image in select_pictures(outcome.images)
             if (data := image.base64()) is not None
         ]
         return types.CallToolResult(content=content, structured_content=facts)
@@ -166,7 +166,7 @@ class Work:
     def times(self) -> tuple[str, str]:
         """When the entity began, and when its last record was made: ISO 8601 in UTC."""
         records = self._runtime.loom.records(self.entity.id)
-        told = [time for record in records if (time := time_of(record))]
+        told = [time for record in records if (time := get_time(record))]
         return told[0], told[-1]
 
 

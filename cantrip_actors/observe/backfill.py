@@ -28,10 +28,10 @@ from cantrip_actors.machine.project.measured import (
     Running,
     Said,
     Turned,
-    measured_in,
+    read_facts,
 )
 from cantrip_actors.observe import names
-from cantrip_actors.observe.usage import usage_attributes
+from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.terms.messages import Usage
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class RecordedSpan:
     is_client: bool = False
 
 
-def spans_of(records: Iterable[Record], header: Header, parent: str | None = None) -> list[RecordedSpan]:
+def build_spans(records: Iterable[Record], header: Header, parent: str | None = None) -> list[RecordedSpan]:
     """Return the spans of an entity from its log, in the order of their ends.
 
     `parent` is the `traceparent` of the call that made it, for a child.
     """
     reader = _Reader(header, parent)
-    for _, turn, fact in measured_in(records):
+    for _, turn, fact in read_facts(records):
         reader.read(turn, fact)
     return reader.finish()
 
@@ -75,7 +75,7 @@ class _Reader:
 
     def __init__(self, header: Header, parent: str | None) -> None:
         self._header = header
-        self._parent = _ids(parent)
+        self._parent = _parse_ids(parent)
         self._episode: RecordedSpan | None = None
         self._made: list[RecordedSpan] = []
         self._gates: dict[str, RecordedSpan] = {}
@@ -84,7 +84,7 @@ class _Reader:
         self._usage = Usage()
         self._turns = 0
         self._number = 0
-        self._now = _nanoseconds(header.at)
+        self._now = _parse_nanoseconds(header.at)
 
     def read(self, turn: str, fact: Fact) -> None:
         match fact:
@@ -93,27 +93,27 @@ class _Reader:
             case Said():
                 self._add_query(turn, fact)
             case Running():
-                self._gates.setdefault(fact.call_id, self._gate(turn, fact.gate, fact.call_id))
+                self._gates.setdefault(fact.call_id, self._get_gate_span(turn, fact.gate, fact.call_id))
             case Delegated():
-                gate = self._gates.get(fact.call_id) or self._gate(turn, "call_agent", fact.call_id)
-                known = _ids(fact.trace)
+                gate = self._gates.get(fact.call_id) or self._get_gate_span(turn, "call_agent", fact.call_id)
+                known = _parse_ids(fact.trace)
                 self._gates[fact.call_id] = gate if known is None else replace(gate, span_id=known[1])
             case Ran():
-                self._ran(turn, fact)
+                self._end_gate(turn, fact)
             case Turned():
                 self._turns += not fact.is_continuation
-                self._now, self._in_turn = _nanoseconds(fact.at), []
+                self._now, self._in_turn = _parse_nanoseconds(fact.at), []
                 if fact.terminated or fact.truncated:
                     self._end("terminated" if fact.terminated else "truncated", fact.ward, None)
             case Compacted():
-                self._now = _nanoseconds(fact.at)
+                self._now = _parse_nanoseconds(fact.at)
                 if fact.usage.total_tokens:
-                    self._chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
+                    self._add_chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
             case Lent():
                 answer = f"{self._header.entity_id}:{fact.at}:{len(self._made)}"
-                self._chat(answer, 0.0, fact.usage, {names.SAMPLING: True}, fact.crystal)
+                self._add_chat(answer, 0.0, fact.usage, {names.SAMPLING: True}, fact.crystal)
             case Closed():
-                self._now = _nanoseconds(fact.at)
+                self._now = _parse_nanoseconds(fact.at)
                 self._usage += fact.usage
                 self._end(fact.reason, fact.ward, "_OTHER" if fact.reason == "failed" else None)
             case _:
@@ -128,18 +128,18 @@ class _Reader:
         return self._made
 
     def _begin(self, began: Began) -> None:
-        self._now, self._turns, self._usage = _nanoseconds(began.at), 0, Usage()
-        header, own = self._header, _ids(began.trace)
+        self._now, self._turns, self._usage = _parse_nanoseconds(began.at), 0, Usage()
+        header, own = self._header, _parse_ids(began.trace)
         self._number += 1
         if own is None:
-            own = (_hash(f"trace:{header.entity_id}", 16), _hash(f"{header.entity_id}:{self._number}", 8))
+            own = (_hash_to_int(f"trace:{header.entity_id}", 16), _hash_to_int(f"{header.entity_id}:{self._number}", 8))
         parent = 0 if self._parent is None or self._parent[0] != own[0] else self._parent[1]
         name = header.cantrip_name
         known = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: name,
             names.CONVERSATION: header.entity_id,
-            names.REQUEST_MODEL: names.provider_and_model(header.crystal)[1],
+            names.REQUEST_MODEL: names.split_crystal_name(header.crystal)[1],
             names.ENTITY: header.entity_id,
             names.PARENT: header.parent_entity,
             names.DEPTH: header.depth,
@@ -174,24 +174,26 @@ class _Reader:
         for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
             if isinstance(said.metadata.get(name), str):
                 more[key] = said.metadata[name]
-        more.update(usage_attributes(said.usage, said.metadata))
-        self._chat(turn, said.seconds, said.usage, more)
+        more.update(build_usage_attributes(said.usage, said.metadata))
+        self._add_chat(turn, said.seconds, said.usage, more)
 
-    def _chat(self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None) -> None:
+    def _add_chat(
+        self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None
+    ) -> None:
         self._usage += usage
-        provider, model = names.provider_and_model(crystal or self._header.crystal)
+        provider, model = names.split_crystal_name(crystal or self._header.crystal)
         start, self._now = self._now, self._now + round(seconds * 1e9)
         known: dict[str, Any] = {
             names.OPERATION: names.CHAT,
             names.PROVIDER: provider,
             names.REQUEST_MODEL: model,
             names.CONVERSATION: self._header.entity_id,
-            **usage_attributes(usage, {}),
+            **build_usage_attributes(usage, {}),
             **more,
         }
-        self._made.append(self._below(f"{names.CHAT} {model}", what, known, start, is_client=True))
+        self._made.append(self._open_below(f"{names.CHAT} {model}", what, known, start, is_client=True))
 
-    def _gate(self, turn: str, gate: str, call: str) -> RecordedSpan:
+    def _get_gate_span(self, turn: str, gate: str, call: str) -> RecordedSpan:
         known = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
@@ -199,9 +201,9 @@ class _Reader:
             names.TOOL_TYPE: "function",
             names.TURN: turn,
         }
-        return self._below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", known, self._now)
+        return self._open_below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", known, self._now)
 
-    def _ran(self, turn: str, ran: Ran) -> None:
+    def _end_gate(self, turn: str, ran: Ran) -> None:
         start = self._now
         self._now = start + round(ran.seconds * 1e9)
         error = "tool_error" if ran.is_error else None
@@ -213,45 +215,45 @@ class _Reader:
                 names.TURN: turn,
             }
             start = min((one.start for one in self._in_turn), default=start)
-            program = self._below(f"{names.EXECUTE_TOOL} {ran.gate}", f"{turn}:program", known, start)
+            program = self._open_below(f"{names.EXECUTE_TOOL} {ran.gate}", f"{turn}:program", known, start)
             inside, self._in_turn = self._in_turn, []
             self._made = [replace(one, parent_id=program.span_id) if one in inside else one for one in self._made]
             self._made.append(replace(program, end=self._now, error=error))
             return
-        span = self._gates.pop(ran.call_id, None) or self._gate(turn, ran.gate, ran.call_id)
+        span = self._gates.pop(ran.call_id, None) or self._get_gate_span(turn, ran.gate, ran.call_id)
         made = replace(span, start=min(span.start, start), end=self._now, error=error)
         self._in_turn.append(made)
         self._made.append(made)
 
-    def _below(
+    def _open_below(
         self, name: str, what: str, known: dict[str, Any], start: int, *, is_client: bool = False
     ) -> RecordedSpan:
         episode = self._episode
         trace_id, parent = (0, 0) if episode is None else (episode.trace_id, episode.span_id)
-        return RecordedSpan(name, trace_id, _hash(what, 8), parent, start, self._now, known, is_client=is_client)
+        return RecordedSpan(name, trace_id, _hash_to_int(what, 8), parent, start, self._now, known, is_client=is_client)
 
 
-def _ids(traceparent: str | None) -> tuple[int, int] | None:
+def _parse_ids(traceparent: str | None) -> tuple[int, int] | None:
     parts = (traceparent or "").split("-")
     return None if len(parts) != 4 else (int(parts[1], 16), int(parts[2], 16))
 
 
-def _hash(text: str, size: int) -> int:
+def _hash_to_int(text: str, size: int) -> int:
     return int.from_bytes(sha256(text.encode()).digest()[:size]) or 1
 
 
-def _nanoseconds(at: str) -> int:
+def _parse_nanoseconds(at: str) -> int:
     try:
         return round(datetime.fromisoformat(at).timestamp() * 1e3) * 1_000_000
     except ValueError:  # a tombstone has no time
         return 0
 
 
-def parent_trace(loom: Loom, header: Header) -> str | None:
+def find_parent_trace(loom: Loom, header: Header) -> str | None:
     """Return the `traceparent` of the call that made a child."""
     if header.parent_entity is None or not loom.has(header.parent_entity):
         return None
-    facts = (fact for _, _, fact in measured_in(loom.records(header.parent_entity)))
+    facts = (fact for _, _, fact in read_facts(loom.records(header.parent_entity)))
     return next((one.trace for one in facts if isinstance(one, Delegated) and one.child == header.entity_id), None)
 
 
@@ -280,7 +282,7 @@ def emit(settings: Settings, spans: Sequence[RecordedSpan]) -> None:
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-    tracer = settings.present_tracer()
+    tracer = settings.get_tracer()
     if not hasattr(tracer, "id_generator"):
         return
     for one in spans:
@@ -311,17 +313,17 @@ def otlp_json(loom: Loom, entity_ids: Iterable[str]) -> Iterator[bytes]:
         header = loom.header(entity_id)
         if loom.is_forgotten(entity_id):
             continue
-        spans = spans_of(loom.records(entity_id), header, parent_trace(loom, header))
+        spans = build_spans(loom.records(entity_id), header, find_parent_trace(loom, header))
         scope = {
             "scope": {"name": names.SCOPE},
             "schemaUrl": names.SCHEMA_URL,
-            "spans": [_as_otlp(one) for one in spans],
+            "spans": [_build_otlp(one) for one in spans],
         }
-        resource = {"attributes": [_attribute("service.name", "cantrip")]}
+        resource = {"attributes": [_build_attribute("service.name", "cantrip")]}
         yield orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
 
 
-def _as_otlp(span: RecordedSpan) -> dict[str, Any]:
+def _build_otlp(span: RecordedSpan) -> dict[str, Any]:
     known = {**span.attributes, names.BACKFILLED: True}
     if span.error is not None:
         known[names.ERROR] = span.error
@@ -333,12 +335,12 @@ def _as_otlp(span: RecordedSpan) -> dict[str, Any]:
         "kind": 3 if span.is_client else 1,
         "startTimeUnixNano": str(span.start),
         "endTimeUnixNano": str(span.end),
-        "attributes": [_attribute(key, value) for key, value in known.items()],
+        "attributes": [_build_attribute(key, value) for key, value in known.items()],
         "status": {} if span.error is None else {"code": 2},
     }
 
 
-def _attribute(key: str, value: Any) -> dict[str, Any]:
+def _build_attribute(key: str, value: Any) -> dict[str, Any]:
     match value:
         case bool():
             told: dict[str, Any] = {"boolValue": value}

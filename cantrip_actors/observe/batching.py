@@ -91,7 +91,7 @@ class Growing:
         """Whether some tokens were not shown yet."""
         return self.tokens > self._shown_tokens
 
-    def text(self) -> str:
+    def get_text(self) -> str:
         """Return the whole text."""
         if len(self._parts) != 1:
             self._parts = ["".join(self._parts)]
@@ -109,4 +109,4 @@ class Growing:
         self._since = None
         self.shown = True
         self.due = math.inf
-        return self.text()
+        return self.get_text()

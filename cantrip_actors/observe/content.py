@@ -26,7 +26,7 @@ Part = dict[str, Any]
 Redact = Callable[[Any], Any]
 
 
-def mode_of(variable: str | None) -> Content:
+def parse_mode(variable: str | None) -> Content:
     """Return the mode in the environment's variable; "none" for an unknown text."""
     return _MODES.get((variable or "").strip().upper(), "none")
 
@@ -40,7 +40,7 @@ class Messages:
         self._known: list[tuple[Message, Part]] = []
         """The messages of the last query, each with its converted form."""
 
-    def of_query(self, messages: Sequence[Message]) -> tuple[list[Part], list[Part]]:
+    def split_query(self, messages: Sequence[Message]) -> tuple[list[Part], list[Part]]:
         """Return the system instructions and the input messages to record for a query.
 
         A fold changes the context from its beginning on, and then all of it counts as new.
@@ -50,27 +50,29 @@ class Messages:
         if same and not (messages[0] is known[0][0] and messages[same - 1] is known[same - 1][0]):
             same = next((n for n in range(same) if messages[n] is not known[n][0]), same)
         del known[same:]
-        known.extend([(messages[n], self._form(messages[n])) for n in range(same, len(messages))])
+        known.extend([(messages[n], self._build_message(messages[n])) for n in range(same, len(messages))])
         shown = known[same:] if self._only_new else known
         instructions = [part for message, form in shown if message.role == "system" for part in form["parts"]]
         return instructions, [form for message, form in shown if message.role != "system"]
 
-    def _form(self, message: Message) -> Part:
-        form: Part = self._redact({"role": message.role, "parts": list(_parts_of(message))})
+    def _build_message(self, message: Message) -> Part:
+        form: Part = self._redact({"role": message.role, "parts": list(_list_parts(message))})
         return form
 
 
-def _parts_of(message: Message) -> Iterable[Part]:
+def _list_parts(message: Message) -> Iterable[Part]:
     if message.role == "tool":
         yield {"type": "tool_call_response", "id": message.tool_call_id, "result": message.content}
         return
-    yield from _parts(message.thinking, message.content, message.tool_calls)
+    yield from _build_parts(message.thinking, message.content, message.tool_calls)
     for image in message.images:
         if image.url is not None:
             yield {"type": "uri", "modality": "image", "mime_type": image.media_type, "uri": image.url}
 
 
-def _parts(thinking: str | None, content: str | None, calls: Iterable[ToolCall], code: str | None = None) -> list[Part]:
+def _build_parts(
+    thinking: str | None, content: str | None, calls: Iterable[ToolCall], code: str | None = None
+) -> list[Part]:
     parts: list[Part] = []
     if thinking:
         parts.append({"type": "reasoning", "content": thinking})
@@ -87,15 +89,15 @@ def _parts(thinking: str | None, content: str | None, calls: Iterable[ToolCall],
     return parts
 
 
-def output_of(response: Response, redact: Redact) -> list[Part]:
+def build_output(response: Response, redact: Redact) -> list[Part]:
     """Return the output messages of an answer."""
-    parts = _parts(response.thinking, response.content, response.tool_calls, response.code)
+    parts = _build_parts(response.thinking, response.content, response.tool_calls, response.code)
     reason = response.metadata.get("stop_reason") or ("tool_call" if response.tool_calls else "stop")
     made: list[Part] = redact([{"role": "assistant", "parts": parts, "finish_reason": str(reason)}])
     return made
 
 
-def definitions_of(tools: Iterable[ToolDefinition]) -> list[Part]:
+def build_definitions(tools: Iterable[ToolDefinition]) -> list[Part]:
     """Return the definitions of the offered gates."""
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
@@ -103,6 +105,6 @@ def definitions_of(tools: Iterable[ToolDefinition]) -> list[Part]:
     ]
 
 
-def text_of(value: Any) -> str:
+def dump_text(value: Any) -> str:
     """Return a value as JSON text, for an attribute of a span."""
     return as_text([value])[1:-1] if isinstance(value, str) else as_text(value)

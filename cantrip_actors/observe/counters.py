@@ -111,7 +111,7 @@ class Counters:
         self._mirror: Mirror | None = None
         self._before_reading: list[Callable[[], None]] = []
 
-    def before_reading(self, work: Callable[[], None]) -> None:
+    def call_before_reading(self, work: Callable[[], None]) -> None:
         """Have `work` called before each reading, in the reader's thread."""
         self._before_reading.append(work)
 
@@ -133,16 +133,16 @@ class Counters:
         series = self._counts[name]
         found = series.get(labels)
         if found is None:
-            labels = self._admitted(name, labels)
+            labels = self._admit(name, labels)
             found = series.setdefault(labels, Count())
         return found
 
-    def histogram(self, name: str, labels: Labels = ()) -> Histogram:
+    def get_histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series of a histogram."""
         series = self._histograms[name]
         found = series.get(labels)
         if found is None:
-            labels = self._admitted(name, labels)
+            labels = self._admit(name, labels)
             mirror = None if self._mirror is None else self._mirror(name, labels)
             found = series.setdefault(labels, Histogram(self.metrics[name].buckets, mirror))
         return found
@@ -153,9 +153,9 @@ class Counters:
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
         """Count a value of a histogram."""
-        self.histogram(name, labels).add(value)
+        self.get_histogram(name, labels).add(value)
 
-    def _admitted(self, name: str, labels: Labels) -> Labels:
+    def _admit(self, name: str, labels: Labels) -> Labels:
         admitted = []
         for n, value in enumerate(labels):
             known = self._known.setdefault((name, n), set())
@@ -173,64 +173,64 @@ class Counters:
 
     # Reading
 
-    def values(self) -> dict[str, dict[Labels, float]]:
+    def read_all(self) -> dict[str, dict[Labels, float]]:
         """Return the current counters and gauges: by metric, then by labels."""
         found = {
-            metric.name: self.value_of(metric.name) for metric in self.metrics.values() if metric.kind == "counter"
+            metric.name: self.read_values(metric.name) for metric in self.metrics.values() if metric.kind == "counter"
         }
-        for name, labels, value in self.gauges():
+        for name, labels, value in self.read_gauges():
             found.setdefault(name, {})[labels] = value
         return found
 
-    def value_of(self, name: str) -> dict[Labels, float]:
+    def read_values(self, name: str) -> dict[Labels, float]:
         """Return the series of one counter or gauge."""
         self._prepare()
         if self.metrics[name].kind == "counter":
             return {labels: series.value for labels, series in list(self._counts[name].items())}
-        return {labels: value for one, labels, value in self.gauges() if one == name}
+        return {labels: value for one, labels, value in self.read_gauges() if one == name}
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def read_gauges(self) -> list[tuple[str, Labels, float]]:
         """Read all gauges. The values of series that have become `other` are added up."""
         found: dict[tuple[str, Labels], float] = {}
         for gauges in self._gauges:
             for name, labels, value in gauges():
-                series = name, self._admitted(name, labels)
+                series = name, self._admit(name, labels)
                 found[series] = found.get(series, 0) + value
         return [(name, labels, value) for (name, labels), value in found.items()]
 
-    def histograms(self) -> dict[str, dict[Labels, Histogram]]:
+    def read_histograms(self) -> dict[str, dict[Labels, Histogram]]:
         """Return the histograms: by metric, then by labels."""
         self._prepare()
         return {name: dict(list(series.items())) for name, series in self._histograms.items()}
 
-    def prometheus(self) -> str:
+    def render_prometheus(self) -> str:
         """Return all metrics as a page in the text format 0.0.4."""
-        values, histograms = self.values(), self.histograms()
+        values, histograms = self.read_all(), self.read_histograms()
         lines: list[str] = []
         for metric in self.metrics.values():
             name = metric.prometheus
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
             for labels, value in values.get(metric.name, {}).items():
-                lines.append(f"{name}{_labels(metric, labels)} {_number(value)}")
+                lines.append(f"{name}{_render_labels(metric, labels)} {_render_number(value)}")
             for labels, histogram in histograms.get(metric.name, {}).items():
-                lines += _buckets(metric, name, labels, histogram)
+                lines += _render_buckets(metric, name, labels, histogram)
         return "\n".join(lines) + "\n"
 
 
-def _buckets(metric: Metric, name: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
+def _render_buckets(metric: Metric, name: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
     counts, running = list(histogram.counts), 0
     for bound, count in zip((*histogram.bounds, float("inf")), counts, strict=True):
         running += count
-        edge = "+Inf" if bound == float("inf") else _number(bound)
-        yield f"{name}_bucket{_labels(metric, labels, le=edge)} {running}"
-    told = _labels(metric, labels)
-    yield f"{name}_sum{told} {_number(histogram.sum)}"
+        edge = "+Inf" if bound == float("inf") else _render_number(bound)
+        yield f"{name}_bucket{_render_labels(metric, labels, le=edge)} {running}"
+    told = _render_labels(metric, labels)
+    yield f"{name}_sum{told} {_render_number(histogram.sum)}"
     yield f"{name}_count{told} {running}"
 
 
-def _labels(metric: Metric, values: Labels, le: str = "") -> str:
+def _render_labels(metric: Metric, values: Labels, le: str = "") -> str:
     told = [
-        f'{label.replace(".", "_")}="{_escaped(value)}"'
+        f'{label.replace(".", "_")}="{_escape(value)}"'
         for label, value in zip(metric.labels, values, strict=True)
         if value
     ]
@@ -239,12 +239,12 @@ def _labels(metric: Metric, values: Labels, le: str = "") -> str:
     return f"{{{','.join(told)}}}" if told else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     plain = value.encode("utf-8", "backslashreplace").decode()
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _render_number(value: float) -> str:
     if not isfinite(value):  # a crystal says what it costs, and a program for how long it pauses
         return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

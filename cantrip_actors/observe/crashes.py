@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uuid_utils
 
-from cantrip_actors.machine.project import committed_turn
+from cantrip_actors.machine.project import get_committed_turn
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
@@ -80,9 +80,9 @@ class Crashes:
 
     def take(self, event: Event) -> None:
         """Remember an event, and report it if it is a crash."""
-        words = in_words(event)
+        words = render_event(event)
         self._events.append((event.ref.path, words if len(words) <= LONGEST else _cut(self._redact(words))))
-        reason = _reason(event)
+        reason = _get_reason(event)
         if reason is None or not isinstance(event, ChildEvent):
             return
         if not 0.0 <= event.time - self._since < WINDOW:
@@ -107,10 +107,10 @@ class Crashes:
             "actor": str(event.spec.id),
             "restart": event.spec.restart,
             "reason": str(reason),
-            **_of_incarnation(event),
-            **_exception(reason),
+            **_describe_incarnation(event),
+            **_describe_exception(reason),
             "events": list(own)[::-1],
-            **self._entity(path),
+            **self._describe_entity(path),
             "versions": {"cantrip-actors": version("cantrip-actors"), "python": platform.python_version()},
         }
         shown: Report = self._redact(report)
@@ -119,7 +119,7 @@ class Crashes:
     def _redact(self, value: Any) -> Any:
         return value if self._core is None else self._core.guard.redactor.value(value)
 
-    def _entity(self, path: str) -> Report:
+    def _describe_entity(self, path: str) -> Report:
         """Return the entity, and its turn, for which the actor at a path works."""
         if self._core is None:
             return {}
@@ -132,7 +132,7 @@ class Crashes:
             newest = self._core.store.newest(cell.entity_id, NEWEST)
         except LoomError:  # the loom itself may have crashed
             return found
-        turn = next((id for record in reversed(newest) if (id := committed_turn(record)) is not None), None)
+        turn = next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
         return found if turn is None else found | {"after_turn": turn}
 
     def _keep(self, folder: Path, report: Report) -> None:
@@ -161,7 +161,7 @@ def read_crashes(folder: Path) -> Iterator[Report]:
         yield report
 
 
-def _reason(event: Event) -> ExitReason | None:
+def _get_reason(event: Event) -> ExitReason | None:
     match event:
         case Exited(expected=False) | GaveUp():
             return event.reason
@@ -171,13 +171,13 @@ def _reason(event: Event) -> ExitReason | None:
             return None
 
 
-def _exception(reason: ExitReason) -> Report:
+def _describe_exception(reason: ExitReason) -> Report:
     """Return the facts about an exception: its class, the leaves of a group, and the user's part of the traceback."""
     if not isinstance(reason, Crash):
         return {}
     error = reason.exception
     trace = traceback.format_exception(type(error), error, beyond_ours(error.__traceback__))
-    leaves = [f"{type(leaf).__name__}: {text_of(leaf)}" for leaf in islice(_leaves(error), LEAVES)]
+    leaves = [f"{type(leaf).__name__}: {text_of(leaf)}" for leaf in islice(_list_leaves(error), LEAVES)]
     return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace)}
 
 
@@ -190,10 +190,10 @@ def _cut(value: Any) -> Any:
     return value if more <= 0 else f"{value[:half]}… ({more} more characters) …{value[-half:]}"
 
 
-def _leaves(error: BaseException) -> Iterable[BaseException]:
+def _list_leaves(error: BaseException) -> Iterable[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
-            yield from _leaves(one)
+            yield from _list_leaves(one)
     else:
         yield error
 
@@ -209,7 +209,7 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _of_incarnation(event: ChildEvent) -> Report:
+def _describe_incarnation(event: ChildEvent) -> Report:
     """Return the class of an actor that ended, its incarnation, its supervisor's restarts, and a call in hand."""
     if not isinstance(event, Exited):
         return {}
@@ -221,6 +221,6 @@ def _of_incarnation(event: ChildEvent) -> Report:
     }
 
 
-def in_words(event: Event) -> str:
+def render_event(event: Event) -> str:
     """Return an event as a line: its time by the loop's clock, and what happened."""
     return f"{event.time:.3f} {_WORDS[type(event)](event)}"

@@ -112,7 +112,7 @@ class Upserts:
         self.tick()
         for (session, _), turn in self._turns.items():
             if session_id is None or session == session_id:
-                yield from turn.outputs()
+                yield from turn.list_outputs()
 
     def history(self, session_id: str) -> dict[str, Any]:
         """Return the `session:history` message of a session: the terminal upserts of its kept turns."""
@@ -173,7 +173,7 @@ class _Turn:
     items: dict[str, Upsert] = field(default_factory=dict)
     ends: list[TurnEvent] = field(default_factory=list)
 
-    def outputs(self) -> Iterator[Output]:
+    def list_outputs(self) -> Iterator[Output]:
         if self.started is not None:
             yield self.started
         yield from self.items.values()

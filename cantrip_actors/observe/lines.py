@@ -68,7 +68,7 @@ def configure(
         structlog.contextvars.merge_contextvars,
         add_context,
         structlog.processors.add_log_level,
-        _without_cycles,
+        _drop_cycles,
     ]
     if form == "json":
         rendered: list[Any] = [
@@ -76,7 +76,7 @@ def configure(
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             log_processor(redactor),
-            _as_json,
+            _render_json,
         ]
     else:
         stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
@@ -89,12 +89,12 @@ def configure(
     )
 
 
-def _without_cycles(_logger: Any, _method: str, line: Line) -> Line:
+def _drop_cycles(_logger: Any, _method: str, line: Line) -> Line:
     """Leave out what a value contains of itself, and what is nested too deep: the redaction reads all of a value."""
-    return {name: _shallow(value, ()) if name != "exc_info" else value for name, value in line.items()}
+    return {name: _flatten(value, ()) if name != "exc_info" else value for name, value in line.items()}
 
 
-def _shallow(value: Any, outside: tuple[Any, ...]) -> Any:
+def _flatten(value: Any, outside: tuple[Any, ...]) -> Any:
     kind = type(value)
     if kind not in (dict, list, tuple):
         return value
@@ -102,8 +102,8 @@ def _shallow(value: Any, outside: tuple[Any, ...]) -> Any:
         return LEFT_OUT
     around = (*outside, value)
     if kind is dict:
-        return {key: _shallow(one, around) for key, one in value.items()}
-    return kind(_shallow(one, around) for one in value)
+        return {key: _flatten(one, around) for key, one in value.items()}
+    return kind(_flatten(one, around) for one in value)
 
 
 class _Named(structlog.PrintLogger):
@@ -121,7 +121,7 @@ def _add_name(logger: Any, _method: str, line: Line) -> Line:
     return line
 
 
-def _as_json(_logger: Any, _method: str, line: Line) -> str:
+def _render_json(_logger: Any, _method: str, line: Line) -> str:
     """Render a line: surrogates are escaped, other objects written as their `repr`, and long texts cut."""
     made = json.dumps(line, default=safe_repr)
     if len(made) > LONGEST:

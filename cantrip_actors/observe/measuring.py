@@ -25,11 +25,11 @@ from cantrip_actors.machine.project.measured import (
     Settled,
     Turned,
     Waiting,
-    measured_in,
+    read_facts,
 )
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
-from cantrip_actors.observe.usage import modalities_in
+from cantrip_actors.observe.usage import read_modalities
 from cantrip_actors.runtime.instrument import (
     Drawn,
     Fact,
@@ -43,7 +43,7 @@ from cantrip_actors.runtime.instrument import (
     StoreFailed,
     TakenOver,
 )
-from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.cantrip import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
 from supervisors import Crash, Killed, Normal, inspect
@@ -134,7 +134,7 @@ class Measuring:
             Settled: self._count_decision,
             Closed: self._count_close,
         }
-        counters.before_reading(self.flush)
+        counters.call_before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
         """For each entity that waits for a person: the gate, and the time of the request."""
         self._asking: set[str] = set()
@@ -149,13 +149,13 @@ class Measuring:
         if self._core is not None and self._core.is_open:
             raise ValueError("telemetry: it observes another runtime that is open: make a Telemetry for each")
         if self._core is None:
-            self._counters.read_gauges_of(self._gauges)
+            self._counters.read_gauges_of(self._read_gauges)
         self._core, self._store = core, core.store_kind
-        self._commits = self._histogram("cantrip.loom.commit.duration", (self._store,))
-        self._batches = self._histogram("cantrip.loom.batch", (self._store,))
+        self._commits = self._get_histogram("cantrip.loom.commit.duration", (self._store,))
+        self._batches = self._get_histogram("cantrip.loom.batch", (self._store,))
         self._records = self._counters.count("cantrip.loom.records", (self._store,))
         self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
-        self._overhead = self._histogram("cantrip.turn.overhead")
+        self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
         for request in core.requests.of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
@@ -163,13 +163,13 @@ class Measuring:
 
     # Records
 
-    def written(self, records: Sequence[Record]) -> None:
+    def count_records(self, records: Sequence[Record]) -> None:
         """Count written records; soon, or at the next reading."""
         self._queue.append(records)
         if len(self._queue) >= QUEUE:
             self.flush()
 
-    def committed(self, seconds: float, messages: int) -> None:
+    def count_commit(self, seconds: float, messages: int) -> None:
         """Count a commit of the loom's writer."""
         self._commits.add_later(seconds)
         self._batches.add_later(messages)
@@ -189,7 +189,7 @@ class Measuring:
         queue, self._queue = self._queue, []
         for records in queue:
             self._records.value += len(records)
-            for entity_id, _, fact in measured_in(records):
+            for entity_id, _, fact in read_facts(records):
                 count = self._counting.get(type(fact))
                 if count is not None:
                     count(entity_id, fact)
@@ -198,9 +198,9 @@ class Measuring:
         if self._core is not None:
             self._bytes.value = self._core.store.written
 
-    def _histogram(self, name: str, labels: Labels = ()) -> Histogram:
+    def _get_histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series that keeps its values until the next flush."""
-        found = self._counters.histogram(name, labels)
+        found = self._counters.get_histogram(name, labels)
         if found not in self._folded:
             self._folded.append(found)
         return found
@@ -212,18 +212,18 @@ class Measuring:
     def _count_decision(self, entity_id: str, settled: Settled) -> None:
         gate, asked_at = self._pending.pop(entity_id, ("", ""))
         if asked_at:
-            labels = (self._gate(entity_id, gate), settled.decision)
-            self._counters.observe("cantrip.approval.wait", labels, _seconds(asked_at, settled.at))
+            labels = (self._name_gate(entity_id, gate), settled.decision)
+            self._counters.observe("cantrip.approval.wait", labels, _measure_seconds(asked_at, settled.at))
 
     def _note_request(self, entity_id: str, waiting: Waiting) -> None:
         self._pending[entity_id] = (waiting.gate, waiting.at)
         self._asking.add(waiting.gate)
 
     def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
-        self._use(entity_id, compacted.usage, "", {}, self._about(entity_id).summariser)
+        self._use(entity_id, compacted.usage, "", {}, self._find_about(entity_id).summariser)
 
     def _count_lent(self, entity_id: str, lent: Lent) -> None:
-        self._use(entity_id, lent.usage, "", {}, names.provider_and_model(lent.crystal))
+        self._use(entity_id, lent.usage, "", {}, names.split_crystal_name(lent.crystal))
 
     def _count_close(self, entity_id: str, closed: Closed) -> None:
         self._use(entity_id, closed.usage, "", {})
@@ -244,7 +244,7 @@ class Measuring:
         """Count the tokens of an answer by the entity's crystal, or by another one of this provider and model."""
         if not usage.total_tokens and not usage.cost:
             return
-        about = self._about(entity_id)
+        about = self._find_about(entity_id)
         counters = self._counters
         provider, asked = other or (about.provider, about.model)
         used = about.used.get(other or model)
@@ -267,11 +267,11 @@ class Measuring:
                 labels = (names.CHAT, provider, asked, model, "unknown")
                 counters.add(f"{USED}{name}_tokens", labels, metadata[key])
         if usage.cost:
-            counters.add("cantrip.cost.usd", (asked, about.cantrip, *self._tenant(about)), usage.cost)
+            counters.add("cantrip.cost.usd", (asked, about.cantrip, *self._get_tenant(about)), usage.cost)
 
     def _use_by_modality(self, side: str, total: int, metadata: Any, labels: Labels) -> int:
         """Count the tokens whose modality the provider says; return how many others there are."""
-        counts = modalities_in(metadata, side)
+        counts = read_modalities(metadata, side)
         rest = total - sum(counts.values())
         if rest < 0:  # they contradict the bill
             return total
@@ -279,7 +279,7 @@ class Measuring:
             self._counters.add(f"{USED}{side}_tokens", (*labels, modality), count)
         return rest
 
-    def _tenant(self, about: _About) -> Labels:
+    def _get_tenant(self, about: _About) -> Labels:
         return (about.tenant,) if self._by_tenant else ()
 
     def _count_gate(self, entity_id: str, ran: Ran) -> None:
@@ -293,12 +293,12 @@ class Measuring:
         episode = self._episodes.get(entity_id)
         if episode is not None:
             episode.tools += 1
-        about = self._about(entity_id)
+        about = self._find_about(entity_id)
         series = about.tools.get((ran.gate, ran.is_error))
         if series is None:
-            kind = tool_type(about.gates.get(ran.gate) if isinstance(about.gates, Mapping) else None)
-            labels = (self._gate(entity_id, ran.gate), kind, "tool_error" if ran.is_error else "")
-            series = about.tools[ran.gate, ran.is_error] = self._histogram("gen_ai.execute_tool.duration", labels)
+            kind = get_tool_type(about.gates.get(ran.gate) if isinstance(about.gates, Mapping) else None)
+            labels = (self._name_gate(entity_id, ran.gate), kind, "tool_error" if ran.is_error else "")
+            series = about.tools[ran.gate, ran.is_error] = self._get_histogram("gen_ai.execute_tool.duration", labels)
         series.add_later(ran.seconds)
         method = about.methods.get(ran.gate)
         if method is not None:
@@ -306,9 +306,9 @@ class Measuring:
             self._counters.observe("mcp.client.operation.duration", labels, ran.seconds)
 
     def _count_turn(self, entity_id: str, turned: Turned) -> None:
-        about = self._about(entity_id)
+        about = self._find_about(entity_id)
         if about.turns is None:
-            about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._tenant(about)))
+            about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._get_tenant(about)))
         about.turns.value += 1
         spent = self._turns.pop(entity_id, 0.0)
         self._overhead.add_later(max(0.0, turned.seconds - spent))
@@ -319,13 +319,13 @@ class Measuring:
     def _count_end(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
         episode = self._episodes.pop(entity_id, None)
         self._turns.pop(entity_id, None)
-        about = self._about(entity_id)
+        about = self._find_about(entity_id)
         kind = (ward or "").partition("(")[0]
-        self._counters.add("cantrip.entity.ends", (reason, kind, *self._tenant(about)))
+        self._counters.add("cantrip.entity.ends", (reason, kind, *self._get_tenant(about)))
         self._pending.pop(entity_id, None)
         if episode is not None:
             agent, error = about.cantrip, "_OTHER" if is_error else ""
-            seconds = _seconds(episode.began, at)
+            seconds = _measure_seconds(episode.began, at)
             if about.is_workflow:
                 self._counters.observe("gen_ai.invoke_workflow.duration", (agent, error), seconds)
                 self._abouts.pop(entity_id, None)
@@ -335,7 +335,7 @@ class Measuring:
             self._counters.observe("gen_ai.invoke_agent.tool_calls", (agent,), episode.tools)
         self._abouts.pop(entity_id, None)
 
-    def _about(self, entity_id: str) -> _About:
+    def _find_about(self, entity_id: str) -> _About:
         found = self._abouts.get(entity_id)
         if found is None:
             found = self._abouts[entity_id] = self._find(entity_id)
@@ -345,7 +345,7 @@ class Measuring:
         core = self._core
         cell = None if core is None else core.living.get(entity_id)
         if cell is not None:
-            return _about_cell(cell)
+            return _describe_cell(cell)
         try:
             header = None if core is None else core.loom.header(entity_id)
         except LoomError:
@@ -354,27 +354,27 @@ class Measuring:
             return _About()
         gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
         return _About(
-            header.cantrip_name or "", *names.provider_and_model(header.crystal), "", "", header.tenant, gates
+            header.cantrip_name or "", *names.split_crystal_name(header.crystal), "", "", header.tenant, gates
         )
 
-    def _gate(self, entity_id: str, gate: str) -> str:
+    def _name_gate(self, entity_id: str, gate: str) -> str:
         """Return the name of a gate; `_OTHER` for one that the model invented."""
-        return gate if gate in self._about(entity_id).gates else "_OTHER"
+        return gate if gate in self._find_about(entity_id).gates else "_OTHER"
 
     # Queries
 
-    def answered(self, cell: Cell, crystal: Any, reply: Response | CrystalError, seconds: float) -> None:
+    def count_answer(self, cell: Cell, crystal: Any, reply: Response | CrystalError, seconds: float) -> None:
         """Count a query to a crystal: how long it took, and its tokens."""
         usage = reply.usage
         if isinstance(reply, Response) and not self._legacy and crystal is cell.crystal.crystal:
-            about = self._about(cell.entity_id)
+            about = self._find_about(cell.entity_id)
             model = reply.metadata.get("model", "")
             series = about.queries.get(model)
             if series is None:
-                series = about.queries[model] = self._series(self._query(cell, crystal, reply), "")
+                series = about.queries[model] = self._get_series(self._label_query(cell, crystal, reply), "")
         else:
-            labels = self._query(cell, crystal, reply)
-            series = self._series(labels, "" if isinstance(reply, Response) else error_type(reply))
+            labels = self._label_query(cell, crystal, reply)
+            series = self._get_series(labels, "" if isinstance(reply, Response) else get_error_type(reply))
             if not isinstance(reply, Response) and not usage.total_tokens:  # a failed call counts as 0 tokens
                 for part in ("input_tokens", "output_tokens"):
                     self._counters.count(USED + part, (*labels[:3], "", "unknown"))
@@ -383,76 +383,77 @@ class Measuring:
         prompts.add_later(usage.prompt_tokens)
         answers.add_later(usage.completion_tokens)
         if self._legacy:
-            error = "" if isinstance(reply, Response) else error_type(reply)
-            labels, counters = self._query(cell, crystal, reply)[:3], self._counters
+            error = "" if isinstance(reply, Response) else get_error_type(reply)
+            labels, counters = self._label_query(cell, crystal, reply)[:3], self._counters
             counters.observe("gen_ai.client.operation.duration", (*labels, error), seconds)
             counters.observe("gen_ai.client.token.usage", (*labels, "input"), usage.prompt_tokens)
             counters.observe("gen_ai.client.token.usage", (*labels, "output"), usage.completion_tokens)
 
-    def _series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
+    def _get_series(self, labels: Labels, error: str) -> tuple[Histogram, Histogram, Histogram]:
         return (
-            self._histogram("gen_ai.client.inference.duration", (*labels, error)),
-            self._histogram("gen_ai.client.inference.operation.input_tokens", labels),
-            self._histogram("gen_ai.client.inference.operation.output_tokens", labels),
+            self._get_histogram("gen_ai.client.inference.duration", (*labels, error)),
+            self._get_histogram("gen_ai.client.inference.operation.input_tokens", labels),
+            self._get_histogram("gen_ai.client.inference.operation.output_tokens", labels),
         )
 
-    def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
+    def count_part(self, cell: Cell, seconds: float, since_last: float | None) -> None:
         """Count a part of an answer: the seconds since the query began, and since the part before."""
         name = "time_to_first_chunk" if since_last is None else "time_per_output_chunk"
-        labels = self._query(cell, cell.crystal.crystal, None)
+        labels = self._label_query(cell, cell.crystal.crystal, None)
         self._counters.observe(f"gen_ai.client.inference.{name}", labels, seconds if since_last is None else since_last)
 
-    def retried(self, crystal: Any, failed: ProviderError) -> None:
+    def count_retry(self, crystal: Any, failed: ProviderError) -> None:
         """Count a failed attempt that will be retried."""
         status = "" if failed.status is None else str(failed.status)
-        self._counters.add("cantrip.crystal.retries", (crystal_name(crystal), status))
+        self._counters.add("cantrip.crystal.retries", (get_crystal_name(crystal), status))
 
-    def resumed(self) -> None:
+    def count_resumed(self) -> None:
         """Count an episode that another process had begun."""
         self._counters.add("cantrip.entity.resumed")
 
-    def _query(self, cell: Cell, crystal: Any, reply: Response | CrystalError | None) -> Labels:
+    def _label_query(self, cell: Cell, crystal: Any, reply: Response | CrystalError | None) -> Labels:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *names.provider_and_model(crystal_name(crystal)), answered, *address_of(crystal))
-        about = self._about(cell.entity_id)
+            crystal_name = get_crystal_name(crystal)
+            return (names.CHAT, *names.split_crystal_name(crystal_name), answered, *get_address(crystal))
+        about = self._find_about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
     # Supervision
 
-    def supervised(self, event: Event) -> None:
+    def count_event(self, event: Event) -> None:
         """Count an event of the supervisors."""
         add = self._counters.add
         match event:
             case Started() if event.restarts:
-                add("cantrip.supervisor.restarts", (_kind(event.spec.id, event.ref.path),))
+                add("cantrip.supervisor.restarts", (_find_kind(event.spec.id, event.ref.path),))
             case Exited(expected=False):
                 add(
                     "cantrip.supervisor.crashes",
-                    (_kind(event.spec.id, event.ref.path), _REASONS.get(type(event.reason), "shutdown")),
+                    (_find_kind(event.spec.id, event.ref.path), _REASONS.get(type(event.reason), "shutdown")),
                 )
             case GaveUp():
-                add("cantrip.supervisor.gave_up", (_kind(event.spec.id, event.ref.path),))
+                add("cantrip.supervisor.gave_up", (_find_kind(event.spec.id, event.ref.path),))
             case Zombie():
-                add("cantrip.supervisor.zombies", (_kind(event.spec.id, event.ref.path),))
+                add("cantrip.supervisor.zombies", (_find_kind(event.spec.id, event.ref.path),))
             case StartFailed(expected=False) if event.reason is not None:
-                add("cantrip.supervisor.failed_starts", (_kind(event.spec.id, event.ref.path),))
+                add("cantrip.supervisor.failed_starts", (_find_kind(event.spec.id, event.ref.path),))
             case DeadLetter():
-                add("cantrip.supervisor.dead_letters", (_kind(event.ref.path.rpartition("/")[2], event.ref.path),))
+                add("cantrip.supervisor.dead_letters", (_find_kind(event.ref.path.rpartition("/")[2], event.ref.path),))
             case _:
                 pass
 
     # Mail, timers, nodes and the store
 
-    def noted(self, fact: Fact) -> None:
+    def count_fact(self, fact: Fact) -> None:
         """Count a fact that no record contains."""
         counters = self._counters
         match fact:
             case MailTaken():
-                counters.observe("cantrip.mail.wait", (fact.kind,), _seconds(fact.sent, fact.at))
+                counters.observe("cantrip.mail.wait", (fact.kind,), _measure_seconds(fact.sent, fact.at))
             case MailSettled():
-                counters.observe("cantrip.mail.duration", (), _seconds(fact.sent, fact.at))
+                counters.observe("cantrip.mail.duration", (), _measure_seconds(fact.sent, fact.at))
             case TakenOver():
                 counters.add("cantrip.node.takeovers", (), fact.entities)
             case RenewedLate():
@@ -474,11 +475,11 @@ class Measuring:
 
     # Gauges
 
-    def _gauges(self) -> Iterator[tuple[str, Labels, float]]:
+    def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
         core: Any = self._core
         if core is None or not core.is_open:
             return
-        yield from _actors(core)
+        yield from _read_actor_gauges(core)
         states = {"running": 0, "waiting": 0, "idle": 0}
         for cell in core.living:
             states["waiting" if cell.wait.kind else "running" if cell.episode is not None else "idle"] += 1
@@ -500,10 +501,10 @@ class Measuring:
             yield "cantrip.queue.waiting", (queue.name,), queue.waiting
             yield "cantrip.queue.running", (queue.name,), queue.running
         if core.membership is not None:
-            yield from _node(core)
+            yield from _read_node_gauges(core)
 
 
-def _node(core: Any) -> Iterator[tuple[str, Labels, float]]:
+def _read_node_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
     ours, unowned = core.membership, core.membership.unowned
     draining = sum(one.is_draining for one in ours.members)
     yield "cantrip.node.entities", (), sum(cell.parent is None for cell in core.living)
@@ -517,12 +518,12 @@ def _node(core: Any) -> Iterator[tuple[str, Labels, float]]:
     yield "cantrip.cluster.quarantined", (), unowned.quarantined
 
 
-def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
+def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
     counts: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
     total: dict[str, int] = {}
     for node in inspect.tree(core.system).walk():
-        kind = _kind(node.id, node.path)
+        kind = _find_kind(node.id, node.path)
         counts[kind, node.state] = counts.get((kind, node.state), 0) + 1
         most[kind] = max(most.get(kind, 0), node.mailbox)
         total[kind] = total.get(kind, 0) + node.mailbox
@@ -533,28 +534,28 @@ def _actors(core: Any) -> Iterator[tuple[str, Labels, float]]:
         yield "cantrip.mailbox.depth", (kind, "sum"), total[kind]
 
 
-def _about_cell(cell: Cell) -> _About:
+def _describe_cell(cell: Cell) -> _About:
     plan = cell.plan
-    told = names.provider_and_model(crystal_name(plan.cantrip.crystal))
-    server, port = address_of(cell.crystal.crystal)
+    told = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
+    server, port = get_address(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
-        about.summariser = names.provider_and_model(crystal_name(other.crystal))
+        about.summariser = names.split_crystal_name(get_crystal_name(other.crystal))
     about.is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
     if plan.cantrip.circle.servers:
-        about.methods = {name: method_of(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
+        about.methods = {name: get_method(cell, gate) for name, gate in plan.gates.items() if gate.server is not None}
     return about
 
 
-def address_of(crystal: Any) -> tuple[str, str]:
+def get_address(crystal: Any) -> tuple[str, str]:
     """Return the host and the port of a crystal's provider; empty texts if it has none."""
     address = getattr(crystal, "address", None)
     parts = urlsplit(address if isinstance(address, str) else "")
     return parts.hostname or "", str(parts.port or (443 if parts.scheme == "https" else 80 if parts.scheme else ""))
 
 
-def tool_type(gate: Gate | None) -> str:
+def get_tool_type(gate: Gate | None) -> str:
     """Return the `gen_ai.tool.type` of a gate: a tool of a server, one that looks into files, or a function."""
     if gate is None:
         return "function"
@@ -564,7 +565,7 @@ def tool_type(gate: Gate | None) -> str:
     return "datastore" if is_ours and gate.read_only else "function"
 
 
-def method_of(cell: Cell, gate: Gate) -> str:
+def get_method(cell: Cell, gate: Gate) -> str:
     """Return what the server of a gate is asked with: a call of a tool, or a question about its resources."""
     listed = None if gate.server is None else cell.plan.cantrip.circle.listed.get(gate.server.name)
     tools = () if listed is None else listed.tools
@@ -572,21 +573,21 @@ def method_of(cell: Cell, gate: Gate) -> str:
     return names.TOOL_METHODS[next(kinds, "tool")]
 
 
-def _kind(id: object, path: str) -> str:
+def _find_kind(id: object, path: str) -> str:
     """Return the role of an actor: its id, unless that names an entity, a crystal or a server of tools."""
     if id in ROLES:
         return str(id)
     return "crystal" if "/crystals/" in path else "server" if "/servers/" in path else "cell"
 
 
-def _seconds(since: str, until: str) -> float:
+def _measure_seconds(since: str, until: str) -> float:
     try:
         return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
     except ValueError:
         return 0.0
 
 
-def error_type(error: BaseException) -> str:
+def get_error_type(error: BaseException) -> str:
     """Return the `error.type` of an exception: its HTTP status, or its class."""
     status = getattr(error, "status", None)
     if isinstance(status, int):

@@ -33,14 +33,14 @@ def export(counters: Counters, meter: Meter) -> None:
                 )
 
     def mirror(name: str, labels: Labels) -> Callable[[float], None]:
-        return partial(histograms[name].record, attributes=_attributes(counters.metrics[name], labels))
+        return partial(histograms[name].record, attributes=_build_attributes(counters.metrics[name], labels))
 
     counters.mirror(mirror)
 
 
 def _read_counter(counters: Counters, metric: Metric, _options: CallbackOptions) -> Iterable[Observation]:
-    series = counters.value_of(metric.name)
-    return [Observation(value, _attributes(metric, labels)) for labels, value in series.items()]
+    series = counters.read_values(metric.name)
+    return [Observation(value, _build_attributes(metric, labels)) for labels, value in series.items()]
 
 
 class _Gauges:
@@ -54,11 +54,13 @@ class _Gauges:
     def read(self, metric: Metric, _options: CallbackOptions) -> Iterable[Observation]:
         now = time.monotonic()
         if now - self._at >= FRESH:
-            self._read, self._at = self._counters.gauges(), now
+            self._read, self._at = self._counters.read_gauges(), now
         return [
-            Observation(value, _attributes(metric, labels)) for name, labels, value in self._read if name == metric.name
+            Observation(value, _build_attributes(metric, labels))
+            for name, labels, value in self._read
+            if name == metric.name
         ]
 
 
-def _attributes(metric: Metric, labels: Labels) -> dict[str, str]:
+def _build_attributes(metric: Metric, labels: Labels) -> dict[str, str]:
     return {name: value for name, value in zip(metric.labels, labels, strict=True) if value}

@@ -49,11 +49,11 @@ _USAGE: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RES
 _INFERENCE: Final = "gen_ai.client.inference"
 
 
-def _tokens(part: str, what: str) -> Metric:
+def _make_token_metric(part: str, what: str) -> Metric:
     return Metric(f"{_INFERENCE}.usage.{part}", "counter", "{token}", what, _USAGE)
 
 
-def _supervisor(name: str, what: str, *labels: str) -> Metric:
+def _make_supervisor_metric(name: str, what: str, *labels: str) -> Metric:
     return Metric(f"cantrip.supervisor.{name}", "counter", "1", what, labels or ("kind",))
 
 
@@ -72,11 +72,11 @@ _ALL: Final = (
     Metric(
         f"{_INFERENCE}.time_per_output_chunk", "histogram", "s", "Time between parts of an answer.", _QUERY, SECONDS
     ),
-    _tokens("input_tokens", "Billed tokens of prompts, cached ones included."),
-    _tokens("output_tokens", "Billed tokens of answers, reasoning included."),
-    _tokens("cache_read.input_tokens", "Of the prompts, tokens read from a cache."),
-    _tokens("cache_write.input_tokens", "Of the prompts, tokens written to a cache."),
-    _tokens("reasoning.output_tokens", "Of the answers, tokens of reasoning."),
+    _make_token_metric("input_tokens", "Billed tokens of prompts, cached ones included."),
+    _make_token_metric("output_tokens", "Billed tokens of answers, reasoning included."),
+    _make_token_metric("cache_read.input_tokens", "Of the prompts, tokens read from a cache."),
+    _make_token_metric("cache_write.input_tokens", "Of the prompts, tokens written to a cache."),
+    _make_token_metric("reasoning.output_tokens", "Of the answers, tokens of reasoning."),
     Metric(f"{_INFERENCE}.operation.input_tokens", "histogram", "{token}", "Prompt tokens of a query.", _QUERY, TOKENS),
     Metric(
         f"{_INFERENCE}.operation.output_tokens", "histogram", "{token}", "Answer tokens of a query.", _QUERY, TOKENS
@@ -114,12 +114,12 @@ _ALL: Final = (
     Metric("mcp.client.operation.duration", "histogram", "s", "Time of a call of a server's tool.", _MCP, MCP),
     Metric("mcp.server.operation.duration", "histogram", "s", "Time of a request of an MCP client.", _MCP, MCP),
     Metric("mcp.client.session.duration", "histogram", "s", "Time of a connection to a server of tools.", (), MCP),
-    _supervisor("restarts", "Restarts of actors."),
-    _supervisor("crashes", "Ends of actors that nobody wanted.", "kind", "reason"),
-    _supervisor("gave_up", "Supervisors that ended because of too many restarts."),
-    _supervisor("zombies", "Actors that could not be ended."),
-    _supervisor("dead_letters", "Messages that no actor handled."),
-    _supervisor("failed_starts", "Actors that failed to start."),
+    _make_supervisor_metric("restarts", "Restarts of actors."),
+    _make_supervisor_metric("crashes", "Ends of actors that nobody wanted.", "kind", "reason"),
+    _make_supervisor_metric("gave_up", "Supervisors that ended because of too many restarts."),
+    _make_supervisor_metric("zombies", "Actors that could not be ended."),
+    _make_supervisor_metric("dead_letters", "Messages that no actor handled."),
+    _make_supervisor_metric("failed_starts", "Actors that failed to start."),
     Metric("cantrip.actors", "gauge", "1", "Actors, as they are now.", ("kind", "state")),
     Metric(
         "cantrip.mailbox.depth", "gauge", "1", "Messages that wait: the most of one actor, and all.", ("kind", "stat")

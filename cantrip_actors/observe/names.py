@@ -94,7 +94,7 @@ PROVIDERS: Final = {
 """The conventions' provider names, by the first part of a crystal's name."""
 
 
-def provider_and_model(crystal: str) -> tuple[str, str]:
+def split_crystal_name(crystal: str) -> tuple[str, str]:
     """Return the provider, as the conventions call it, and the model of a crystal's name."""
     provider, _, model = crystal.partition(":")
     return (PROVIDERS.get(provider, provider), model) if model else (crystal, crystal)

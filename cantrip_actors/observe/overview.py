@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import request_in
-from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Lent, Said, Turned, measured_in
+from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Lent, Said, Turned, read_facts
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -95,7 +95,7 @@ class Overview:
         if known is None:
             known = self._known[entity_id] = _Known(loom.header(entity_id))
         records, known.position = loom.records_since(entity_id, known.position)
-        for _, _, fact in measured_in(records):
+        for _, _, fact in read_facts(records):
             self._take(known, fact, now)
         header, usage = known.header, known.usage
         known.is_over = loom.is_over(entity_id)

@@ -105,7 +105,7 @@ class _Text:
         provider: str | None = None,
         error: StreamError | None = None,
     ) -> Upsert:
-        common = self.turn.common(self.item_id, at, error)
+        common = self.turn.build_common(self.item_id, at, error)
         if self.kind == "message":
             return MessageUpsert(status=status, content=content, origin=origin, **common)
         whose = self.turn.provider_id if provider is None else provider
@@ -136,7 +136,7 @@ class _Turn:
     closed: set[str] = field(default_factory=set)
     closed_calls: set[str] = field(default_factory=set)
 
-    def common(self, item_id: str, at: str, error: StreamError | None) -> dict[str, Any]:
+    def build_common(self, item_id: str, at: str, error: StreamError | None) -> dict[str, Any]:
         """Return the fields that every upsert has."""
         return {
             "turn_id": self.turn_id,
@@ -157,7 +157,7 @@ class _Turn:
 
     # Items
 
-    def item_start(self, payload: ItemStart, at: str) -> Sequence[Output]:
+    def handle_item_start(self, payload: ItemStart, at: str) -> Sequence[Output]:
         item_id, kind = payload.item_id, payload.item_type
         self.closed.discard(item_id)
         if kind == "function_call_output":
@@ -174,7 +174,7 @@ class _Turn:
             self.texts[item_id] = _Text(self, item_id, kind, at, Growing(self.batching))
         return _NOTHING
 
-    def progress(self, payload: ItemDelta, at: str) -> Sequence[Output]:
+    def handle_item_delta(self, payload: ItemDelta, at: str) -> Sequence[Output]:
         """Return the call with a growing output, with the last line of it: the progress text of its gate."""
         call, lines = self.calls.get(self.outputs.get(payload.item_id, "")), payload.delta_content.split("\n")
         line = next((line for line in reversed(lines) if line), None)
@@ -184,7 +184,7 @@ class _Turn:
         self.calls[call.call_id] = call
         return [replace(call, tool_output=line)]
 
-    def item_done(self, payload: ItemDone, at: str) -> Sequence[Output]:
+    def handle_item_done(self, payload: ItemDone, at: str) -> Sequence[Output]:
         item_id, final = payload.item_id, payload.final_item
         if item_id in self.closed:
             return _NOTHING
@@ -192,12 +192,12 @@ class _Turn:
             return self._call_done(item_id, final, at)
         self.closed.add(item_id)
         if isinstance(final, FinalFunctionCallOutput):
-            return self._output_done(item_id, final, at)
+            return self._finish_output(item_id, final, at)
         if isinstance(final, FinalImage):
-            return [ImageUpsert(status="complete", **asdict(final), **self.common(item_id, at, None))]
-        return self._text_done(item_id, final, at)
+            return [ImageUpsert(status="complete", **asdict(final), **self.build_common(item_id, at, None))]
+        return self._finish_text(item_id, final, at)
 
-    def _text_done(self, item_id: str, final: FinalMessage | FinalReasoning, at: str) -> Sequence[Output]:
+    def _finish_text(self, item_id: str, final: FinalMessage | FinalReasoning, at: str) -> Sequence[Output]:
         text = self.texts.pop(item_id, None)
         made: list[Output] = []
         if text is None:
@@ -222,7 +222,7 @@ class _Turn:
         )
         return _NOTHING
 
-    def _output_done(self, item_id: str, final: FinalFunctionCallOutput, at: str) -> Sequence[Output]:
+    def _finish_output(self, item_id: str, final: FinalFunctionCallOutput, at: str) -> Sequence[Output]:
         self.outputs.pop(item_id, None)
         if final.call_id in self.closed_calls:
             return _NOTHING
@@ -234,19 +234,19 @@ class _Turn:
         self._close_call(call)
         return [replace(call, status="complete", tool_output=final.output, tool_output_is_error=final.is_error)]
 
-    def item_error(self, payload: ItemError, at: str) -> Sequence[Output]:
+    def handle_item_error(self, payload: ItemError, at: str) -> Sequence[Output]:
         item_id, error = payload.item_id, payload.error
         text, call = self.texts.pop(item_id, None), self.call_of(item_id)
         self.outputs.pop(item_id, None)
         self.closed.add(item_id)
         if text is not None:
-            return [text.upsert("error", text.growing.text(), at, error=error)]
+            return [text.upsert("error", text.growing.get_text(), at, error=error)]
         if call is not None:
             self._close_call(call)
-            return [self._failed(call, at, error)]
+            return [self._make_failed(call, at, error)]
         return _NOTHING
 
-    def item_cancelled(self, item_id: str) -> None:
+    def handle_item_cancelled(self, item_id: str) -> None:
         """Forget the item, silently (X4). A call whose output alone is cancelled stays open."""
         self.closed.add(item_id)
         self.texts.pop(item_id, None)
@@ -258,13 +258,13 @@ class _Turn:
     def _begin_call(
         self, item_id: str, call_id: str, name: str, arguments: Mapping[str, Any], at: str
     ) -> ToolCallUpsert:
-        common = self.common(item_id, at, None)
+        common = self.build_common(item_id, at, None)
         call = ToolCallUpsert(status="create", tool_name=name, tool_arguments=arguments, call_id=call_id, **common)
         self.calls[call_id] = call
         return call
 
-    def _failed(self, call: ToolCallUpsert, at: str, error: StreamError) -> ToolCallUpsert:
-        return replace(call, status="error", **self.common(call.item_id, at, error))
+    def _make_failed(self, call: ToolCallUpsert, at: str, error: StreamError) -> ToolCallUpsert:
+        return replace(call, status="error", **self.build_common(call.item_id, at, error))
 
     def _close_call(self, call: ToolCallUpsert) -> None:
         self.calls.pop(call.call_id, None)
@@ -273,7 +273,7 @@ class _Turn:
 
     # Its beginning and its end
 
-    def response_start(self, payload: ResponseStart) -> Sequence[Output]:
+    def handle_response_start(self, payload: ResponseStart) -> Sequence[Output]:
         self.provider_id = payload.provider_id
         if self.is_started:
             return _NOTHING
@@ -286,7 +286,7 @@ class _Turn:
         if isinstance(payload, ResponseError):
             made += self.break_off(payload.error, at)
         elif payload.status == "error":
-            made += self.break_off(_error_of(payload), at)
+            made += self.break_off(_find_error(payload), at)
         else:
             made.append(TurnComplete(self.turn_id, self.session_id, payload.status, payload.usage, self.parent))
             if payload.step is not None and payload.step.terminated:
@@ -297,9 +297,9 @@ class _Turn:
     def break_off(self, error: StreamError, at: str | None) -> Iterator[Output]:
         """Yield each open item's terminal error, then the turn's; `at` defaults to the time of an item's last event."""
         for text in self.texts.values():
-            yield text.upsert("error", text.growing.text(), at or text.at, error=error)
+            yield text.upsert("error", text.growing.get_text(), at or text.at, error=error)
         for call in self.calls.values():
-            yield self._failed(call, at or call.source_timestamp, error)
+            yield self._make_failed(call, at or call.source_timestamp, error)
         if at is not None or self.is_started:
             yield TurnError(self.turn_id, self.session_id, error.code, error.message, self.parent)
 
@@ -339,7 +339,7 @@ class Processor:
                 return _NOTHING
             text = turn.texts.get(payload.item_id)
             if text is None:
-                return turn.progress(payload, envelope.timestamp)
+                return turn.handle_item_delta(payload, envelope.timestamp)
             return self._grow(text, payload.delta_content, envelope.timestamp, now)
         if turn is None:
             turn = self._begin(key, envelope)
@@ -389,24 +389,24 @@ class Processor:
             if isinstance(payload, ItemError | ItemCancelled):
                 return None  # its item was never shown, so its turn would never end
         self._ended.pop(key, None)
-        turn = self._turns[key] = _Turn(*key, envelope.parent, self._batching, self._emitted_at)
+        turn = self._turns[key] = _Turn(*key, envelope.parent, self._batching, self._read_time)
         return turn
 
     def _apply(self, key: tuple[str, str], turn: _Turn, envelope: Envelope, now: float) -> Sequence[Output]:
         payload, at = envelope.payload, envelope.timestamp
         match payload:
             case ItemStart():
-                made = turn.item_start(payload, at)
+                made = turn.handle_item_start(payload, at)
                 text = turn.texts.get(payload.item_id)
                 return self._grow(text, payload.initial_content, at, now) if text and payload.initial_content else made
             case ItemDone():
-                return turn.item_done(payload, at)
+                return turn.handle_item_done(payload, at)
             case ItemError():
-                return turn.item_error(payload, at)
+                return turn.handle_item_error(payload, at)
             case ItemCancelled():
-                turn.item_cancelled(payload.item_id)
+                turn.handle_item_cancelled(payload.item_id)
             case ResponseStart():
-                return turn.response_start(payload)
+                return turn.handle_response_start(payload)
             case ResponseDone() | ResponseError():
                 self._end(key)
                 return turn.end(payload, at)
@@ -433,11 +433,11 @@ class Processor:
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _emitted_at(self) -> str:
+    def _read_time(self) -> str:
         self._latest = max(self._latest, self._wall())
         return instant(self._latest)
 
 
-def _error_of(done: ResponseDone) -> StreamError:
+def _find_error(done: ResponseDone) -> StreamError:
     """Return the error of a response that is done with status "error" (seed decision 002)."""
     return done.error or StreamError(done.finish_reason or "RESPONSE_ERROR", "Response finished with error status")

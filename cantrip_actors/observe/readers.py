@@ -11,7 +11,7 @@ from cantrip_actors.runtime.instrument import Instrument, Reads
 
 
 @contextmanager
-def reading(instrument: Instrument | None, dialect: Literal["openai", "acp", "mcp"]) -> Iterator[None]:
+def count_reader(instrument: Instrument | None, dialect: Literal["openai", "acp", "mcp"]) -> Iterator[None]:
     """Count a reader of an event stream while the block runs. If the block raises FellBehind, that is counted too."""
     if instrument is None:
         yield

@@ -66,8 +66,8 @@ class Segments:
         for item in self._items.values():
             item.is_final = True
         yield from self._send()
-        if answer is not None and _squeezed(answer) != _squeezed(self._said):
-            yield from self._whole("message", answer)
+        if answer is not None and _squeeze(answer) != _squeeze(self._said):
+            yield from self._cut_whole("message", answer)
 
     def _send(self) -> Iterator[Piece]:
         for key, item in list(self._items.items()):
@@ -92,15 +92,15 @@ class Segments:
             if item.kind == "message":
                 self._said = item.sent
             yield Piece("end", item.kind, item.number, item.sent)
-        if item.text and _squeezed(item.text) != _squeezed(item.sent):
-            yield from self._whole(item.kind, item.text)
+        if item.text and _squeeze(item.text) != _squeeze(item.sent):
+            yield from self._cut_whole(item.kind, item.text)
 
-    def _whole(self, kind: Kind, text: str) -> Iterator[Piece]:
+    def _cut_whole(self, kind: Kind, text: str) -> Iterator[Piece]:
         item = _Item(kind)
         if text:
             yield from self._grow(item, text)
             yield from self._close(_Item(kind, text, is_final=True, sent=text, number=item.number))
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(text.split())

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from cantrip_actors.observe import names
-from cantrip_actors.observe.content import Content, text_of
+from cantrip_actors.observe.content import Content, dump_text
 
 Parts = Sequence[Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ class Settings:
     provider: Any
     outgoing_traceparent: bool = False
 
-    def present_tracer(self) -> Any:
+    def get_tracer(self) -> Any:
         """Return the tracer of the currently configured provider."""
         from opentelemetry import trace
 
@@ -60,7 +60,7 @@ class Settings:
             self.on_content(span, said.get(names.SYSTEM, ()), said.get(names.INPUTS, ()), said.get(names.OUTPUTS, ()))
         present = {name: value for name, value in said.items() if value}
         if self.content_on_span and span.is_recording():
-            span.set_attributes({name: text_of(value) for name, value in present.items()})
+            span.set_attributes({name: dump_text(value) for name, value in present.items()})
         if self.content_in_events:
             from opentelemetry._logs import LogRecord
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cantrip_actors.observe import names
-from cantrip_actors.observe.content import Content, mode_of
+from cantrip_actors.observe.content import Content, parse_mode
 from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
@@ -88,14 +88,14 @@ class Telemetry(Instrument):
             raise ValueError(f"content: expected one of {', '.join(get_args(Content))}, got {self.content!r}")
         if self.inputs not in ("new", "all"):
             raise ValueError(f'inputs: expected "new" or "all", got {self.inputs!r}')
-        counters = Counters(self._metrics())
+        counters = Counters(self._list_metrics())
         object.__setattr__(self, "counters", counters)
         object.__setattr__(self, "crashes", Crashes(None if self.crash_dir is None else Path(self.crash_dir)))
         measuring = Measuring(counters, legacy=self.legacy, by_tenant=self.tenant_metrics)
         object.__setattr__(self, "_measuring", measuring)
-        object.__setattr__(self, "_settings", self._connected() if self.otel else None)
+        object.__setattr__(self, "_settings", self._connect() if self.otel else None)
 
-    def _metrics(self) -> dict[str, Metric]:
+    def _list_metrics(self) -> dict[str, Metric]:
         metrics = dict(METRICS)
         if self.legacy:
             metrics |= {metric.name: metric for metric in LEGACY}
@@ -104,21 +104,21 @@ class Telemetry(Instrument):
                 metrics[name] = metrics[name]._replace(labels=(*metrics[name].labels, TENANT))
         return metrics
 
-    def _connected(self) -> Settings:
+    def _connect(self) -> Settings:
         try:
             from opentelemetry import _logs, trace
 
-            from cantrip_actors.observe.tracing import context_variable
+            from cantrip_actors.observe.tracing import find_context_variable
         except ModuleNotFoundError as error:
             raise ImportError("Telemetry needs opentelemetry-api: pip install 'cantrip-actors[otel]'") from error
         about = (names.SCOPE, version("cantrip-actors"))
-        content = self.content or mode_of(os.environ.get(names.CAPTURE))
+        content = self.content or parse_mode(os.environ.get(names.CAPTURE))
         logger = None
         if content in ("event", "both"):
             logger = _logs.get_logger(*about, logger_provider=self.logger_provider, schema_url=names.SCHEMA_URL)
         return Settings(
             trace.get_tracer(*about, tracer_provider=self.tracer_provider, schema_url=names.SCHEMA_URL),
-            context_variable(),
+            find_context_variable(),
             content,
             self.inputs,
             self.turn_spans,
@@ -131,7 +131,7 @@ class Telemetry(Instrument):
 
     def prometheus(self) -> str:
         """Return the metrics as a page in Prometheus' text format 0.0.4. Any thread may call it."""
-        return self.counters.prometheus()
+        return self.counters.render_prometheus()
 
     def request(self, method: str, route: str, traceparent: str | None) -> AbstractContextManager[None]:
         """Return a context in which a request is the current span: its casts and sends are below it.
@@ -174,9 +174,9 @@ class Telemetry(Instrument):
             return None
         from opentelemetry.trace import get_current_span
 
-        from cantrip_actors.observe.tracing import traceparent
+        from cantrip_actors.observe.tracing import format_traceparent
 
-        return traceparent(get_current_span().get_span_context())
+        return format_traceparent(get_current_span().get_span_context())
 
     def begin(self, cell: Cell, state: State, trace: str | None) -> EpisodeSpans | None:
         """Begin the spans of an episode; None if no SDK is configured."""
@@ -188,7 +188,7 @@ class Telemetry(Instrument):
 
     def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
         """Begin the spans of a resumed episode, and export those that were lost in the crash."""
-        self._measuring.resumed()
+        self._measuring.count_resumed()
         if self._settings is None:
             return None
         from cantrip_actors.observe.tracing import backfill, begin_spans
@@ -199,43 +199,43 @@ class Telemetry(Instrument):
 
     def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:
         """Count a query, and end its span."""
-        self._measuring.answered(cell, cell.crystal.crystal if crystal is None else crystal, reply, seconds)
+        self._measuring.count_answer(cell, cell.crystal.crystal if crystal is None else crystal, reply, seconds)
         if cell.spans is not None:
-            cell.spans.answered(reply)
+            cell.spans.note_answer(reply)
 
     def retried(self, cell: Cell, failed: ProviderError, delay: float, crystal: Any = None) -> None:
         """Count a retry, and add it to the span of the query."""
-        self._measuring.retried(cell.crystal.crystal if crystal is None else crystal, failed)
+        self._measuring.count_retry(cell.crystal.crystal if crystal is None else crystal, failed)
         if cell.spans is not None:
-            cell.spans.retried(failed, delay)
+            cell.spans.note_retry(failed, delay)
 
     def streamed(self, cell: Cell, seconds: float, since_last: float | None) -> None:
         """Count a part of an answer."""
-        self._measuring.streamed(cell, seconds, since_last)
+        self._measuring.count_part(cell, seconds, since_last)
         if cell.spans is not None:
-            cell.spans.streamed(seconds)
+            cell.spans.note_part(seconds)
 
     def written(self, records: Sequence[Record]) -> None:
         """Count written records."""
-        self._measuring.written(records)
+        self._measuring.count_records(records)
 
     def committed(self, seconds: float, messages: int) -> None:
         """Count a commit."""
-        self._measuring.committed(seconds, messages)
+        self._measuring.count_commit(seconds, messages)
 
     def supervised(self, event: SystemEvent) -> None:
         """Count an event of the supervisors, and report a crash."""
-        self._measuring.supervised(event)
+        self._measuring.count_event(event)
         self.crashes.take(event)
 
     def noted(self, fact: Fact) -> None:
         """Count a fact that no record contains."""
-        self._measuring.noted(fact)
+        self._measuring.count_fact(fact)
 
     def counted(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         """Yield the counters of now."""
         for metric in self.counters.metrics.values():
             if metric.kind == "counter":
-                for values, value in self.counters.value_of(metric.name).items():
+                for values, value in self.counters.read_values(metric.name).items():
                     labels = zip(metric.labels, values, strict=True)
                     yield metric.name, {label: value for label, value in labels if value}, value

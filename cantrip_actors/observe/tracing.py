@@ -42,17 +42,17 @@ from cantrip_actors.machine.actions import (
     Run,
     Spawn,
 )
-from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, measured_in
+from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, read_facts
 from cantrip_actors.observe import names
-from cantrip_actors.observe.backfill import emit, parent_trace, spans_of
-from cantrip_actors.observe.content import Messages, definitions_of, output_of, text_of
-from cantrip_actors.observe.measuring import address_of, error_type, method_of, tool_type
-from cantrip_actors.observe.usage import usage_attributes
+from cantrip_actors.observe.backfill import build_spans, emit, find_parent_trace
+from cantrip_actors.observe.content import Messages, build_definitions, build_output, dump_text
+from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
+from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.instrument import EpisodeSpans
-from cantrip_actors.terms.cantrip import crystal_name
+from cantrip_actors.terms.cantrip import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 from supervisors import Crash, ExitReason
@@ -76,7 +76,7 @@ IN_PROCESS: Final = ("local",)
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 
-def traceparent(where: SpanContext) -> str | None:
+def format_traceparent(where: SpanContext) -> str | None:
     """Return the W3C `traceparent` of a span; None if it is not valid."""
     if not where.is_valid:
         return None
@@ -93,15 +93,15 @@ def parse_traceparent(text: str | None) -> SpanContext | None:
     return made if made.is_valid else None
 
 
-def context_variable() -> ContextVar[Any]:
+def find_context_variable() -> ContextVar[Any]:
     """Return the context variable in which OpenTelemetry keeps the current context."""
 
-    def changed() -> ContextVar[Any]:
+    def replace_environment() -> ContextVar[Any]:
         before = copy_context()
         otel.attach(otel.Context({"cantrip_actors": True}))
         return next(one for one, value in copy_context().items() if before.get(one) is not value)
 
-    return copy_context().run(changed)
+    return copy_context().run(replace_environment)
 
 
 def attempt(what: str, work: Callable[[], T]) -> T | None:
@@ -113,10 +113,10 @@ def attempt(what: str, work: Callable[[], T]) -> T | None:
         return None
 
 
-def observing(method: Callable[Concatenate[Spans, P], None]) -> Callable[Concatenate[Spans, P], None]:
+def guard_episode(method: Callable[Concatenate[Spans, P], None]) -> Callable[Concatenate[Spans, P], None]:
     """Make a method of spans harmless: after an error the episode is not traced any further."""
 
-    def observed(self: Spans, /, *args: P.args, **named: P.kwargs) -> None:
+    def run_guarded(self: Spans, /, *args: P.args, **named: P.kwargs) -> None:
         if not self.is_broken:
             try:
                 method(self, *args, **named)
@@ -124,7 +124,7 @@ def observing(method: Callable[Concatenate[Spans, P], None]) -> Callable[Concate
                 self.is_broken = True
                 _log.warning("an episode is not traced any further", error=type(error).__name__)
 
-    return observed
+    return run_guarded
 
 
 class Spans(EpisodeSpans):
@@ -165,20 +165,20 @@ class Spans(EpisodeSpans):
     @property
     def outer(self) -> ContextVariables:
         """The context variables of the episode itself, whatever the entity's current action."""
-        return self._with(self._episode_context)
+        return self._add_span(self._episode_context)
 
     @property
     def variables(self) -> ContextVariables:
         """The context variables of the entity's current action."""
-        return self._with(self._context)
+        return self._add_span(self._context)
 
-    def _with(self, context: otel.Context) -> ContextVariables:
+    def _add_span(self, context: otel.Context) -> ContextVariables:
         return (*self._others, (self._settings.variable, context))
 
     @property
     def trace(self) -> str | None:
         """The `traceparent` of the entity's current action."""
-        return traceparent(trace.get_current_span(self._context).get_span_context())
+        return format_traceparent(trace.get_current_span(self._context).get_span_context())
 
     @property
     def query_headers(self) -> Mapping[str, str]:
@@ -201,7 +201,7 @@ class Spans(EpisodeSpans):
         """Begin the episode's span; return whether any exporter traces it."""
         plan = self._cell.plan
         name = plan.cantrip.name
-        _, model = names.provider_and_model(crystal_name(plan.cantrip.crystal))
+        _, model = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
         is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
         operation = names.INVOKE_WORKFLOW if is_workflow else names.INVOKE_AGENT
         known = {
@@ -233,22 +233,22 @@ class Spans(EpisodeSpans):
     def _redact(self, value: Any) -> Any:
         return self._cell.services.guard.redactor.value(value)
 
-    @observing
-    def step(self, records: Sequence[Record], action: Action) -> None:
+    @guard_episode
+    def note_step(self, records: Sequence[Record], action: Action) -> None:
         """End the spans that the records end, and begin that of the action."""
-        for _, turn, fact in measured_in(records):
+        for _, turn, fact in read_facts(records):
             self._note(turn, fact)
         if self._inner is not None and not self._call:  # the query was cancelled
             self._end_inner("cancelled")
         self._begin_action(action)
 
-    @observing
-    def restarted(self, reason: ExitReason | None) -> None:
+    @guard_episode
+    def note_restart(self, reason: ExitReason | None) -> None:
         """End the spans that the crash interrupted."""
         self._cut(_crash_type(reason) or "cancelled")
         self._episode.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
 
-    @observing
+    @guard_episode
     def close(self, reason: ExitReason | None) -> None:
         """End all spans of an episode that did not end by itself."""
         if not self._episode.is_recording():
@@ -297,7 +297,7 @@ class Spans(EpisodeSpans):
     def _note(self, turn: str, fact: Fact) -> None:
         match fact:
             case Ran():
-                self._ran(turn, fact)
+                self._end_gate(turn, fact)
             case Turned():
                 self._turns += not fact.is_continuation
                 self._end_turn(fact)
@@ -313,7 +313,7 @@ class Spans(EpisodeSpans):
             case _:
                 pass
 
-    def _ran(self, turn: str, ran: Ran) -> None:
+    def _end_gate(self, turn: str, ran: Ran) -> None:
         denied, self._denied = self._denied, False
         if ran.call_id is None:
             self._end_program("program_error" if ran.is_error else None)
@@ -326,16 +326,16 @@ class Spans(EpisodeSpans):
             kind = "refused" if denied or not is_open or self._checks else None
             found = self._cell.plan.gates.get(ran.gate)
             is_remote = found is not None and found.server is not None  # a server's text says nothing of our classes
-            kind = _marked(ran.result) or kind or ("tool_error" if is_remote else error_of_result(ran.result))
+            kind = _find_marked(ran.result) or kind or ("tool_error" if is_remote else find_error_type(ran.result))
         if self._settings.content_on_span and self._inner is not None and self._inner.is_recording():
             if ran.args is not None:
-                self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(ran.args))))
-            self._inner.set_attribute(names.RESULT, text_of(self._redact(ran.result)))
+                self._inner.set_attribute(names.ARGUMENTS, dump_text(self._redact(dict(ran.args))))
+            self._inner.set_attribute(names.RESULT, dump_text(self._redact(ran.result)))
         if self._inner is not None and self._inner.is_recording():
-            self._inner.set_attributes(self._session_of(ran.gate))
+            self._inner.set_attributes(self._get_session(ran.gate))
         self._end_inner(kind)
 
-    def _session_of(self, gate: str) -> dict[str, str]:
+    def _get_session(self, gate: str) -> dict[str, str]:
         """Return the attributes of the connection to a gate's server; a resumed entity has none before its call."""
         found = self._cell.plan.gates.get(gate)
         if found is None or found.server is None:
@@ -370,13 +370,13 @@ class Spans(EpisodeSpans):
                 self._cut("cancelled")
                 outcome = action.outcome
                 failed = outcome.error is not None and not outcome.truncated
-                self._finish(outcome.reason, outcome.ward, self._failure() if failed else None)
+                self._finish(outcome.reason, outcome.ward, self._describe_failure() if failed else None)
             case _:
                 pass
 
-    def _failure(self) -> str:
+    def _describe_failure(self) -> str:
         error = self._cell.error
-        return "_OTHER" if error is None else error_type(error)
+        return "_OTHER" if error is None else get_error_type(error)
 
     def _begin_turn(self) -> None:
         if self._settings.turn_spans and self._turn is None:
@@ -396,7 +396,7 @@ class Spans(EpisodeSpans):
             self._end_inner("cancelled")
         about = self._summary if is_summary else self._query
         if about is None:
-            about = _about_query(self._cell, bound.crystal, is_summary=is_summary)
+            about = _describe_query(self._cell, bound.crystal, is_summary=is_summary)
             self._summary, self._query = (about, self._query) if is_summary else (self._summary, about)
         name, kind, known = about
         known = {**known, names.SUMMARY: True} if is_summary else {**known, names.SEQUENCE: self._turns + 1}
@@ -409,45 +409,45 @@ class Spans(EpisodeSpans):
         self._inner_context = trace.set_span_in_context(self._inner, parent)
         self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}
         if action is not None and self._messages is not None:
-            instructions, inputs = self._messages.of_query(action.messages)
+            instructions, inputs = self._messages.split_query(action.messages)
             self._shown = {names.SYSTEM: instructions, names.INPUTS: inputs}
             if self._turns == 0 or self._settings.inputs == "all":
-                self._shown = {**self._shown, names.TOOLS: self._redact(definitions_of(action.tools))}
+                self._shown = {**self._shown, names.TOOLS: self._redact(build_definitions(action.tools))}
 
-    @observing
-    def answered(self, reply: Response | CrystalError) -> None:
+    @guard_episode
+    def note_answer(self, reply: Response | CrystalError) -> None:
         """End the span of the query."""
         span = self._inner
         if span is None or self._call:
             return
         outputs: list[dict[str, Any]] = []
         if isinstance(reply, Response) and self._messages is not None:
-            outputs = output_of(reply, self._redact)
+            outputs = build_output(reply, self._redact)
         if self._shown or outputs:
             self._settings.record(span, self._inner_context, {**self._shown, names.OUTPUTS: outputs})
         kind = None
         if not isinstance(reply, Response):
-            kind = error_type(reply)
+            kind = get_error_type(reply)
             self._settings.record_failure(self._inner_context, reply, self._redact(str(reply)))
         if span.is_recording():
-            span.set_attributes(self._facts_of(reply))
+            span.set_attributes(self._build_facts(reply))
         self._end_inner(kind)
 
-    @observing
-    def lent(self, bound: Bound, reply: Response, seconds: float) -> None:
+    @guard_episode
+    def note_sample(self, bound: Bound, reply: Response, seconds: float) -> None:
         """Make the span of an answer to a server of tools, below that of the call."""
-        name, kind, known = _about_query(self._cell, bound.crystal, is_summary=True)
-        known = {**known, names.SAMPLING: True, **usage_attributes(reply.usage, reply.metadata)}
+        name, kind, known = _describe_query(self._cell, bound.crystal, is_summary=True)
+        known = {**known, names.SAMPLING: True, **build_usage_attributes(reply.usage, reply.metadata)}
         now = time.time_ns()
         span = self._settings.tracer.start_span(
             name, context=self._context, kind=kind, attributes=known, start_time=now - round(seconds * 1e9)
         )
         span.end(now)
 
-    def _facts_of(self, reply: Response | CrystalError) -> dict[str, Any]:
+    def _build_facts(self, reply: Response | CrystalError) -> dict[str, Any]:
         usage = reply.usage
         known: dict[str, Any] = {
-            **usage_attributes(usage, reply.metadata if isinstance(reply, Response) else {}),
+            **build_usage_attributes(usage, reply.metadata if isinstance(reply, Response) else {}),
             names.ATTEMPTS: self._attempts,
         }
         if usage.cost:
@@ -463,23 +463,23 @@ class Spans(EpisodeSpans):
             self._reasons = known[names.FINISH_REASONS] = [str(reason or ("tool_call" if reply.tool_calls else "stop"))]
         return known
 
-    @observing
-    def retried(self, failed: ProviderError, delay: float) -> None:
+    @guard_episode
+    def note_retry(self, failed: ProviderError, delay: float) -> None:
         """Add an event to the query's span."""
         self._attempts += 1
         if self._inner is not None:
-            known: dict[str, Any] = {names.DELAY: delay, names.ERROR: error_type(failed)}
+            known: dict[str, Any] = {names.DELAY: delay, names.ERROR: get_error_type(failed)}
             if failed.status is not None:
                 known[names.STATUS] = failed.status
             self._inner.add_event(names.RETRY_EVENT, known)
 
-    def streamed(self, seconds: float) -> None:
+    def note_part(self, seconds: float) -> None:
         """Note when the first part of the answer arrived."""
         if self._first_chunk is None:
             self._first_chunk = seconds
 
-    @observing
-    def computed(self, seconds: float, memory: int | None) -> None:
+    @guard_episode
+    def note_computation(self, seconds: float, memory: int | None) -> None:
         """Note how long the program computed, and its memory."""
         if self._program is not None:
             self._program.set_attribute(names.COMPUTE, seconds)
@@ -497,7 +497,7 @@ class Spans(EpisodeSpans):
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
             names.TOOL_CALL: call,
-            names.TOOL_TYPE: tool_type(found),
+            names.TOOL_TYPE: get_tool_type(found),
         }
         if turn:
             known[names.TURN] = turn
@@ -508,7 +508,7 @@ class Spans(EpisodeSpans):
                 self._descriptions[gate] = self._redact(found.description)
             known[names.TOOL_DESCRIPTION] = self._descriptions[gate]
             if found.server is not None:  # the SDK's span of the call is below this one
-                known[names.MCP_METHOD] = method_of(self._cell, found)
+                known[names.MCP_METHOD] = get_method(self._cell, found)
                 known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
             if found.wrappers:
                 known[names.WRAPPERS] = [wrapper.name for wrapper in found.wrappers]
@@ -518,7 +518,7 @@ class Spans(EpisodeSpans):
         if self._settings.content_on_span and self._inner.is_recording():
             given = action.call.args if isinstance(action, Run | Contact | Spawn | Await) else None
             if given is not None:
-                self._inner.set_attribute(names.ARGUMENTS, text_of(self._redact(dict(given))))
+                self._inner.set_attribute(names.ARGUMENTS, dump_text(self._redact(dict(given))))
 
     def _begin_program(self, action: Compute) -> None:
         if self._program is not None:
@@ -552,8 +552,8 @@ _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
 """The common part of an episode's queries: the name and the kind of their spans, and attributes."""
 
 
-def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
-    provider, model = names.provider_and_model(crystal_name(crystal))
+def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
+    provider, model = names.split_crystal_name(get_crystal_name(crystal))
     is_workflow = getattr(crystal, "is_workflow", False)
     operation = names.PLAN if is_workflow else names.CHAT
     is_inside = is_workflow or hasattr(crystal, "respond") or provider in IN_PROCESS
@@ -570,7 +570,7 @@ def _about_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuery:
             known[attribute] = value
         elif isinstance(value, (list, tuple)):
             known[attribute] = list(value)
-    server, port = address_of(crystal)
+    server, port = get_address(crystal)
     if server:
         known[names.SERVER], known[names.PORT] = server, int(port)
     return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
@@ -583,7 +583,7 @@ def _end(span: Span, kind: str | None) -> None:
     span.end()
 
 
-def _marked(result: Any) -> str | None:
+def _find_marked(result: Any) -> str | None:
     """Return the `error.type` of an observation that the runtime itself made of an interrupted gate."""
     text = result if isinstance(result, str) else ""
     if text.startswith("outcome unknown"):
@@ -593,7 +593,7 @@ def _marked(result: Any) -> str | None:
     return "timeout" if re.search(r"^\S+ timed out after [\d.e+]+ s$", text) else None
 
 
-def error_of_result(result: Any) -> str:
+def find_error_type(result: Any) -> str:
     """Return the `error.type` of a gate's error observation: the class that the gate raised, or `tool_error`."""
     found = _RAISED.match(result) if isinstance(result, str) else None
     return "tool_error" if found is None else found[1]
@@ -603,7 +603,7 @@ def _crash_type(reason: ExitReason | None) -> str | None:
     return type(reason.exception).__name__ if isinstance(reason, Crash) else None
 
 
-def parent_in(variables: ContextVariables, variable: ContextVar[Any], mail: str | None) -> otel.Context:
+def find_parent(variables: ContextVariables, variable: ContextVar[Any], mail: str | None) -> otel.Context:
     """Return the context in which an episode begins: its caller's, else that of the intent's mail."""
     given = next((value for one, value in variables if one is variable), None)
     context = otel.Context() if given is None else given
@@ -644,7 +644,7 @@ def backfill(settings: Settings, cell: Cell) -> None:
     def work() -> None:
         loom = cell.services.loom()
         header = loom.header(cell.entity_id)
-        emit(settings, spans_of(loom.records(cell.entity_id), header, parent_trace(loom, header)))
+        emit(settings, build_spans(loom.records(cell.entity_id), header, find_parent_trace(loom, header)))
 
     attempt("spans of an earlier process are not exported", work)
 
@@ -660,5 +660,5 @@ def begin_spans(settings: Settings, cell: Cell, state: State, mail: str | None, 
             known[names.TURN] = cell.plan.parent_turn
         links.append(Link(before, known))
     spans = Spans(settings, cell, state, attempt=2 if resumes else 1)
-    parent = parent_in(cell.context_variables, settings.variable, mail)
+    parent = find_parent(cell.context_variables, settings.variable, mail)
     return spans if attempt("an episode is not traced", lambda: spans.begin(parent, links)) else None

@@ -14,7 +14,7 @@ MODALITIES: Final = ("text", "image", "audio")
 COUNTED: Final = {"reasoning_tokens": names.REASONING, "cache_written_tokens": names.CACHE_WRITE}
 
 
-def modalities_in(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]:
+def read_modalities(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]:
     """Return the tokens of each modality that a provider counted, of the "input" or the "output"."""
     both = metadata.get("modality_tokens")
     counts = both.get(side) if isinstance(both, Mapping) else None
@@ -23,7 +23,7 @@ def modalities_in(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]:
     return {one: count for one, count in counts.items() if one in MODALITIES and isinstance(count, int)}
 
 
-def usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, int]:
+def build_usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, int]:
     """Return the attributes of a query's span that count its tokens."""
     known = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
     if usage.cached_tokens:
@@ -32,6 +32,6 @@ def usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, int
         if isinstance(metadata.get(key), int):
             known[name] = metadata[key]
     for side in ("input", "output"):
-        for modality, count in modalities_in(metadata, side).items():
+        for modality, count in read_modalities(metadata, side).items():
             known[names.OF_MODALITY.format(modality, side)] = count
     return known

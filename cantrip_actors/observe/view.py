@@ -53,7 +53,7 @@ class SpecView:
             case ResponseStart():
                 yield StepStartEvent(entity, at, turn)
             case ItemDone():
-                yield from self._item(entity, at, turn, payload.final_item)
+                yield from self._view_item(entity, at, turn, payload.final_item)
             case ResponseError():
                 self._gates.pop((entity, turn), None)
             case ResponseDone():
@@ -62,7 +62,7 @@ class SpecView:
             case _:
                 pass
 
-    def _item(self, entity: str, at: float, turn: str, final: FinalItem) -> Iterator[EntityEvent]:
+    def _view_item(self, entity: str, at: float, turn: str, final: FinalItem) -> Iterator[EntityEvent]:
         match final:
             case FinalMessage():
                 yield TextEvent(entity, at, turn, final.content)
@@ -80,7 +80,7 @@ class SpecView:
 
 def _end(entity: str, at: float, turn: str, done: ResponseDone) -> Iterator[EntityEvent]:
     if done.usage is not None:
-        yield UsageEvent(entity, at, turn, _usage(done.usage))
+        yield UsageEvent(entity, at, turn, _convert_usage(done.usage))
     step = done.step
     if step is not None:
         yield StepCompleteEvent(entity, at, turn, step.sequence, step.terminated, step.truncated)
@@ -88,5 +88,5 @@ def _end(entity: str, at: float, turn: str, done: ResponseDone) -> Iterator[Enti
             yield FinalResponseEvent(entity, at, step.result)
 
 
-def _usage(usage: StreamUsage) -> Usage:
+def _convert_usage(usage: StreamUsage) -> Usage:
     return Usage(int(usage.input_tokens), int(usage.output_tokens), int(usage.cache_read_input_tokens or 0))

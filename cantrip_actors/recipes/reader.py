@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from cantrip_actors.recipes.document import Document, Mistake, Where, redacted
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Reader:
         """Return the values that are not null; each key that is not among `names` is a mistake."""
         for name in given:
             if name not in names:
-                hint = nearest(str(name), names)
+                hint = suggest_nearest(str(name), names)
                 of = f" of {what}" if what else ""
                 self.wrong((*where, name), f'unknown key "{name}"{of}: {hint}')
         return {name: value for name, value in given.items() if name in names and value is not None}

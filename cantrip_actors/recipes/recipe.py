@@ -22,9 +22,9 @@ from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
 from cantrip_actors.recipes.reader import Reader, describe
 from cantrip_actors.recipes.tool_servers import tool_server
-from cantrip_actors.terms.errors import nearest
+from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
-from cantrip_actors.terms.problems import short
+from cantrip_actors.terms.problems import shorten
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.ward import parse
 from cantrip_actors.terms.wrapping import Wrap
@@ -235,9 +235,8 @@ class _RecipeReader(Reader):
             elif isinstance(settings.get("name"), str):
                 made = self._standard_gate(settings.pop("name"))
             else:
-                raise InvalidCantrip(
-                    f"a gate needs a name or python: {nearest(next(iter(given), ''), ['name', 'python', 'mcp'])}"
-                )
+                nearest = suggest_nearest(next(iter(given), ""), ["name", "python", "mcp"])
+                raise InvalidCantrip(f"a gate needs a name or python: {nearest}")
             root = settings.pop("root", None) if "root" in made.injected else None
             made = made.with_(**self.keep_typed(settings, _GATE_KINDS, where))
             if "root" in made.injected:
@@ -289,7 +288,7 @@ class _RecipeReader(Reader):
         for part in function_name.split("."):
             if not hasattr(found, part):
                 known = [one for one in vars(found) if not one.startswith("_")]
-                raise InvalidCantrip(f'python: {module_name} has no "{part}": {nearest(part, known)}')
+                raise InvalidCantrip(f'python: {module_name} has no "{part}": {suggest_nearest(part, known)}')
             found = getattr(found, part)
         if isinstance(found, Gate):
             return found
@@ -314,7 +313,7 @@ class _RecipeReader(Reader):
             what = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
         except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user
             reason = error.strerror if isinstance(error, OSError) else error
-            self.wrong(where, f"root: expected the path of a folder, got {short(given)}: {reason}")
+            self.wrong(where, f"root: expected the path of a folder, got {shorten(given)}: {reason}")
             return None
         if what:
             self.wrong(where, f'root: "{given}" {what} (looked at {folder}; paths are relative to the recipe)')

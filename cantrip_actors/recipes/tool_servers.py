@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cantrip_actors.mcp import OAuth, http, oauth, stdio
 from cantrip_actors.recipes.reader import describe
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import ToolServer
 
 _OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks", "sampling")
@@ -23,7 +23,7 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
         raise InvalidCantrip(f"mcp: expected name and command, or name and url, got {describe(given)}")
     for key in given:
         if key not in _KEYS:
-            raise InvalidCantrip(f'mcp: unknown key "{key}": {nearest(str(key), _KEYS)}')
+            raise InvalidCantrip(f'mcp: unknown key "{key}": {suggest_nearest(str(key), _KEYS)}')
     name, command, url = given.get("name"), given.get("command"), given.get("url")
     if not isinstance(name, str) or (command is None) == (url is None):
         raise InvalidCantrip("mcp: expected a name, and either a command or a url")
@@ -67,7 +67,7 @@ def _token(given: Mapping[str, Any]) -> str | OAuth | None:
         raise InvalidCantrip(f"mcp: oauth: expected true, or {' and '.join(_LOGIN)}, got {describe(login)}")
     for key in login:
         if key not in _LOGIN:
-            raise InvalidCantrip(f'mcp: oauth: unknown key "{key}": {nearest(str(key), _LOGIN)}')
+            raise InvalidCantrip(f'mcp: oauth: unknown key "{key}": {suggest_nearest(str(key), _LOGIN)}')
     secret, scopes = login.get("client_secret_env"), login.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
         raise InvalidCantrip(f"mcp: oauth: scopes: expected a list of texts, got {describe(scopes)}")

@@ -44,7 +44,7 @@ class Blob:
     @classmethod
     def of_snapshot(cls, engine: str, data: bytes, key: bytes) -> Blob:
         """Return the blob of what `engine` wrote, sealed with `key`."""
-        digest = _snapshot_digest(engine, data)
+        digest = _compute_snapshot_digest(engine, data)
         return cls(digest, _SNAPSHOT + engine, data, _seal(digest, key))
 
     @property
@@ -65,14 +65,14 @@ class Blob:
     @property
     def is_whole(self) -> bool:
         """Whether the bytes are those of the digest."""
-        digest = _snapshot_digest(self.engine, self.data) if self.is_snapshot else sha256(self.data).hexdigest()
+        digest = _compute_snapshot_digest(self.engine, self.data) if self.is_snapshot else sha256(self.data).hexdigest()
         return digest == self.digest
 
     def is_sealed_with(self, key: bytes) -> bool:
         """Whether the seal was made with `key`. It does not say that the bytes are whole."""
         return hmac.compare_digest(self.seal.encode(errors="replace"), _seal(self.digest, key).encode())
 
-    def sealed_again(self, key: bytes) -> Blob:
+    def seal_again(self, key: bytes) -> Blob:
         """Return the same snapshot for a store with another key."""
         return replace(self, seal=_seal(self.digest, key))
 
@@ -96,12 +96,12 @@ class Snapshot:
         return f"Snapshot({self.digest!r})"
 
 
-def reference(snapshot: Snapshot) -> Snapshot:
+def make_reference(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without its bytes, for keeping."""
     return snapshot if snapshot.blob is None else Snapshot(snapshot.digest)
 
 
-def _snapshot_digest(engine: str, data: bytes) -> str:
+def _compute_snapshot_digest(engine: str, data: bytes) -> str:
     digest = blake2b(engine.encode() + b"\n", digest_size=20)
     digest.update(data)
     return digest.hexdigest()

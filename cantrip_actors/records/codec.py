@@ -63,7 +63,7 @@ def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     try:
         for one in free:
             if one.__class__ not in _ATOMS:
-                orjson.dumps(one, default=_plain)  # it refuses values that msgspec would silently change
+                orjson.dumps(one, default=_convert)  # it refuses values that msgspec would silently change
         line = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):
         return _encode_wide(value, free)
@@ -91,18 +91,18 @@ def decode(line: bytes) -> Record:
     return _decode_carefully(line)
 
 
-def dumps(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
+def dump_json(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
     """Return an object as compact JSON on one line.
 
     orjson writes it or, marked as wide unless `mark` is False, the standard library. Raises LoomError for a value that
     JSON cannot express.
     """
     try:
-        line = orjson.dumps(value, default=_plain)
+        line = orjson.dumps(value, default=_convert)
     except TypeError:
-        return _dumps_wide(value, mark=mark)
+        return _dump_wide(value, mark=mark)
     if b"null" in line and not _is_finite(value):
-        return _dumps_wide(value, mark=mark)
+        return _dump_wide(value, mark=mark)
     return line
 
 
@@ -110,9 +110,9 @@ def _decode_carefully(line: bytes) -> Record:
     try:
         parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
     except (ValueError, RecursionError) as error:
-        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {error}") from error
+        raise LoomError(f"{_cut_excerpt(line)} is not a record of a loom: {error}") from error
     if not isinstance(parsed, dict):
-        raise LoomError(f"{_excerpt(line)} is not a record of a loom: expected a JSON object")
+        raise LoomError(f"{_cut_excerpt(line)} is not a record of a loom: expected a JSON object")
     try:
         version = parsed.get("schema", 1)
         if version > SCHEMA:
@@ -125,29 +125,29 @@ def _decode_carefully(line: bytes) -> Record:
             usage := parsed.get("usage"), dict
         ):  # earlier versions kept counts that crystals reported as floats
             parsed = {**parsed, "usage": {k: v if k == "cost" else math.ceil(v) for k, v in usage.items()}}
-        record: Record = msgspec.convert(parsed, _RECORD, dec_hook=from_json)
+        record: Record = msgspec.convert(parsed, _RECORD, dec_hook=convert_from_json)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise LoomError(f"{_excerpt(line)} is not a record of a loom: {_fault(error, parsed)}") from error
+        raise LoomError(f"{_cut_excerpt(line)} is not a record of a loom: {_describe_fault(error, parsed)}") from error
     return record
 
 
 # ------------------------------------------------------------------------------------------------- JSON beyond msgspec
 
 
-def _plain(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__}")
 
 
-def _plain_wide(value: Any) -> Any:
+def _convert_wide(value: Any) -> Any:
     """Return the JSON form of a value that orjson knows and the standard library does not: dates, ids, dataclasses."""
     return dict(value) if isinstance(value, Mapping) else orjson.loads(orjson.dumps(value))
 
 
 def _is_finite(value: Any) -> bool:
     try:
-        json.dumps(value, allow_nan=False, default=_plain_wide)
+        json.dumps(value, allow_nan=False, default=_convert_wide)
     except ValueError:
         return False
     return True
@@ -156,14 +156,14 @@ def _is_finite(value: Any) -> bool:
 def _encode_wide(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     kind = value.__struct_config__.tag or type(value).__name__.lower()
     for one in free:  # `to_builtins` would turn a set into a list
-        _dumps_wide({"kind": kind, "value": one}, mark=False)
-    return _dumps_wide(msgspec.to_builtins(value, enc_hook=_to_json), mark=True)
+        _dump_wide({"kind": kind, "value": one}, mark=False)
+    return _dump_wide(msgspec.to_builtins(value, enc_hook=_convert_to_json), mark=True)
 
 
-def _dumps_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
+def _dump_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
     try:
         _check(value)
-        text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_plain_wide)
+        text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_convert_wide)
     except (TypeError, ValueError) as error:
         raise LoomError(
             f"the loom cannot keep a {value.get('kind', 'value')} that JSON cannot say: {error}; expected text, "
@@ -188,12 +188,12 @@ def _check(value: Any) -> None:
             todo.extend((part, depth + 1) for part in one)
 
 
-def _excerpt(line: bytes) -> str:
+def _cut_excerpt(line: bytes) -> str:
     text = line[:60].decode(errors="replace")
     return repr(text + "…" if len(line) > 60 else text)
 
 
-def _fault(error: Exception, parsed: Mapping[str, Any]) -> str:
+def _describe_fault(error: Exception, parsed: Mapping[str, Any]) -> str:
     kind = parsed.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         return f"unknown kind {kind!r}; known: {', '.join(_KINDS)}"
@@ -203,10 +203,10 @@ def _fault(error: Exception, parsed: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------------- images and snapshots
 
 
-def _to_json(value: object) -> Any:
+def _convert_to_json(value: object) -> Any:
     """Return the JSON form of the values that msgspec does not know."""
     if isinstance(value, File):
-        return image_facts(value)
+        return get_image_facts(value)
     if isinstance(value, Snapshot):
         return value.digest
     if isinstance(value, Mapping):
@@ -214,7 +214,7 @@ def _to_json(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def image_facts(image: File) -> dict[str, Any]:
+def get_image_facts(image: File) -> dict[str, Any]:
     """Return the facts of an image or another file; its bytes are a blob under its digest."""
     facts: dict[str, Any] = {"type": image.media_type}
     if image.filename is not None:
@@ -235,16 +235,16 @@ def image_facts(image: File) -> dict[str, Any]:
     return facts
 
 
-def from_json(kind: type, value: Any) -> Any:
+def convert_from_json(kind: type, value: Any) -> Any:
     """Return a snapshot, an image or another file of its JSON form: the hook of msgspec's decoders."""
     if kind in (File, Image):
-        return image_of(value)
+        return make_image(value)
     if not (isinstance(value, str) and _DIGEST.fullmatch(value)):
         raise ValueError(f'"snapshot": expected a digest of 40 hexadecimal digits, got {value!r}')
     return Snapshot(value)
 
 
-def image_of(facts: Mapping[str, Any]) -> File:
+def make_image(facts: Mapping[str, Any]) -> File:
     """Return the image or the file with these facts. Raises ValueError for an invalid digest."""
     get = facts.get
     digest, url, file_id = get("digest", ""), get("url"), get("file_id")
@@ -267,13 +267,13 @@ def image_of(facts: Mapping[str, Any]) -> File:
 
 
 _RECORD: Any = Record
-_ENCODER = msgspec.json.Encoder(enc_hook=_to_json)
-_DECODER = msgspec.json.Decoder(_RECORD, dec_hook=from_json)
+_ENCODER = msgspec.json.Encoder(enc_hook=_convert_to_json)
+_DECODER = msgspec.json.Decoder(_RECORD, dec_hook=convert_from_json)
 _KINDS = tuple(kind.__struct_config__.tag for kind in get_args(Record))
 KINDS = frozenset(_KINDS)
 
 
-def _empty_value(kind: Any) -> Any:
+def _make_empty_value(kind: Any) -> Any:
     """Return the empty value of a field's type: of a Literal the last one, which says the least ("expired")."""
     if get_origin(kind) is Literal:
         return get_args(kind)[-1]
@@ -282,14 +282,14 @@ def _empty_value(kind: Any) -> Any:
 
 _EMPTY: Mapping[str, Mapping[str, Any]] = {
     kind.__struct_config__.tag: {
-        field.encode_name: _empty_value(field.type) for field in msgspec.structs.fields(kind) if field.required
+        field.encode_name: _make_empty_value(field.type) for field in msgspec.structs.fields(kind) if field.required
     }
     for kind in get_args(Record)
 }
 """For each kind of record, the fields that a line must have, with values that say nothing."""
 
 
-def _free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+def _find_free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     names = [field.name for field in msgspec.structs.fields(kind) if field.type in _ANY_JSON]
     if len(names) == 1:
         return lambda record: (getattr(record, names[0]),)
@@ -298,7 +298,7 @@ def _free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 _ANY_JSON: Final = (Any, Mapping[str, Any], Mapping[str, Any] | None)
 _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
-    **{kind: _free_values(kind) for kind in get_args(Record)},
+    **{kind: _find_free_values(kind) for kind in get_args(Record)},
     records.Utterance: lambda r: (*[call.args for call in r.tool_calls], *r.blocks, r.metadata),
     records.Rewarded: lambda r: (r.reward,),
 }

@@ -17,7 +17,7 @@ def check_door(door: str) -> None:
         raise ValueError(f'door: expected {kinds} or "", got {door!r}')
 
 
-def decider(by: str, door: str) -> str:
+def name_decider(by: str, door: str) -> str:
     """Return who decided, and how that is known.
 
     >>> decider("ann", "terminal:ann"), decider("bob", "terminal:ann")

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import orjson
 
-from cantrip_actors.records.codec import dumps, encode_value, from_json
+from cantrip_actors.records.codec import convert_from_json, dump_json, encode_value
 from cantrip_actors.records.records import Decided, Ended, IntentGiven, MailRefused, Record, Steered
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -83,7 +83,7 @@ class Mail(Value, frozen=True, kw_only=True):
         except TypeError:
             plain = b"null"
         if b"null" in plain:  # it may stand for a number that only the standard library can write
-            plain = json.dumps(json.loads(dumps(content, mark=False)), sort_keys=True).encode()
+            plain = json.dumps(json.loads(dump_json(content, mark=False)), sort_keys=True).encode()
         return blake2b(plain, digest_size=16).digest()
 
     @property
@@ -115,12 +115,12 @@ class Pending(NamedTuple):
     mail: Mail
 
 
-def key_of(record: Record) -> str | None:
+def get_key(record: Record) -> str | None:
     """Return the key of the mail that a record takes, or None."""
     return record.key if type(record) in _TAKE_MAIL else None  # type: ignore[union-attr]  # its type says so
 
 
-def decision_key(request_id: str) -> str:
+def make_decision_key(request_id: str) -> str:
     """Return the key of the mail that decides a request. All decisions have the same one, so the first counts."""
     return f"decision:{request_id}"
 
@@ -135,10 +135,10 @@ def decode_mail(line: bytes) -> Mail:
     try:
         if b'"wide":' not in line:
             return _DECODER.decode(line)
-        return msgspec.convert(json.loads(line), Mail, dec_hook=from_json)
+        return msgspec.convert(json.loads(line), Mail, dec_hook=convert_from_json)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
 
 
 _TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended, Decided})
-_DECODER = msgspec.json.Decoder(Mail, dec_hook=from_json)
+_DECODER = msgspec.json.Decoder(Mail, dec_hook=convert_from_json)

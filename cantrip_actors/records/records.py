@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from cantrip_actors.records.blob import Snapshot
-from cantrip_actors.records.door import decider
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.door import name_decider
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES, Image, files_among
+from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
@@ -50,7 +50,7 @@ class Observation(Value, frozen=True, gc=False):
     @property
     def files(self) -> tuple[File, ...]:
         """The members of `images` that are not images."""
-        return files_among(self.images)
+        return select_files(self.images)
 
     @property
     def content(self) -> str:
@@ -103,7 +103,7 @@ class Header(
     @property
     def scoped_name(self) -> str | None:
         """The name as stores keep it, unique in the loom."""
-        return None if self.name is None else scoped(self.tenant, self.name)
+        return None if self.name is None else scope_name(self.tenant, self.name)
 
 
 class IntentGiven(_Record, frozen=True, tag="intent"):
@@ -243,7 +243,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     @property
     def decider(self) -> str:
         """The author of the decision, and how that is known; empty for a request that has expired."""
-        return "" if self.decision == "expired" else decider(self.by, self.door)
+        return "" if self.decision == "expired" else name_decider(self.by, self.door)
 
     @property
     def in_words(self) -> str:
@@ -505,21 +505,21 @@ WITH_SNAPSHOT = frozenset({Committed, GateStarted, Requested})
 """The kinds that have a `snapshot`."""
 
 
-def images_of(record: Record) -> tuple[File, ...]:
+def get_images(record: Record) -> tuple[File, ...]:
     """Return the images of a record."""
     return record.images if type(record) in WITH_IMAGES else ()  # type: ignore[union-attr]  # its type says so
 
 
-def snapshot_of(record: Record) -> Snapshot | None:
+def get_snapshot(record: Record) -> Snapshot | None:
     """Return the snapshot that a record refers to."""
     return record.snapshot if type(record) in WITH_SNAPSHOT else None  # type: ignore[union-attr]  # likewise
 
 
-def with_images(record: R, images: tuple[File, ...]) -> R:
+def replace_images(record: R, images: tuple[File, ...]) -> R:
     """Return a record that has images with others, as many and in the same places."""
     return msgspec.structs.replace(record, images=images)
 
 
-def with_snapshot(record: R, snapshot: Snapshot) -> R:
+def replace_snapshot(record: R, snapshot: Snapshot) -> R:
     """Return a record that has a snapshot with another one."""
     return msgspec.structs.replace(record, snapshot=snapshot)

@@ -37,15 +37,15 @@ def seal(line: bytes, before: bytes, key: bytes = b"") -> tuple[bytes, bytes]:
     The link covers the bytes as they are.
     """
     link = link_of(line, before, key)
-    return with_link(line, link), link
+    return add_link(line, link), link
 
 
-def with_link(line: bytes, link: bytes) -> bytes:
+def add_link(line: bytes, link: bytes) -> bytes:
     """Return `line` with that link."""
     return b'%b%b%b"}' % (line[:-1], _FIELD, link)
 
 
-def sealed_with(line: bytes) -> tuple[bytes, bytes | None]:
+def split_link(line: bytes) -> tuple[bytes, bytes | None]:
     """Return a line as it was before it was sealed, and its link, or None if it has no link."""
     if line[-_TAIL : -_TAIL + len(_FIELD)] != _FIELD:
         return line, None

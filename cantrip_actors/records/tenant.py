@@ -29,7 +29,7 @@ def _is_control(sign: str) -> bool:
     return category(sign) in ("Cc", "Cs")
 
 
-def scoped(tenant: str, name: str) -> str:
+def scope_name(tenant: str, name: str) -> str:
     """Return a name as stores keep it: that of another tenant is another text.
 
     >>> scoped("", "notes"), scoped("acme", "notes") == scoped("", "notes")
@@ -38,6 +38,6 @@ def scoped(tenant: str, name: str) -> str:
     return f"{tenant}{_BETWEEN}{name}" if tenant else name
 
 
-def unscoped(text: str) -> str:
+def unscope_name(text: str) -> str:
     """Return the name that was scoped."""
     return text.rpartition(_BETWEEN)[2]

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from cantrip_actors.records.codec import encode_value, from_json
+from cantrip_actors.records.codec import convert_from_json, encode_value
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
@@ -118,4 +118,4 @@ def decode_timer(line: str | bytes) -> Timer:
         raise LoomError(f"{line[:60]!r} is not a timer: {error}") from error
 
 
-_DECODER = msgspec.json.Decoder(Timer, dec_hook=from_json)
+_DECODER = msgspec.json.Decoder(Timer, dec_hook=convert_from_json)

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_actors.records.codec import decode, dumps
+from cantrip_actors.records.codec import decode, dump_json
 from cantrip_actors.records.records import Committed, Ended, ForgottenRecord, Header, IntentGiven
-from cantrip_actors.records.seal import sealed_with, with_link
+from cantrip_actors.records.seal import add_link, split_link
 from cantrip_actors.terms.errors import LoomError
 
 KEPT = frozenset(
@@ -38,7 +38,7 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
 
     Raises LoomError for a line that is not a record. A tombstone is its own tombstone.
     """
-    plain, link = sealed_with(line)
+    plain, link = split_link(line)
     if is_tombstone(plain):
         return line
     record = decode(plain)
@@ -49,19 +49,19 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
             field.required or value != field.default
         ):
             facts[field.encode_name] = msgspec.to_builtins(value)
-    made = b"%b%b%d}" % (dumps(facts)[:-1], _MARK, len(line))
+    made = b"%b%b%d}" % (dump_json(facts)[:-1], _MARK, len(line))
     if is_padded and len(made) > len(plain):  # a record without any text: there is no room for more
-        made = b"%b%b1}" % (dumps(facts)[:-1], _MARK)
+        made = b"%b%b1}" % (dump_json(facts)[:-1], _MARK)
     if is_padded:
         if len(made) > len(plain):
             raise LoomError(f"a {facts['kind']} of {record.entity_id} has no time, and no room for a tombstone")
         made = made[:-1].ljust(len(plain) - 1) + b"}"
-    return made if link is None else with_link(made, link)
+    return made if link is None else add_link(made, link)
 
 
 def is_tombstone(line: bytes) -> bool:
     """Return whether a line, with or without its link, is a tombstone."""
-    head, found, size = sealed_with(line)[0].rpartition(_MARK)
+    head, found, size = split_link(line)[0].rpartition(_MARK)
     return bool(found) and size[:-1].rstrip().isdigit() and head[:1] == b"{"
 
 
@@ -75,16 +75,16 @@ class TombstoneSum:
 
     def add(self, line: bytes) -> None:
         """Add the next tombstone."""
-        plain, link = sealed_with(line)
+        plain, link = split_link(line)
         plain = plain[:-1].rstrip()
         self.count += 1
         self._whole.update(b"%b}%b\n" % (plain, link or b""))
         self._unlinked.update(plain + b"}\n")
 
-    def hexdigest(self) -> str:
+    def compute_hexdigest(self) -> str:
         """Return the checksum."""
         return self._whole.hexdigest()
 
-    def matches(self, record: ForgottenRecord) -> bool:
+    def is_match(self, record: ForgottenRecord) -> bool:
         """Return whether these are the tombstones that the record names. A memory loom's had no links."""
-        return record.records == self.count and record.sum in (self.hexdigest(), self._unlinked.hexdigest())
+        return record.records == self.count and record.sum in (self.compute_hexdigest(), self._unlinked.hexdigest())

@@ -8,7 +8,7 @@ from typing import Any
 
 from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Image, files_among, pictures_among
+from cantrip_actors.terms.image import Image, select_files, select_pictures
 from cantrip_actors.terms.messages import ToolCall, Usage
 from cantrip_actors.terms.server_tools import Citation, ServerCall
 
@@ -86,12 +86,12 @@ class Turn:
     @property
     def images(self) -> tuple[Image, ...]:
         """The images that the entity and its gates made."""
-        return (*self.made, *pictures_among(image for seen in self.gate_calls for image in seen.images))
+        return (*self.made, *select_pictures(image for seen in self.gate_calls for image in seen.images))
 
     @property
     def files(self) -> tuple[File, ...]:
         """The files other than images that its gates returned."""
-        return files_among(image for seen in self.gate_calls for image in seen.images)
+        return select_files(image for seen in self.gate_calls for image in seen.images)
 
     @property
     def usage(self) -> Usage:

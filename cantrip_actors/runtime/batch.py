@@ -26,7 +26,7 @@ async def cast_all(
         cantrip = replace(cantrip, crystal=batched(crystal))
     found: dict[int, Episode | CantripError] = {}
 
-    async def one(place: int, intent: Said) -> None:
+    async def cast_one(place: int, intent: Said) -> None:
         try:
             found[place] = await cast(cantrip, intent, key=f"{key}-{place}", by=by)
         except CantripError as error:
@@ -34,5 +34,5 @@ async def cast_all(
 
     async with anyio.create_task_group() as tasks:
         for place, intent in enumerate(intents):
-            tasks.start_soon(one, place, intent)
+            tasks.start_soon(cast_one, place, intent)
     return [found[place] for place in range(len(found))]

@@ -14,10 +14,10 @@ import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import first_intent, state_of
+from cantrip_actors.machine.project import find_first_intent, fold_state
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import IntentGiven
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Scheduled
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cell import Cell
@@ -60,13 +60,13 @@ class Beginnings:
         self._tree = tree
 
     @staticmethod
-    def id_of(key: str, tenant: str = "") -> str:
+    def make_id(key: str, tenant: str = "") -> str:
         """Return the id of a tenant's entity that begins with a key."""
-        return str(uuid.uuid5(NAMESPACE, f"\0{scoped(tenant, key)}"))
+        return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
 
     async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
-        if not self._tree.loom.has_begun(self.id_of(key, schedule.tenant)):
+        if not self._tree.loom.has_begun(self.make_id(key, schedule.tenant)):
             begin = Begin(schedule.intent, trace=schedule.trace)
             what = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
             await self._begin(what, key, waits=True)
@@ -88,7 +88,7 @@ class Beginnings:
     async def _begin(self, what: Beginning, key: str, *, waits: bool) -> Entity:
         tree = self._tree
         tree.check_taking()
-        entity_id = self.id_of(key, what.tenant)
+        entity_id = self.make_id(key, what.tenant)
         async with tree.lock(entity_id):
             while not tree.loom.has_begun(entity_id):
                 cell = tree.living.get(entity_id)
@@ -122,7 +122,7 @@ class Beginnings:
         tree, at = self._tree, ""
         if tree.loom.is_forgotten(entity_id):
             raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
-        given, header = first_intent(tree.loom.records(entity_id)), tree.loom.header(entity_id)
+        given, header = find_first_intent(tree.loom.records(entity_id)), tree.loom.header(entity_id)
         begin = what.begin
         plan = Plan.of(
             what.cantrip,
@@ -136,7 +136,7 @@ class Beginnings:
             queue=what.queue,
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
-        ours = plan.header(header.at)
+        ours = plan.make_header(header.at)
         assert given is not None, "it has begun"
         if what.cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
             ours = replace(ours, **{name: getattr(header, name) for name in _OF_CANTRIP})
@@ -147,7 +147,7 @@ class Beginnings:
         """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
         tree = self._tree
         cell = tree.living.get(entity_id)
-        if cell is None and state_of(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
+        if cell is None and fold_state(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
             try:
                 cell = await tree.restore(entity_id, what.cantrip)
             except Held:
@@ -166,7 +166,7 @@ class Beginnings:
     async def _launch_complete(self, what: Beginning, entity_id: str | None, key: str | None, *, waits: bool) -> Entity:
         tree = self._tree
         if what.turn_id is None:
-            cell = tree.cells.new(
+            cell = tree.cells.make_cell(
                 what.cantrip,
                 what.begin,
                 lasting=what.lasting,
@@ -189,7 +189,7 @@ class Beginnings:
             if waits:
                 await cell.wait_until_begun()
                 if cell.error is not None and not tree.loom.has(cell.entity_id):
-                    raise tree.guard.error(cell.error)
+                    raise tree.guard.redact_error(cell.error)
         except anyio.get_cancelled_exc_class():  # the caller gets no handle, and the name must be free again
             with anyio.CancelScope(shield=True):
                 await entity.stop()
@@ -213,20 +213,20 @@ class Beginnings:
         """
         check_name("name", name)
         taken = NameTaken(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        if self.named(name, tenant) is not None:
+        if self.find_named(name, tenant) is not None:
             raise taken
         try:
-            await self._tree.claim(name_lease(scoped(tenant, name)))
+            await self._tree.claim(name_lease(scope_name(tenant, name)))
         except Held as held:
             raise NameTaken(f'another process is about to make an entity called "{name}"') from held
-        if self.named(name, tenant) is not None:
+        if self.find_named(name, tenant) is not None:
             raise taken
 
-    def named(self, name: str, tenant: str = "") -> str | None:
+    def find_named(self, name: str, tenant: str = "") -> str | None:
         """Return the id of a tenant's long-lived entity with that name; None if there is none, or it has ended."""
         tree = self._tree
-        living = tree.living.named(scoped(tenant, name))
+        living = tree.living.find_named(scope_name(tenant, name))
         if living is not None:
             return living.entity_id
-        entity_id = tree.store.named(scoped(tenant, name))
+        entity_id = tree.store.named(scope_name(tenant, name))
         return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id

@@ -59,7 +59,7 @@ class _Value(Generic[T]):
         return cast("T", self if blocking is None else getattr(blocking._inner, self._name))  # noqa: SLF001  # its owner
 
 
-def _direct(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+def _call_directly(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
     """Return a version of a method that runs in the caller's thread, also while the event loop is blocked."""
 
     @wraps(method)
@@ -69,7 +69,7 @@ def _direct(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blo
     return call
 
 
-def _in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+def _call_in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
     """Return a version of a method that runs in the event loop's thread, and waits for its result."""
 
     @wraps(method)
@@ -79,16 +79,16 @@ def _in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Bl
     return call
 
 
-def _blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
+def _call_blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
     """Return a blocking version of an async method."""
-    return cast("Callable[Concatenate[_Blocking[S], P], T]", _in_loop(method))  # the portal awaits it
+    return cast("Callable[Concatenate[_Blocking[S], P], T]", _call_in_loop(method))  # the portal awaits it
 
 
-def _blocking_object(
+def _wrap_result(
     wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T] | T]
 ) -> Callable[Concatenate[_Blocking[S], P], R]:
     """Return a blocking version of a method whose result is wrapped in a blocking class."""
-    waited = _in_loop(method)
+    waited = _call_in_loop(method)
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:
@@ -156,7 +156,7 @@ class BlockingReceipt(_Blocking[Receipt]):
     entity_id: _Value[str] = _Value()
     key: _Value[str] = _Value()
     state: _Value[MailState] = _Value()
-    episode = _blocking(Receipt.episode)
+    episode = _call_blocking(Receipt.episode)
 
 
 class BlockingSchedule(_Blocking[Schedule]):
@@ -168,9 +168,9 @@ class BlockingSchedule(_Blocking[Schedule]):
         return self._inner
 
     id: _Value[str] = _Value()
-    pause = _blocking(Schedule.pause)
-    resume = _blocking(Schedule.resume)
-    remove = _blocking(Schedule.remove)
+    pause = _call_blocking(Schedule.pause)
+    resume = _call_blocking(Schedule.resume)
+    remove = _call_blocking(Schedule.remove)
 
 
 class BlockingSubmission(_Blocking[Submission]):
@@ -179,20 +179,20 @@ class BlockingSubmission(_Blocking[Submission]):
     entity_id: _Value[str] = _Value()
     key: _Value[str] = _Value()
     has_begun: _Value[bool] = _Value()
-    episode = _blocking(Submission.episode)
+    episode = _call_blocking(Submission.episode)
 
 
 class BlockingCluster(_Blocking[Cluster]):
     """`Cluster` without `await`: its methods wait."""
 
     is_ready: _Value[bool] = _Value()
-    nodes = _blocking(Cluster.nodes)
-    where = _blocking(Cluster.where)
-    stranded = _blocking(Cluster.stranded)
-    queues = _blocking(Cluster.queues)
-    drain = _blocking(Cluster.drain)
-    free = _blocking(Cluster.free)
-    use_release = _blocking(Cluster.use_release)
+    nodes = _call_blocking(Cluster.nodes)
+    where = _call_blocking(Cluster.where)
+    stranded = _call_blocking(Cluster.stranded)
+    queues = _call_blocking(Cluster.queues)
+    drain = _call_blocking(Cluster.drain)
+    free = _call_blocking(Cluster.free)
+    use_release = _call_blocking(Cluster.use_release)
 
     def events(self, entity: str) -> BlockingLogFeed[EntityEvent]:
         """Return the events recorded of an entity from now on, as `Cluster.events`, to iterate in a thread of yours."""
@@ -202,9 +202,9 @@ class BlockingCluster(_Blocking[Cluster]):
 class BlockingHeldServer(_Blocking[HeldServer]):
     """`HeldServer` without `await`: its methods wait."""
 
-    prompts = _blocking(HeldServer.prompts)
-    prompt = _blocking(HeldServer.prompt)
-    changed = _blocking(HeldServer.changed)
+    prompts = _call_blocking(HeldServer.prompts)
+    prompt = _call_blocking(HeldServer.prompt)
+    changed = _call_blocking(HeldServer.changed)
 
 
 class BlockingEntity(_Blocking[Entity]):
@@ -220,14 +220,14 @@ class BlockingEntity(_Blocking[Entity]):
         """The same as `loaded`."""
         return self.loaded
 
-    episode = _blocking(Entity.episode)
-    result = _blocking(Entity.result)
-    send = _blocking(Entity.send)
-    post = _blocking_object(BlockingReceipt, Entity.post)
-    steer = _blocking(Entity.steer)
-    interrupt = _blocking(Entity.interrupt)
-    stop = _blocking(Entity.stop)
-    unload = _in_loop(Entity.unload)
+    episode = _call_blocking(Entity.episode)
+    result = _call_blocking(Entity.result)
+    send = _call_blocking(Entity.send)
+    post = _wrap_result(BlockingReceipt, Entity.post)
+    steer = _call_blocking(Entity.steer)
+    interrupt = _call_blocking(Entity.interrupt)
+    stop = _call_blocking(Entity.stop)
+    unload = _call_in_loop(Entity.unload)
 
     def events(self) -> BlockingSubscription:
         """Return its own events from now on, as `Entity.events`, to iterate in a thread of yours.
@@ -294,34 +294,34 @@ class BlockingRuntime(_Blocking[Runtime]):
         """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
         return BlockingRuntime(self._inner.tenant(name), self._portal)
 
-    redact = _direct(Runtime.redact)
-    derive_key = _direct(Runtime.derive_key)
-    dump = _direct(Runtime.dump)
-    inspect = _direct(Runtime.inspect)
-    id_of_key = _direct(Runtime.id_of_key)
+    redact = _call_directly(Runtime.redact)
+    derive_key = _call_directly(Runtime.derive_key)
+    dump = _call_directly(Runtime.dump)
+    inspect = _call_directly(Runtime.inspect)
+    id_of_key = _call_directly(Runtime.id_of_key)
 
-    cast = _blocking(Runtime.cast)
-    batch = _blocking(Runtime.batch)
-    start = _blocking_object(BlockingEntity, Runtime.start)
-    submit = _blocking_object(BlockingSubmission, Runtime.submit)
-    serve = _blocking(Runtime.serve)
-    invoke = _blocking_object(BlockingEntity, Runtime.invoke)
-    fork = _blocking(Runtime.fork)
-    start_fork = _blocking_object(BlockingEntity, Runtime.start_fork)
-    check_writer = _blocking(Runtime.check_writer)
-    resume = _blocking_object(BlockingEntity, Runtime.resume)
-    abandon = _blocking(Runtime.abandon)
-    prune = _blocking(Runtime.prune)
-    backup = _blocking(Runtime.backup)
-    ask = _blocking(Runtime.ask)
-    crystals = _blocking(Runtime.crystals)
-    drain = _blocking(Runtime.drain)
-    decide = _blocking(Runtime.decide)
-    schedule = _blocking_object(BlockingSchedule, Runtime.schedule)
-    find = _blocking_object(BlockingEntity, Runtime.find)
-    would_adopt = _in_loop(Runtime.would_adopt)
-    interrupted = _in_loop(Runtime.interrupted)
-    add_request_source = _in_loop(Runtime.add_request_source)
+    cast = _call_blocking(Runtime.cast)
+    batch = _call_blocking(Runtime.batch)
+    start = _wrap_result(BlockingEntity, Runtime.start)
+    submit = _wrap_result(BlockingSubmission, Runtime.submit)
+    serve = _call_blocking(Runtime.serve)
+    invoke = _wrap_result(BlockingEntity, Runtime.invoke)
+    fork = _call_blocking(Runtime.fork)
+    start_fork = _wrap_result(BlockingEntity, Runtime.start_fork)
+    check_writer = _call_blocking(Runtime.check_writer)
+    resume = _wrap_result(BlockingEntity, Runtime.resume)
+    abandon = _call_blocking(Runtime.abandon)
+    prune = _call_blocking(Runtime.prune)
+    backup = _call_blocking(Runtime.backup)
+    ask = _call_blocking(Runtime.ask)
+    crystals = _call_blocking(Runtime.crystals)
+    drain = _call_blocking(Runtime.drain)
+    decide = _call_blocking(Runtime.decide)
+    schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
+    find = _wrap_result(BlockingEntity, Runtime.find)
+    would_adopt = _call_in_loop(Runtime.would_adopt)
+    interrupted = _call_in_loop(Runtime.interrupted)
+    add_request_source = _call_in_loop(Runtime.add_request_source)
 
     @overload
     def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...

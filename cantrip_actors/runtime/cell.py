@@ -30,7 +30,7 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.entity import EntityStream
-from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.wrapper import Unattended
@@ -55,7 +55,7 @@ class Loaded(Protocol):
     tokens: dict[str, int]
     """Of each root entity, the token of the lease with which this process runs its tree."""
 
-    def children_of(self, cell: Cell) -> Sequence[Cell]:
+    def list_children(self, cell: Cell) -> Sequence[Cell]:
         """Return the cells of the children of an entity that are loaded."""
 
     def note_rest(self) -> None:
@@ -255,19 +255,19 @@ class Cell:
     @property
     def waits(self) -> bool:
         """Whether the entity and everything below it wait for people, and have no decision or other mail to act on."""
-        return self._waits_for("person")
+        return self._is_waiting_for("person")
 
     @property
     def can_suspend(self) -> bool:
         """Whether the entity and everything below it wait for people or for queries that were posted."""
-        return self._waits_for("person", "crystal")
+        return self._is_waiting_for("person", "crystal")
 
-    def _waits_for(self, *kinds: str) -> bool:
+    def _is_waiting_for(self, *kinds: str) -> bool:
         if self.inbox is not None and self.inbox.has_unrecorded_control:
             return False
         if self.wait.kind == "children":
-            below = self.services.living.children_of(self)
-            return bool(below) and all(one._waits_for(*kinds) for one in below)  # noqa: SLF001  # of the same class
+            below = self.services.living.list_children(self)
+            return bool(below) and all(one._is_waiting_for(*kinds) for one in below)  # noqa: SLF001  # of the same class
         return self.wait.kind in kinds
 
     def wait_for_person(self) -> None:
@@ -314,7 +314,7 @@ class Cell:
         """Return its canonical stream; the first call begins it."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
-            name = crystal_name(self.plan.cantrip.crystal)
+            name = get_crystal_name(self.plan.cantrip.crystal)
             moment, guard = self.services.moment, self.services.guard
             self.stream = EntityStream(
                 self.entity_id,
@@ -326,7 +326,7 @@ class Cell:
             )
         return self.stream
 
-    def interruption_error(self) -> CantripError:
+    def make_interruption_error(self) -> CantripError:
         """Return the error for a caller whose episode has no outcome: the entity crashed, or its runtime closed."""
         if self.error is not None:
             return self.error
@@ -335,7 +335,7 @@ class Cell:
         if not (is_left and (self.root.plan.lasting or self.root.wait.is_suspended)):
             return self.crash_error()
         error = RuntimeClosed(
-            self._suspended()
+            self._describe_suspension()
             if self.root.wait.is_suspended
             else f"the runtime closed while entity {self.entity_id} was at work: its intent is in the loom, so do not "
             "send it again; resume the entity, or send it something else, and it continues from there"
@@ -343,7 +343,7 @@ class Cell:
         error.entity_id = self.entity_id
         return error
 
-    def _suspended(self) -> str:
+    def _describe_suspension(self) -> str:
         if self.root.waits:
             return (
                 f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any "

@@ -28,19 +28,19 @@ RESTARTS = 3
 PERIOD = 60.0
 
 
-def cell_spec(cell: Cell) -> ChildSpec[Supervisor]:
+def make_cell_spec(cell: Cell) -> ChildSpec[Supervisor]:
     """Return the spec of a cell's supervisor: temporary, since the restarts of an entity happen inside."""
     return ChildSpec(
-        cell.entity_id, partial(_supervisor, cell), restart="temporary", shutdown=math.inf, ref=cell.supervisor
+        cell.entity_id, partial(_make_supervisor, cell), restart="temporary", shutdown=math.inf, ref=cell.supervisor
     )
 
 
-def _supervisor(cell: Cell) -> Supervisor:
+def _make_supervisor(cell: Cell) -> Supervisor:
     children: list[ChildSpec[Any]] = []
     if not DELEGATION.isdisjoint(cell.plan.gates):
         cell.children = SupervisorRef()
         children.append(ChildSpec("children", DynamicSupervisor, shutdown=math.inf, ref=cell.children))
-    children.append(ChildSpec("circle", partial(_circle, cell), ref=cell.circle))
+    children.append(ChildSpec("circle", partial(_make_circle, cell), ref=cell.circle))
     children.append(
         ChildSpec("entity", partial(EntityActor, cell), restart="transient", significant=True, ref=cell.entity)
     )
@@ -54,7 +54,7 @@ def _supervisor(cell: Cell) -> Supervisor:
     )
 
 
-def _circle(cell: Cell) -> GatesActor:
+def _make_circle(cell: Cell) -> GatesActor:
     def fence() -> Fence:
         root = cell.root.entity_id
         return Fence(root, cell.services.living.tokens.get(root, 0))  # without a lease it is older than every token

@@ -16,7 +16,7 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import Life, fork_of, outcome_of, waited_in
+from cantrip_actors.machine.project import Life, find_outcome, fork_of, measure_waited
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
@@ -25,7 +25,7 @@ from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES, said
+from cantrip_actors.terms.image import NO_IMAGES, split_message
 
 MAX_INPUT = 16 * 2**20
 """Bytes of an intent with its context, at most."""
@@ -41,7 +41,7 @@ def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES,
 
     `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
     """
-    text, of_intent = said(intent, "intent is required: expected a text that says what to achieve")
+    text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
     _check_size(text, context)
     of_context = NO_IMAGES
     if not is_plain(context):
@@ -82,7 +82,7 @@ class Cells:
         self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=ALIKE)
 
-    def new(
+    def make_cell(
         self,
         cantrip: Cantrip,
         begin: Begin | None,
@@ -104,12 +104,12 @@ class Cells:
         """
         core = self._core
         # raises here, before anything starts, if the medium is not available
-        capability = None if cantrip.circle.medium == "tools" else self._capability(cantrip.circle)
-        crystal = self._bound(cantrip.crystal, cantrip.circle)
+        capability = None if cantrip.circle.medium == "tools" else self._get_capability(cantrip.circle)
+        crystal = self._bind(cantrip.crystal, cantrip.circle)
         window = getattr(crystal.uses.crystal, "context_window", None)
         plan = Plan.of(
             cantrip,
-            entity_id or core.moment().fresh,
+            entity_id or core.make_moment().fresh,
             window=window if isinstance(window, int) else None,
             lasting=lasting,
             capability=capability,
@@ -124,11 +124,11 @@ class Cells:
         )
         summary = cantrip.folding.summary
         if summary is not False:
-            crystal = crystal._replace(summariser=crystal if summary is True else self._bound(summary, cantrip.circle))
-        servers = self._servers.of(cantrip.circle)
+            crystal = crystal._replace(summariser=crystal if summary is True else self._bind(summary, cantrip.circle))
+        servers = self._servers.list_servers(cantrip.circle)
         if servers:
             samplers = {
-                one.server.name: self._bound(one.server.sampling, cantrip.circle)
+                one.server.name: self._bind(one.server.sampling, cantrip.circle)
                 for one in servers
                 if one.server.sampling is not None
             }
@@ -143,13 +143,13 @@ class Cells:
             Caller(core.capture_variables() if parent is None else parent.context_variables),
         )
 
-    def _bound(self, crystal: Crystal | str, circle: Circle) -> Bound:
+    def _bind(self, crystal: Crystal | str, circle: Circle) -> Bound:
         used = self._core.crystals.find(crystal)
         self._core.guard.learn(used.crystal, circle)
         bind = getattr(used.crystal, "bind", None)
         return Bound(used.crystal if bind is None else bind(), used)
 
-    def _capability(self, circle: Circle) -> str:
+    def _get_capability(self, circle: Circle) -> str:
         """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
         about = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
         for alike, text in self._capabilities:
@@ -175,7 +175,7 @@ class Cells:
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
         records = self._core.loom.lineage(turn_id)
         tenant = self._core.loom.header(self._core.loom.owner(turn_id)).tenant
-        cell = self.new(
+        cell = self.make_cell(
             cantrip,
             begin,
             parent_turn=turn_id,
@@ -188,17 +188,17 @@ class Cells:
         cell.start = Start(begin, fork_of(cell.plan.shape, records))
         return cell
 
-    def child(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
+    def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
         """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log."""
         loom, request = self._core.loom, child.request
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running
         if known is not None and known in loom.below(parent.entity_id):
-            return self._loaded(loom.facts(known), child.cantrip, "at_once", parent, child)
+            return self._load_cell(loom.facts(known), child.cantrip, "at_once", parent, child)
         begin = begin_of(request.intent, request.context, child.images)
-        return self.new(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
+        return self.make_cell(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
-    def chosen(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
+    def choose_cantrip(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
         """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
 
         Raises LoomError, EntityEnded.
@@ -210,11 +210,11 @@ class Cells:
             return cantrip, None if move is None else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
-    def restored(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
-        """Return the cell of a root entity that is to be loaded, with what `chosen` returned. Raises LoomError."""
-        return self._loaded(facts, cantrip, adoption)
+    def restore_cell(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
+        """Return the cell of a root entity to load, with the results of `choose_cantrip`. Raises LoomError."""
+        return self._load_cell(facts, cantrip, adoption)
 
-    def _loaded(
+    def _load_cell(
         self,
         facts: EntityFacts,
         cantrip: Cantrip,
@@ -228,7 +228,7 @@ class Cells:
             if child is None:
                 raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
             begin = begin_of(child.request.intent, child.request.context, child.images)
-        cell = self.new(
+        cell = self.make_cell(
             cantrip,
             begin,
             parent=parent,
@@ -246,14 +246,16 @@ class Cells:
             self._attach(cell)
         if cell.wait.deadline.is_set:
             now = self._core.store.clock()
-            cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), self._waited(entity_id, now))
+            cell.wait.deadline.start(
+                now - datetime.fromisoformat(header.at).timestamp(), self._measure_waited(entity_id, now)
+            )
         if parent is not None and facts.life >= Life.OVER:
             cell.is_over = True
-            cell.outcome = outcome_of(loom.records(entity_id), loom.usage_below(entity_id))
+            cell.outcome = find_outcome(loom.records(entity_id), loom.usage_below(entity_id))
         return cell
 
-    def _waited(self, entity_id: str, now: float) -> float:
+    def _measure_waited(self, entity_id: str, now: float) -> float:
         """Return how many seconds an entity and its children have waited for people."""
         loom = self._core.loom
-        below = sum(self._waited(one, now) for one in loom.below(entity_id))
-        return waited_in(loom.records(entity_id), now) + below
+        below = sum(self._measure_waited(one, now) for one in loom.below(entity_id))
+        return measure_waited(loom.records(entity_id), now) + below

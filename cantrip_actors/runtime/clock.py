@@ -16,7 +16,7 @@ _behind: RunVar[float] = RunVar("cantrip_actors.runtime.clock")
 """By how many seconds the event loop's clock was behind the monotonic one when it was first asked."""
 
 
-def time_of_day(wall: float) -> float:
+def compute_time_of_day(wall: float) -> float:
     """Return the seconds since 1970, where `wall` is what the loom's clock says. Call it in an event loop."""
     behind = time.monotonic() - anyio.current_time()
     try:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Store, no_more, this_process
+from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.records.records import Record
-from cantrip_actors.runtime.events import EntityEvent, events_of
+from cantrip_actors.runtime.events import EntityEvent, make_events
 from cantrip_actors.runtime.log_feed import LogFeed
-from cantrip_actors.runtime.placing import candidate_of, member_of
+from cantrip_actors.runtime.placing import make_candidate, make_member
 from cantrip_actors.runtime.queues import QueueStatus
 from cantrip_actors.terms.errors import LoomError
 
@@ -69,7 +69,7 @@ class Cluster:
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes that have joined, by name; dead ones stay listed for an hour. Raises LoomError."""
-        return [_view(row) for row in await self._in_store(self._store.nodes)]
+        return [_make_view(row) for row in await self._run_in_store(self._store.nodes)]
 
     async def where(self, entity: str) -> NodeView | None:
         """Return the node that runs an entity, given by name or id; None if none does, or a program without a node.
@@ -77,8 +77,8 @@ class Cluster:
         Raises LoomError for an unknown entity.
         """
         entity_id = self._tree.store.named(entity) or entity
-        root = self._tree.root_of(entity_id)
-        owner = await self._in_store(partial(self._tables.place, root))
+        root = self._tree.find_root(entity_id)
+        owner = await self._run_in_store(partial(self._tables.place, root))
         return next((one for one in await self.nodes() if one.id == owner), None)
 
     def events(self, entity: str) -> LogFeed[EntityEvent]:
@@ -95,17 +95,17 @@ class Cluster:
             raise LoomError(f"entity {entity_id} is not in this loom")
 
         def read(records: Sequence[Record]) -> Iterable[EntityEvent]:
-            return tree.guard.redact_events(events_of(records, time.time()))
+            return tree.guard.redact_events(make_events(records, time.time()))
 
         return LogFeed(tree, entity_id, read, tip.position)
 
     async def stranded(self) -> list[StrandedEntity]:
         """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""
-        return await self._in_store(self._find_stranded)
+        return await self._run_in_store(self._find_stranded)
 
     async def risks(self) -> list[str]:
         """Return warnings about settings of the server that may lose acknowledged records (N-70)."""
-        return await self._in_store(self._store.risks)
+        return await self._run_in_store(self._store.risks)
 
     async def backlog(self) -> int:
         """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
@@ -113,11 +113,11 @@ class Cluster:
         Divided by a worker's capacity, it is how many workers there is work for. Of a queue only as many casts count
         as its bound allows now.
         """
-        queued = sum(_beginnable(one) for one in await self.queues())
-        return queued + await self._in_store(self._backlog)
+        queued = sum(_count_beginnable(one) for one in await self.queues())
+        return queued + await self._run_in_store(self._count_backlog)
 
-    def _backlog(self) -> int:
-        due = self._store.timers_due(self._tree.moment().wall, limit=MANY)
+    def _count_backlog(self) -> int:
+        due = self._store.timers_due(self._tree.make_moment().wall, limit=MANY)
         return int(self._tables.work()) + len(due)
 
     async def queues(self) -> list[QueueStatus]:
@@ -132,7 +132,7 @@ class Cluster:
         """
         asked = [one for one in await self.nodes() if one.is_living and node in (one.name, one.id)]
         for one in asked:
-            await self._in_store(partial(self._tables.ask_to_drain, one.id))
+            await self._run_in_store(partial(self._tables.ask_to_drain, one.id))
         return len(asked)
 
     async def free(self, entity: str) -> bool:
@@ -143,8 +143,8 @@ class Cluster:
         """
         tree = self._tree
         tree.check_open()
-        root = tree.root_of(tree.store.named(entity) or entity)
-        is_lifted = await self._in_store(partial(self._lift, root))
+        root = tree.find_root(tree.store.named(entity) or entity)
+        is_lifted = await self._run_in_store(partial(self._lift, root))
         if is_lifted and tree.store.count_mail(root).loads:
             tree.inboxes.tell()
             if tree.membership is not None or not tree.has_living_node():
@@ -162,7 +162,7 @@ class Cluster:
 
         Raises LoomError for a release that no node has had.
         """
-        await self._in_store(partial(self._tables.use_release, release))
+        await self._run_in_store(partial(self._tables.use_release, release))
 
     def _lift(self, root: str) -> bool:
         """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""
@@ -170,26 +170,26 @@ class Cluster:
             return False
         owner = this_process()
         self._store.release(self._store.claim(root, owner, TTL, lift=True))
-        no_more(owner)
+        mark_gone(owner)
         return True
 
     def _find_stranded(self) -> list[StrandedEntity]:
         tree = self._tree
-        members = [member_of(row) for row in self._store.nodes() if row.is_living]
+        members = [make_member(row) for row in self._store.nodes() if row.is_living]
         quarantined = [one for one in self._store.quarantined() if tree.loom.has(one)]
-        found = [self._stranded(one, "it is quarantined: the nodes that ran it died") for one in quarantined]
+        found = [self._describe_stranded(one, "it is quarantined: the nodes that ran it died") for one in quarantined]
         if not members:
             return found
         for one in self._tables.unowned(MANY):
             facts = tree.loom.facts(one.entity_id)
-            candidate = candidate_of(tree, facts)
+            candidate = make_candidate(tree, facts)
             if not tree.is_waiting(one.entity_id, facts.life) and not _has_node(candidate, members):
-                found.append(self._stranded(one.entity_id, "no living node serves its cantrip"))
+                found.append(self._describe_stranded(one.entity_id, "no living node serves its cantrip"))
         return found
 
-    def _stranded(self, entity_id: str, why: str) -> StrandedEntity:
+    def _describe_stranded(self, entity_id: str, why: str) -> StrandedEntity:
         facts = self._tree.loom.facts(entity_id)
-        now = candidate_of(self._tree, facts)
+        now = make_candidate(self._tree, facts)
         return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, why)
 
     @property
@@ -203,12 +203,12 @@ class Cluster:
             raise LoomError(f"this loom has no nodes: {why}")
         return self._store
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         self._tree.check_open()
         return await anyio.to_thread.run_sync(work) if self._store.blocking else work()
 
 
-def _beginnable(queue: QueueStatus) -> int:
+def _count_beginnable(queue: QueueStatus) -> int:
     return min(queue.waiting, MANY if queue.max_running is None else max(0, queue.max_running - queue.running))
 
 
@@ -216,7 +216,7 @@ def _has_node(one: Candidate, members: list[Member]) -> bool:
     return any(can_run(member, one, members) for member in members)
 
 
-def _view(row: NodeRow) -> NodeView:
+def _make_view(row: NodeRow) -> NodeView:
     info = row.info
     return NodeView(
         info.name,

@@ -45,7 +45,7 @@ def capture_variables(outside: Context | None = None) -> ContextVariables:
     return tuple([(one, value) for one, value in context.items() if outside.get(one, _UNSET) is not value])
 
 
-def bound_variables(variables: ContextVariables) -> _BoundVariables:
+def bind_variables(variables: ContextVariables) -> _BoundVariables:
     """Return a context manager that sets `variables` on entry and resets them on exit."""
     return _BoundVariables(variables) if variables else _NOTHING
 

@@ -19,7 +19,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import Ask, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
-from cantrip_actors.loom.retention import tenant_of
+from cantrip_actors.loom.retention import find_tenant
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life
@@ -27,15 +27,15 @@ from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.runtime.clock import compute_time_of_day
 from cantrip_actors.runtime.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.crystal_pool import Crystals
 from cantrip_actors.runtime.guard import Guard
 from cantrip_actors.runtime.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.living import Living
-from cantrip_actors.runtime.loading import cantrip_in_force
-from cantrip_actors.runtime.loom_writer import Append, Claim, LoomActor
+from cantrip_actors.runtime.loading import find_cantrip_in_force
+from cantrip_actors.runtime.loom_writer import Append, Claim, LoomWriter
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.terms.cantrip import Cantrip, Crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
@@ -93,7 +93,7 @@ class Core:
         self.drains = False
         """Whether the runtime refuses new casts and sends."""
         self.writer = ActorRef()
-        self.loom_actor: LoomActor | None = None
+        self.loom_actor: LoomWriter | None = None
         """The present incarnation of `writer`."""
         self.crystals = Crystals(SupervisorRef(), self._draw)
         self.cantrips = KnownCantrips(cantrips)
@@ -176,13 +176,13 @@ class Core:
             raise RuntimeClosed(NOT_OPEN)
         return self._opened.loom
 
-    def moment(self, budget: Budget = NO_BUDGET) -> Moment:
+    def make_moment(self, budget: Budget = NO_BUDGET) -> Moment:
         """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""
         return Moment(time.monotonic(), self.store.clock(), str(uuid_utils.uuid7()), budget)
 
-    def time_of_day(self) -> float:
+    def read_time_of_day(self) -> float:
         """Return the seconds since 1970 by the loom's clock. Call it in the event loop."""
-        return time_of_day(self.store.clock())
+        return compute_time_of_day(self.store.clock())
 
     async def append(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()
@@ -244,9 +244,9 @@ class Core:
 
         Also return the move, if it is one. Raises CantripUnknown, LoomError.
         """
-        now, move = self._next_move(facts)
+        now, move = self._find_next_move(facts)
         wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
-        return self.cantrips.of(facts.entity_id, wanted), move
+        return self.cantrips.find_cantrip(facts.entity_id, wanted), move
 
     def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
         """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
@@ -259,52 +259,52 @@ class Core:
             cantrip = living.plan.cantrip
         else:
             then = CantripRef(header.cantrip_id, header.cantrip_name)
-            cantrip = self.cantrips.of(header.entity_id, then, any_crystal=crystal is not None)
+            cantrip = self.cantrips.find_cantrip(header.entity_id, then, any_crystal=crystal is not None)
         return cantrip if crystal is None else cantrip.with_crystal(crystal)
 
     def is_clear(self, facts: EntityFacts) -> bool:
         """Return whether exactly one cantrip known here can continue this entity."""
-        now, move = self._next_move(facts)
+        now, move = self._find_next_move(facts)
         return self.cantrips.is_clear(facts.entity_id, now.id if move is None else move.cantrip.id)
 
-    def _next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
+    def _find_next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
         """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.
 
         An entity that was loaded here before with its present cantrip stays with that one.
         """
-        now = cantrip_in_force(self.loom, facts)
-        if self._stays(facts.entity_id, now.id) or facts.life is not Life.IDLE:
+        now = find_cantrip_in_force(self.loom, facts)
+        if self._is_staying(facts.entity_id, now.id) or facts.life is not Life.IDLE:
             return now, None
         return now, self.upgrades.move_of(facts.header, now, is_idle=True)
 
-    def moves(self) -> list[Move]:
+    def list_moves(self) -> list[Move]:
         """Return the moves that entities make with their next intents. Raises LoomError."""
         stays = {cell.entity_id for cell in self.living if cell.adoption in (None, "at_once")}
         return [
             move
-            for move in self.upgrades.moves_in(self.loom)
-            if move.entity_id not in stays and not self._stays(move.entity_id, move.from_id)
+            for move in self.upgrades.find_moves(self.loom)
+            if move.entity_id not in stays and not self._is_staying(move.entity_id, move.from_id)
         ]
 
-    def _stays(self, entity_id: str, cantrip_id: str) -> bool:
+    def _is_staying(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether an entity was loaded here before with its present cantrip."""
         own = self.cantrips.own(entity_id)
         return own is not None and own.has_id(cantrip_id)
 
     def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
         """Return whether an entity whose episode under way is to end with `cantrip` moves to another one after it."""
-        now, is_busy = cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
+        now, is_busy = find_cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
         return (
             is_busy and cantrip.has_id(now.id) and self.upgrades.move_of(facts.header, now, is_idle=False) is not None
         )
 
-    def root_of(self, entity_id: str) -> str:
+    def find_root(self, entity_id: str) -> str:
         """Return the root entity of the tree that an entity belongs to. Raises LoomError."""
         cell = self.living.get(entity_id)
         if cell is not None:
             return cell.root.entity_id
         header = self.loom.header(entity_id)
-        return entity_id if header.parent_entity is None else self.root_of(header.parent_entity)
+        return entity_id if header.parent_entity is None else self.find_root(header.parent_entity)
 
     def is_tenants(self, entity_id: str, tenant: str | None) -> bool:
         """Return whether an entity is that tenant's; without a tenant, any entity is."""
@@ -313,9 +313,9 @@ class Core:
         cell = self.living.get(entity_id)
         if cell is not None:
             return cell.plan.tenant == tenant
-        return tenant_of(self.store, entity_id) == tenant
+        return find_tenant(self.store, entity_id) == tenant
 
-    def name_of(self, entity_id: str) -> str | None:
+    def find_name(self, entity_id: str) -> str | None:
         """Return the name under which an entity was invoked, if there is one."""
         cell = self.living.get(entity_id)
         if cell is not None:

@@ -33,9 +33,9 @@ from cantrip_actors.crystal.policy.shared import FRESH, Ask, Grant
 from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, ask, attempt_now
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables
+from cantrip_actors.runtime.context_variables import ContextVariables, bind_variables
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.value import Value
@@ -156,7 +156,7 @@ class CrystalActor(Actor):
             if ask.requests and not grant.requests:
                 await anyio.sleep(min(max(grant.wait, BREATH / 10), FRESH))
 
-    def status(self, now: float) -> CrystalStatus:
+    def get_status(self, now: float) -> CrystalStatus:
         """Return the status of the crystal at a time of the event loop; from any thread."""
         return self._traffic.status(now)
 
@@ -171,12 +171,12 @@ class CrystalActor(Actor):
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return self.status(anyio.current_time())
+            return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
-                with bound_variables(message.context_variables):
+                with bind_variables(message.context_variables):
                     response = attempt_now(message.crystal, message.query)
             except ProviderError as error:
                 failed = error
@@ -238,7 +238,7 @@ class CrystalActor(Actor):
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _wait_for(self, message: CrystalRequest, failed: ProviderError | None, caller: Caller) -> None:
-        with anyio.CancelScope() as scope, bound_variables(message.context_variables):
+        with anyio.CancelScope() as scope, bind_variables(message.context_variables):
             caller.on_abandoned(scope.cancel)
             caller.reply(await self._answer(message, failed))
 
@@ -252,13 +252,13 @@ class CrystalActor(Actor):
 
     async def _ask(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
         # a query that fails at once on a crystal without terms is retried without a place in the queue
-        through = None if failed is not None else self._way(self._traffic.arrival())
+        through = None if failed is not None else self._make_policy(self._traffic.arrival())
         try:
             return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
         except CrystalError as error:
             return error.__cause__ if isinstance(error.__cause__, CircuitOpen) else error
 
-    def _way(self, since: int) -> Through:
+    def _make_policy(self, since: int) -> Through:
         """Return the policy that each attempt of a query passes through; `since` is the query's number."""
         hedge, limited = self._terms.hedge, partial(self._traffic.through, since)
         return limited if hedge is None else partial(hedged, hedge, self._waits, limited)
@@ -274,21 +274,21 @@ class FallbackActor(Actor):
         self._members = members
         self._running = 0
 
-    def status(self, now: float) -> CrystalStatus:  # noqa: ARG002  # it has no clock of its own
+    def get_status(self, now: float) -> CrystalStatus:  # noqa: ARG002  # it has no clock of its own
         """Return how many queries run."""
         return CrystalStatus(self._name, self._running)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """A Response or a CrystalError for an `CrystalRequest`, a CrystalStatus for `STATUS`."""
         if message.__class__ is _Status:
-            return self.status(anyio.current_time())
+            return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
         self.tasks.start_soon(self._wait_for, message, caller)
         return NO_REPLY
 
     async def _wait_for(self, message: CrystalRequest, caller: Caller) -> None:
         crystal, retry, context_variables = message.crystal, message.retry, message.context_variables
-        assert isinstance(crystal, Fallback), f"{crystal_name(crystal)} does not fall back"
+        assert isinstance(crystal, Fallback), f"{get_crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
             reply: Response | CrystalError = await self._members[number].call(
@@ -298,7 +298,7 @@ class FallbackActor(Actor):
 
         self._running += 1
         try:
-            with anyio.CancelScope() as scope, bound_variables(context_variables):
+            with anyio.CancelScope() as scope, bind_variables(context_variables):
                 caller.on_abandoned(scope.cancel)
                 caller.reply(await crystal.answer(message.query, ask_one))
         finally:

@@ -31,7 +31,7 @@ from cantrip_actors.runtime.crystal_actor import (
     FallbackActor,
     Watched,
 )
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
@@ -58,13 +58,13 @@ class InUse:
     incarnation: CrystalActor | FallbackActor | None = None
     """The newest incarnation of its actor, so that its status can be read without asking it."""
 
-    def actor(self) -> Actor:
+    def make_actor(self) -> Actor:
         """Return a new incarnation of the crystal's actor."""
         crystal = self.crystal
         if self.below:
-            self.incarnation = FallbackActor(crystal_name(crystal), [one.asks for one in self.below])
+            self.incarnation = FallbackActor(get_crystal_name(crystal), [one.asks for one in self.below])
         else:
-            name = self.key if isinstance(self.key, str) else crystal_name(crystal)
+            name = self.key if isinstance(self.key, str) else get_crystal_name(crystal)
             posting = crystal if isinstance(crystal, PostingCrystal) else None
             self.incarnation = CrystalActor(
                 name, terms_of(crystal), estimator_of(crystal), posting, self.watched, self.draw
@@ -127,7 +127,7 @@ class Crystals:
                 if used.asks.parent is not None:  # an earlier actor may still have to end
                     with contextlib.suppress(ChildNotFound):
                         await self.supervisor.terminate_child(used.asks)
-                await self.supervisor.start_child(ChildSpec(used.key, used.actor, ref=used.asks))
+                await self.supervisor.start_child(ChildSpec(used.key, used.make_actor, ref=used.asks))
                 used.started = True
 
     async def release(self, used: InUse) -> None:
@@ -160,15 +160,15 @@ class Crystals:
             return reply
         raise reply
 
-    def present(self, now: float) -> list[CrystalStatus]:
+    def get_present_status(self, now: float) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, without asking it: from any thread.
 
         `now` is the time of the event loop.
         """
         found = [one.incarnation for one in list(self._known.values()) if one.started]
-        return [incarnation.status(now) for incarnation in found if incarnation is not None]
+        return [incarnation.get_status(now) for incarnation in found if incarnation is not None]
 
-    async def status(self) -> list[CrystalStatus]:
+    async def ask_status(self) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, in the order of first use."""
         statuses: list[CrystalStatus] = []
         for used in [one for one in self._known.values() if one.started]:

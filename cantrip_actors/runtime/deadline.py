@@ -48,7 +48,7 @@ class Deadline:
         if self._wards.timeout_while_waiting is not None:
             self.total = now + max(0.0, self._wards.timeout_while_waiting - lived)
 
-    def scope(self) -> anyio.CancelScope:
+    def make_scope(self) -> anyio.CancelScope:
         """Return a cancel scope that ends with it. The first one starts it."""
         if self.is_set and self.time == math.inf and self._left is None:
             self.start()

@@ -21,7 +21,7 @@ from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted, Record
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.loading import usage_under
+from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.outcome import EndReason
 from supervisors import Shutdown, StartFailed
@@ -58,7 +58,7 @@ class Delegation(Awaited):
                 await self._start(self._action)
                 self._action = None
             with anyio.move_on_after(patience):
-                while (cell := self._awaited()) is not None:
+                while (cell := self._find_awaited()) is not None:
                     await cell.supervisor.exited()
                     if cell.outcome is None:
                         await cell.ending.wait()
@@ -68,23 +68,23 @@ class Delegation(Awaited):
             if why is not None:
                 await self._stop(why)
             raise
-        if self._awaited() is not None:
+        if self._find_awaited() is not None:
             return None
         for one in self._children:
             if isinstance(one, Cell) and one.outcome is None and isinstance(one.error, LoomError):
                 raise one.error
-        return Returned(tuple(map(_outcome, self._children)))
+        return Returned(tuple(map(_make_outcome, self._children)))
 
     def listen(self, tell: Callable[[], object]) -> None:
         """Call `tell` when the next child in order has ended."""
-        cell = self._awaited()
+        cell = self._find_awaited()
         assert cell is not None, "wait_for_event returns if all children have ended"
         cell.ending.listen(tell)
 
     def leave(self) -> None:
         """Stop waiting. Their supervisor stops the children."""
 
-    def _awaited(self) -> Cell | None:
+    def _find_awaited(self) -> Cell | None:
         """Return the next child that has not ended; None if all have ended."""
         while self._at < len(self._children):
             one = self._children[self._at]
@@ -137,13 +137,13 @@ def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
         return error
 
 
-def _outcome(cell: Cell | CantripError) -> ChildOutcome:
+def _make_outcome(cell: Cell | CantripError) -> ChildOutcome:
     if isinstance(cell, CantripError):
         return ChildOutcome(None, f"child cannot be cast: {cell}")
     outcome = cell.outcome
     if outcome is None:
         loom = cell.services.loom()
-        usage = usage_under(loom, cell.entity_id)
+        usage = sum_usage_under(loom, cell.entity_id)
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crash_error()}", usage)
     usage = outcome.subtree_usage
     if outcome.terminated:

@@ -18,7 +18,7 @@ import anyio
 from cantrip_actors.circle.gate_call import InputNeeded
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.json_schema import fault_of_schema
+from cantrip_actors.terms.json_schema import find_schema_fault
 from cantrip_actors.terms.tool_server import Elicited
 from cantrip_actors.terms.wrapper import GateCall
 
@@ -88,7 +88,7 @@ class Elicitations:
             return None
         moment = self._moment()
         one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
-        fault = fault_of_schema(one.schema)
+        fault = find_schema_fault(one.schema)
         if fault:
             _log.warning("a server's question is declined: its form is not a JSON Schema", server=asked.server)
             return None

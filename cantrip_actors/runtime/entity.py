@@ -13,24 +13,24 @@ from typing import Any, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
-from cantrip_actors.machine.project import outcome_of, state_of
+from cantrip_actors.machine.project import find_outcome, fold_state
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.cells import begin_of
-from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.runtime.episode import Episode, make_episode
 from cantrip_actors.runtime.events import Subscription
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import LOOK
-from cantrip_actors.runtime.log_feed import LogFeed, turns_after
+from cantrip_actors.runtime.log_feed import LogFeed, follow_turns
 from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Said, files_among, said
+from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.outcome import Outcome
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Entity:
     @property
     def loaded(self) -> bool:
         """Whether it runs, or waits for its next intent, in this process."""
-        return self._loaded() is not None
+        return self._find_cell() is not None
 
     @property
     def held(self) -> bool:
@@ -87,10 +87,10 @@ class Entity:
 
         Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that has no recorded end.
         """
-        tree, cell = self._tree, self._loaded() or self._cell
+        tree, cell = self._tree, self._find_cell() or self._cell
         if self._first is not None:
-            outcome = await self._with_entity_id(self._first_outcome(self._first))
-            return episode_of(self._id, outcome, None, tree.loom)
+            outcome = await self._await_with_entity_id(self._wait_for_first_outcome(self._first))
+            return make_episode(self._id, outcome, None, tree.loom)
         if cell is not None and cell.plan.lasting:
             await cell.wait_until_begun()
             if cell.episode is not None:
@@ -98,35 +98,38 @@ class Entity:
         elif cell is not None:
             cell.wait.callers += 1
             try:
-                with tree.questions.waiting(self._id):
+                with tree.questions.mark_waiting(self._id):
                     await cell.ending.wait()
             finally:
                 cell.wait.callers -= 1
             if cell.outcome is not None:
                 error = None if cell.error is None else self._add_entity_id(cell.error)
-                return episode_of(self._id, cell.outcome, error, tree.loom)
+                return make_episode(self._id, cell.outcome, error, tree.loom)
             if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
-                raise self._add_entity_id(cell.interruption_error())
-        state = state_of(tree.loom.records(self._id))
+                raise self._add_entity_id(cell.make_interruption_error())
+        state = fold_state(tree.loom.records(self._id))
         if state.episode.end is None and (
-            self._loaded() is not None or tree.is_held(self._id) or tree.is_waiting(self._id) or tree.has_living_node()
+            self._find_cell() is not None
+            or tree.is_held(self._id)
+            or tree.is_waiting(self._id)
+            or tree.has_living_node()
         ):
             return await self._wait_for_episode(state.episode.key)
-        ended = outcome_of(tree.loom.records(self._id), tree.loom.usage_below(self._id))
+        ended = find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
         if ended is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
-        return episode_of(self._id, ended, None, tree.loom)
+        return make_episode(self._id, ended, None, tree.loom)
 
-    async def _first_outcome(self, first: Waiter) -> Outcome:
+    async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.is_settled.is_set():
             return await first.wait()
-        with self._tree.questions.waiting(self._id):
+        with self._tree.questions.mark_waiting(self._id):
             return await first.wait()
 
     async def _wait_for_episode(self, key: str | None) -> Episode:
-        with self._tree.questions.waiting(self._id):
-            outcome = await self._with_entity_id(self._tree.inboxes.outcome(self._id, key or ""))
-        return episode_of(self._id, outcome, None, self._tree.loom)
+        with self._tree.questions.mark_waiting(self._id):
+            outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
+        return make_episode(self._id, outcome, None, self._tree.loom)
 
     async def send(
         self,
@@ -156,11 +159,11 @@ class Entity:
             check_timeout(timeout)
         mail = await self._make_intent(intent, context, key, by)
         if timeout is not None:
-            await self._with_entity_id(self._tree.inboxes.post(mail))
+            await self._await_with_entity_id(self._tree.inboxes.post(mail))
             return await Receipt(self._tree, self._id, mail.key).episode(timeout=timeout)
-        with self._tree.questions.waiting(self._id):
-            outcome = await self._with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
-        return episode_of(self._id, outcome, None, self._tree.loom)
+        with self._tree.questions.mark_waiting(self._id):
+            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
+        return make_episode(self._id, outcome, None, self._tree.loom)
 
     async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Receipt:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
@@ -168,11 +171,11 @@ class Entity:
         `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
         mail = await self._make_intent(intent, context, key, by, waits=False)
-        await self._with_entity_id(self._tree.inboxes.post(mail))
+        await self._await_with_entity_id(self._tree.inboxes.post(mail))
         return Receipt(self._tree, self._id, mail.key)
 
     async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
-        tree, cell = self._tree, self._loaded()
+        tree, cell = self._tree, self._find_cell()
         begin = begin_of(intent, context)
         tree.check_taking()
         _check_sent(key, by)
@@ -186,13 +189,13 @@ class Entity:
                 raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
             await cell.wait_until_begun()
         self._check_files(begin.images)
-        return tree.inboxes.intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
+        return tree.inboxes.make_intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
 
     def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
-        if not files_among(files):
+        if not select_files(files):
             return
-        tree, cell = self._tree, self._loaded()
+        tree, cell = self._tree, self._find_cell()
         cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
         if cantrip is None:
             with suppress(LoomError):  # this process only posts
@@ -208,7 +211,7 @@ class Entity:
         It is a text, or a list of texts, images and files. `key` and `by` are as for `send`. Raises InvalidIntent for
         an empty one, InvalidFile, EntityEnded, and KeyUsed.
         """
-        message, images = said(text, "steer: expected a text for the entity")
+        message, images = split_message(text, "steer: expected a text for the entity")
         self._check_files(images)
         await self._post_control("steer", {"text": message}, images, key, by)
 
@@ -223,12 +226,12 @@ class Entity:
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
-        cell = self._loaded()
+        cell = self._find_cell()
         if cell is not None:
             await cell.wait_until_begun()
             number = None if cell.episode is None else cell.episode.number
         else:
-            state = state_of(self._tree.loom.records(self._id))
+            state = fold_state(self._tree.loom.records(self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None or key is not None:  # with a key the mail is the memory that it was asked for
             named = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
@@ -237,13 +240,13 @@ class Entity:
     async def _post_control(
         self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
     ) -> None:
-        tree, cell = self._tree, self._loaded()
+        tree, cell = self._tree, self._find_cell()
         tree.check_open()
         _check_sent(key, by)
         if cell is not None:
             await cell.wait_until_begun()
-        mail = tree.inboxes.mail(self._id, kind, body, images, key=key, sender=by)
-        await self._with_entity_id(tree.inboxes.post(mail))
+        mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by)
+        await self._await_with_entity_id(tree.inboxes.post(mail))
 
     async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
         """End it and its subtree, last started first; return when all of them have ended. `by` says who ends it.
@@ -255,7 +258,7 @@ class Entity:
         tree.check_open()
         check_texts(reason=reason, by=by)
         while True:
-            cell = self._loaded()
+            cell = self._find_cell()
             if cell is not None:
                 await tree.terminate(cell, reason, by)
             if not tree.loom.has(self._id) or tree.loom.is_over(self._id):
@@ -274,7 +277,7 @@ class Entity:
         Its memory is free then, and so are its servers of tools. A one-shot entity, and one that is not loaded here,
         stays as it is.
         """
-        cell = self._loaded()
+        cell = self._find_cell()
         if cell is not None and cell.plan.lasting:
             self._tree.unload_when_idle(cell)
 
@@ -283,8 +286,8 @@ class Entity:
 
         A subscription right after `start` or `invoke` includes the entity's first events.
         """
-        own, tree, cell = self._id, self._tree, self._loaded()
-        first = () if cell is None or cell.start is None else tree.recorded_events(cell)
+        own, tree, cell = self._id, self._tree, self._find_cell()
+        first = () if cell is None or cell.start is None else tree.read_events(cell)
         subscription = tree.bus.subscribe(entity_id=own, first=first)
         if self._tree.loom.is_over(own) if cell is None else cell.is_over:
             subscription.close()
@@ -297,7 +300,7 @@ class Entity:
         `async for turn in entity.story(after=41)`. A turn is seen when it is recorded. Raises InvalidIntent for a wrong
         number; iterating raises LoomError for an entity that is not in the loom.
         """
-        return turns_after(self._tree, self._id, after)
+        return follow_turns(self._tree, self._id, after)
 
     async def result(self) -> Episode:
         """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
@@ -310,7 +313,7 @@ class Entity:
 
     async def _cancel(self) -> None:
         """End the entity: here if this process runs it or it waits for a person, else by mail (N-38)."""
-        tree, cell = self._tree, self._loaded()
+        tree, cell = self._tree, self._find_cell()
         if cell is not None:
             await tree.terminate(cell, "cancelled")
         if not tree.is_open or not tree.loom.has(self._id) or tree.loom.is_over(self._id):
@@ -321,10 +324,10 @@ class Entity:
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 
-    def _loaded(self) -> Cell | None:
+    def _find_cell(self) -> Cell | None:
         return self._tree.living.get(self._id)
 
-    async def _with_entity_id(self, work: Awaitable[T]) -> T:
+    async def _await_with_entity_id(self, work: Awaitable[T]) -> T:
         """Await `work`, and add this entity's id to its errors."""
         try:
             return await work
@@ -334,7 +337,7 @@ class Entity:
 
     def _add_entity_id(self, error: CantripError) -> CantripError:
         error.entity_id = self._id
-        return self._tree.guard.error(error)
+        return self._tree.guard.redact_error(error)
 
     def __repr__(self) -> str:
         return f"<Entity {self._name or self._id} {'loaded' if self.loaded else 'not loaded here'}>"

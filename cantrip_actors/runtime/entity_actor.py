@@ -60,26 +60,26 @@ from cantrip_actors.machine.events import (
 )
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, note, resume
-from cantrip_actors.machine.mail import Void, meaning
-from cantrip_actors.machine.project import outcome_at, usage_of
+from cantrip_actors.machine.mail import Void, read_mail
+from cantrip_actors.machine.project import get_outcome, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Caller, Cell, Dismissed, UnderWay
-from cantrip_actors.runtime.context_variables import WORKING, bound_variables
+from cantrip_actors.runtime.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.crystal_actor import Abandoned
 from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox
 from cantrip_actors.runtime.instrument import MailSettled, MailTaken
-from cantrip_actors.runtime.loading import last_time, load_state
+from cantrip_actors.runtime.loading import find_last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
-from cantrip_actors.runtime.querying import query_crystal, retried_by
-from cantrip_actors.runtime.request_timers import cancel, timers_of
+from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
+from cantrip_actors.runtime.request_timers import cancel, make_timers
 from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.runtime.tool_servers import ServerInUse
@@ -144,9 +144,9 @@ class EntityActor(Actor):
         self._plan = cell.plan
         self._services = cell.services
         self._state = State(cell.plan.parent_turn)
-        self._transient = Transient(self._moment().fresh)
+        self._transient = Transient(self._make_moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
-        self._retried = retried_by(cell, cell.crystal)
+        self._retried = make_retry_callback(cell, cell.crystal)
         self._held: list[InUse] = []
         """Its crystals."""
         self._held_servers: list[ServerInUse] = []
@@ -193,7 +193,7 @@ class EntityActor(Actor):
     async def _drive_in_time(self) -> object:
         """Run the entity no longer than the `timeout` ward allows."""
         deadline = self._cell.wait.deadline
-        with deadline.scope():
+        with deadline.make_scope():
             return await self._drive()
         await self._stop("timeout", deadline.ward)
         return None
@@ -230,13 +230,13 @@ class EntityActor(Actor):
         """Run episodes until the entity hibernates, unloads or ends."""
         cell = self._cell
         WORKING.set(cell.working)  # this actor's own context, as each task has one
-        with bound_variables(cell.context_variables):
+        with bind_variables(cell.context_variables):
             action = self._wake() if self._hibernates else await self._start()
         while True:
             with anyio.CancelScope() as self._acting.scope:
                 while True:
                     if action is not None:
-                        with bound_variables(cell.caller.own_variables):
+                        with bind_variables(cell.caller.own_variables):
                             await self._run_episode(action)
                     if self._hibernates:
                         return HIBERNATE
@@ -246,8 +246,8 @@ class EntityActor(Actor):
                     action = await self._wait_for_intent()
                     if action is None:
                         return HIBERNATE if self._hibernates else None
-            with bound_variables(cell.caller.own_variables):
-                action = await self._action_after_cut()
+            with bind_variables(cell.caller.own_variables):
+                action = await self._resume_after_cut()
 
     async def _start(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
@@ -270,9 +270,9 @@ class EntityActor(Actor):
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
         if isinstance(cell.crystal.crystal, PostingCrystal):
-            self._cut_off_at = last_time(loom, cell.entity_id)
+            self._cut_off_at = find_last_time(loom, cell.entity_id)
         await self._adopt_at_once()
-        moment = self._moment()
+        moment = self._make_moment()
         step = resume(self._plan, self._state, self._transient, moment)
         by, cell.caller.resumed_by = cell.caller.resumed_by, ""
         if step is not None:
@@ -281,7 +281,7 @@ class EntityActor(Actor):
             self._resume_spans()
             await self._notify_companion(restored=True)
             return await self._carry(step, moment)
-        cell.outcome = outcome_at(self._state, cell.ledger.below)
+        cell.outcome = get_outcome(self._state, cell.ledger.below)
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
         return None
@@ -305,7 +305,7 @@ class EntityActor(Actor):
         if adoption == "at_once":
             is_renamed = plan.lasting and plan.cantrip.name not in (None, state.cantrip_name)
             if is_renamed or not is_adopted:
-                await self._record([plan.adopted(state, self._moment().at)])
+                await self._record([plan.make_adopted(state, self._make_moment().at)])
         elif not is_adopted and (adoption is None or state.phase is not Phase.IDLE):
             raise Held(f"another process has continued entity {plan.entity_id} meanwhile: try again")
 
@@ -315,15 +315,15 @@ class EntityActor(Actor):
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
-        before = [plan.adopted(state, self._moment().at)] if moves else []
+        before = [plan.make_adopted(state, self._make_moment().at)] if moves else []
         fold(plan.shape, before, state)
         instrument = self._services.watchers.instrument
         if instrument is not None:
             cell.end_spans()
             cell.caller.spans = instrument.begin(cell, state, begin.trace)
             begin = begin._replace(trace=None if cell.spans is None else cell.spans.trace)
-        action = await self._step(begin, before)
-        with bound_variables(cell.caller.own_variables):
+        action = await self._take_step(begin, before)
+        with bind_variables(cell.caller.own_variables):
             await self._notify_companion()
         return action
 
@@ -331,7 +331,7 @@ class EntityActor(Actor):
         """Continue the spans of an episode after a restart of this actor, or begin new ones in another process."""
         cell, instrument = self._cell, self._services.watchers.instrument
         if cell.spans is not None:
-            cell.spans.restarted(self.ref.last_exit)
+            cell.spans.note_restart(self.ref.last_exit)
         elif instrument is not None:
             cell.caller.spans = instrument.resume(cell, self._state)
 
@@ -339,9 +339,9 @@ class EntityActor(Actor):
         """Tell the companion that an episode begins or resumes; its answer is inserted before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
-            self._recalled = await companion.begins(self._here(restored=restored))
+            self._recalled = await companion.begins(self._make_here(restored=restored))
 
-    def _here(self, *, restored: bool = False) -> Here:
+    def _make_here(self, *, restored: bool = False) -> Here:
         return Here(self._plan.entity_id, self._plan.name, restored)
 
     async def _run_episode(self, action: Action | Awaited) -> None:
@@ -358,7 +358,7 @@ class EntityActor(Actor):
                 await anyio.lowlevel.checkpoint()  # leave the scope
             if event is None:
                 return
-            action = await self._step(event)
+            action = await self._take_step(event)
         await self._finish(action.outcome)
         cut, acting.cut = acting.cut, None
         if isinstance(cut, (Run, Compute, Answer)):
@@ -366,15 +366,15 @@ class EntityActor(Actor):
         elif isinstance(cut, Spawn) and cut.started:
             await self._services.end_below(self._cell)
 
-    async def _action_after_cut(self) -> Action | Awaited | None:
+    async def _resume_after_cut(self) -> Action | Awaited | None:
         """Record what became of the action whose scope was cancelled, and return the next one."""
         if self._acting.is_acting:
             self._acting.is_acting = self._acting.is_cut = False
             self._acting.cut = self._acting.action
-            return await self._step(await self._control() or Interrupt("interrupted"))
+            return await self._take_step(await self._find_control() or Interrupt("interrupted"))
         event, self._acting.unrecorded = self._acting.unrecorded, None
         if event is not None:
-            return await self._step(event)
+            return await self._take_step(event)
         if self._hibernates:
             self._signal()
             return None
@@ -392,11 +392,11 @@ class EntityActor(Actor):
         cell, companion = self._cell, self._plan.circle.companion
         cell.episode, self._acting.is_cut = None, False
         if companion is not None:
-            await companion.ends(self._here(), outcome)
+            await companion.ends(self._make_here(), outcome)
         self._settle(outcome)
         instrument = self._services.watchers.instrument
         if instrument is not None and cell.caller.sent:
-            instrument.noted(MailSettled(cell.caller.sent, self._moment().at))
+            instrument.noted(MailSettled(cell.caller.sent, self._make_moment().at))
         self._services.living.note_rest()
 
     def _cut(self) -> None:
@@ -415,16 +415,16 @@ class EntityActor(Actor):
 
     # Steps
 
-    async def _step(self, event: Event, before: Sequence[Record] = ()) -> Action:
+    async def _take_step(self, event: Event, before: Sequence[Record] = ()) -> Action:
         """Decide a step, record it, publish its events, and return its action.
 
         The same transaction writes the records `before`, which the state has folded already.
         """
-        moment = self._moment()
+        moment = self._make_moment()
         if self._cell.wait.kind:
             requested = self._state.turn.requested
             if self._cell.wait.kind == "person" and requested is not None:
-                self._outgoing = [cancel(timer) for timer in timers_of(self._cell, requested, moment)]
+                self._outgoing = [cancel(timer) for timer in make_timers(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
         posted = self._state.turn.posted
@@ -434,8 +434,8 @@ class EntityActor(Actor):
             self._cell.crystal.uses.asks.cast(Abandoned(posted))
         return follows
 
-    def _moment(self) -> Moment:
-        return self._services.moment(self._cell.ledger.budget())
+    def _make_moment(self) -> Moment:
+        return self._services.moment(self._cell.ledger.make_budget())
 
     async def _carry(self, step: Step, moment: Moment) -> Action:
         services, cell, (records, action) = self._services, self._cell, step
@@ -446,26 +446,26 @@ class EntityActor(Actor):
             cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
         if records:
             if isinstance(action, Consult):
-                self._outgoing = timers_of(cell, action.request, moment)
+                self._outgoing = make_timers(cell, action.request, moment)
             await self._append(records)
         spans = cell.caller.spans
         if spans is not None:
-            spans.step(records, action)
+            spans.note_step(records, action)
         if services.watchers.has_any:
-            services.watchers.publish(self._cell.open_stream().step(step, self._turn_id()))
+            services.watchers.publish(self._cell.open_stream().step(step, self._make_turn_id()))
         if isinstance(action, Ask) and services.bus:
-            services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._turn_id())])
+            services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._make_turn_id())])
         return action
 
     async def _append(self, records: Sequence[Record]) -> None:
         """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""
         services, cell, inbox = self._services, self._cell, self._cell.inbox
         outgoing, self._outgoing = self._outgoing, ()
-        await services.append(records, () if inbox is None else inbox.taken_by(records), outgoing)
+        await services.append(records, () if inbox is None else inbox.find_taken(records), outgoing)
         if inbox is not None:
             taken, instrument = inbox.note_taken(records), services.watchers.instrument
             if taken and instrument is not None:
-                at = self._moment().at
+                at = self._make_moment().at
                 for mail in taken:
                     instrument.noted(MailTaken(mail.kind, mail.at, at))
         if cell.start is not None and self._state.phase is not Phase.NEW:
@@ -473,7 +473,7 @@ class EntityActor(Actor):
             if cell.start.released is not None:
                 await cell.start.released.wait()
             cell.start = None
-        usage = usage_of(records)
+        usage = sum_usage(records)
         if usage is not NO_USAGE:
             cell.ledger.add(usage)
         self._since_checkpoint += len(records)
@@ -483,7 +483,7 @@ class EntityActor(Actor):
         await self._append(records)
         fold(self._plan.shape, records, self._state)
 
-    def _turn_id(self) -> str:
+    def _make_turn_id(self) -> str:
         return self._state.turn.id or self._transient.fresh
 
     # Actions
@@ -496,11 +496,11 @@ class EntityActor(Actor):
         if self._services.living.is_handing_over:
             await self._park()
         if self._recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
-            event = await self._control()
+            event = await self._find_control()
             if event is not None:
                 return event
         emit = self._emit if self._services.watchers.has_any else None
-        return self._replied(await query_crystal(cell, cell.crystal, self._query(action, emit)))
+        return self._make_reply_event(await query_crystal(cell, cell.crystal, self._make_query(action, emit)))
 
     async def _carry_out(self, action: Action | Awaited) -> Event | None:
         """Carry out any other action and return its event; return None if the entity hibernates until then."""
@@ -513,7 +513,7 @@ class EntityActor(Actor):
             case Compute() | Answer():
                 event = await self._compute(action)
             case Remember():
-                event = await remember(cell, action, self._here())
+                event = await remember(cell, action, self._make_here())
             case Spawn():
                 event = await self._wait_for(Delegation(cell, action, self._record))
             case Await():
@@ -527,7 +527,7 @@ class EntityActor(Actor):
             case _:
                 assert isinstance(action, Collect), action
                 event = await self._wait_for(
-                    PostedQuery(cell, self._query(action, handle=action.handle), self._replied)
+                    PostedQuery(cell, self._make_query(action, handle=action.handle), self._make_reply_event)
                 )
         return event
 
@@ -544,8 +544,8 @@ class EntityActor(Actor):
             cell,
             sampler,
             action.turn_id,
-            self._moment,
-            lambda moment: moment.budget.exhausted(self._state.usage),
+            self._make_moment,
+            lambda moment: moment.budget.find_exhausted(self._state.usage),
             self._record,
         )
         used.samples[cell.entity_id] = sampling.answer
@@ -562,7 +562,7 @@ class EntityActor(Actor):
         """Continue the program up to its next gate call or its end."""
         event: Event = await self._cell.circle.call(action)
         if self._cell.spans is not None and isinstance(event, Computed):
-            self._cell.spans.computed(event.seconds, event.memory)
+            self._cell.spans.note_computation(event.seconds, event.memory)
         return event
 
     async def _park(self) -> None:
@@ -571,7 +571,9 @@ class EntityActor(Actor):
         self._services.living.note_rest()
         await anyio.sleep_forever()
 
-    def _query(self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None) -> Query:
+    def _make_query(
+        self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None
+    ) -> Query:
         """Return a query with an identity that it has after a crash, too."""
         conversation, since = self._state.conversation, self._cut_off_at
         self._cut_off_at = None
@@ -579,7 +581,7 @@ class EntityActor(Actor):
         key = f"{self._plan.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
         return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
 
-    def _replied(self, reply: Response | CrystalError) -> Replied | Posted | Failed:
+    def _make_reply_event(self, reply: Response | CrystalError) -> Replied | Posted | Failed:
         if isinstance(reply, Response):
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         self._cell.error = reply
@@ -595,7 +597,7 @@ class EntityActor(Actor):
         if not isinstance(action, Awaited):  # an Awaited cleans up when it is cancelled
             await anyio.lowlevel.checkpoint()
 
-    async def _control(self) -> Event | None:
+    async def _find_control(self) -> Event | None:
         """Return the event of control mail or of the companion's message that comes before the next query."""
         event, recalled = await self._take_control(), self._recalled
         if recalled is None or isinstance(event, (Stopped, Interrupt)):
@@ -632,14 +634,14 @@ class EntityActor(Actor):
     async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
         """Return the event of mail in hand; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
-        event = meaning(mail, None if episode is None else episode.number, self._open_request())
+        event = read_mail(mail, None if episode is None else episode.number, self._open_request())
         if not isinstance(event, Void):
             return event
         await self._refuse(mail, event.reason)
         return None
 
     async def _refuse(self, mail: Mail, why: str) -> None:
-        at, inbox = self._moment().at, self._cell.inbox
+        at, inbox = self._make_moment().at, self._cell.inbox
         assert inbox is not None, "the mail came from there"
         await self._record([MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)])
         inbox.settle(mail.key, None, InvalidIntent(f"entity {self._plan.entity_id} refused the mail: {why}"))
@@ -653,14 +655,14 @@ class EntityActor(Actor):
         while True:
             event: Event | None = await self._take_control() if inbox.has_control else None
             if isinstance(event, Steer):  # recorded at once: the next intent may come much later
-                await self._append(note(self._plan, self._state, self._transient, self._moment(), event))
+                await self._append(note(self._plan, self._state, self._transient, self._make_moment(), event))
                 continue
             if event is None:
-                event = await self._next_intent(inbox)
+                event = await self._take_next_intent(inbox)
             if event is not None:
                 self._unloads_at = None
-                with bound_variables(cell.context_variables):
-                    return await (self._begin(event) if isinstance(event, Begin) else self._step(event))
+                with bind_variables(cell.context_variables):
+                    return await (self._begin(event) if isinstance(event, Begin) else self._take_step(event))
             now = anyio.current_time()
             if self._unloads_at is None:
                 self._unloads_at = now + self._services.passivate_after
@@ -673,7 +675,7 @@ class EntityActor(Actor):
                 self._hibernate(until=self._unloads_at)
                 return None
 
-    async def _next_intent(self, inbox: Inbox) -> Begin | None:
+    async def _take_next_intent(self, inbox: Inbox) -> Begin | None:
         if self._services.is_draining() and not inbox.awaited:
             return None  # the next process takes the intent
         if self._cell.is_for_episode and inbox.has_intents:
@@ -683,7 +685,7 @@ class EntityActor(Actor):
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
-                self._cell.caller = Caller(inbox.variables_of(one.mail.key), sent=one.mail.at)
+                self._cell.caller = Caller(inbox.get_variables(one.mail.key), sent=one.mail.at)
                 return event
         return None
 
@@ -732,22 +734,22 @@ class EntityActor(Actor):
         inbox.is_watched = False
         cell.wait_for_person()
         services.living.note_rest()
-        while (event := await self._take_control() or self._unattended(request)) is None:
-            if await self._unloads_for_people():
+        while (event := await self._take_control() or self._deny_unattended(request)) is None:
+            if await self._unload_for_people():
                 return None
             if not await self._has_news():
                 self._hibernate_for(request)
                 return None
         return event
 
-    def _unattended(self, consult: Consult) -> Decide | None:
+    def _deny_unattended(self, consult: Consult) -> Decide | None:
         """Return the denial of a request that no program follows, if its gate or the runtime wants that."""
         gate = self._plan.gates.get(consult.request.gate)
         ask = None if gate is None else gate.ask_first
         own = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
         return Decide("deny", "the runtime", "no program follows requests") if self._services.denies(own) else None
 
-    async def _unloads_for_people(self) -> bool:
+    async def _unload_for_people(self) -> bool:
         """Unload the entity's tree, if the entity is its root and all of it has waited for people long enough."""
         cell, now = self._cell, anyio.current_time()
         if cell.parent is not None or not cell.waits:
@@ -767,8 +769,8 @@ class EntityActor(Actor):
         cell.wait.kind = awaited.kind
         if awaited.kind == "crystal":
             self._services.living.note_rest()
-        event = await awaited.wait_for_event(self._why_stopping, PATIENCE)
-        if event is None and not await self._unloads_for_people():
+        event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
+        if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)
             awaited.listen(self._signal)
         return event
@@ -814,7 +816,7 @@ class EntityActor(Actor):
         root.wait.is_suspended = root.wait.is_suspended or self._services.living.is_handing_over
         return root.plan.lasting or root.wait.is_suspended
 
-    def _why_stopping(self) -> EndReason | None:
+    def _explain_stopping(self) -> EndReason | None:
         """Return why the children have to stop with this entity; None if the entity will resume."""
         reason = self.stop_reason
         if isinstance(reason, Killed) or (isinstance(reason, Shutdown) and self._will_resume(reason.detail)):
@@ -825,6 +827,6 @@ class EntityActor(Actor):
         """Record an end from outside. An entity that has just ended by itself keeps that end."""
         if self._state.phase in (Phase.NEW, Phase.OVER):
             return
-        action = await self._step(Stopped(reason, detail, sender=sender or None))
+        action = await self._take_step(Stopped(reason, detail, sender=sender or None))
         assert isinstance(action, Finish), "nothing comes after a stop"
         await self._finish(action.outcome)

@@ -11,7 +11,7 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Image, files_among, pictures_among
+from cantrip_actors.terms.image import Image, select_files, select_pictures
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.terms.outcome import EndReason, Outcome
 
@@ -37,8 +37,8 @@ class Episode:
         self.summary = outcome.summary
         self.usage: Usage = outcome.usage
         self.subtree_usage: Usage = outcome.subtree_usage
-        self.images: tuple[Image, ...] = pictures_among(outcome.images) if outcome.images else ()
-        self.files: tuple[File, ...] = files_among(outcome.images) if outcome.images else ()
+        self.images: tuple[Image, ...] = select_pictures(outcome.images) if outcome.images else ()
+        self.files: tuple[File, ...] = select_files(outcome.images) if outcome.images else ()
         self._last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None
@@ -63,7 +63,7 @@ class Episode:
         return f"<Episode of {self.entity_id}: {said}>"
 
 
-def episode_of(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
+def make_episode(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
     """Return the episode with this `outcome`; raise `error` if the crystal ended it."""
     if error is not None:
         error.entity_id = entity_id

@@ -17,13 +17,13 @@ from typing import Any
 
 import anyio
 
-from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, observed_in
+from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, read_observed
 from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 
 _log = get_logger("cantrip_actors.runtime")
@@ -175,14 +175,14 @@ class MissedEvent(EntityEvent):
     count: int
 
 
-def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
+def make_events(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
     """Yield the events of a step's records, in order."""
-    for entity, turn, seen in observed_in(records):
+    for entity, turn, seen in read_observed(records):
         match seen:
             case Response():
-                yield from _response_events(entity, turn, seen, at)
+                yield from _make_response_events(entity, turn, seen, at)
             case Observation():
-                call, images = seen.tool_call_id, _labels(seen.images)
+                call, images = seen.tool_call_id, _list_labels(seen.images)
                 yield ToolResultEvent(entity, at, turn, call, seen.gate, seen.result, seen.is_error, images)
             case Done():
                 yield StepCompleteEvent(entity, at, turn, *seen)
@@ -198,7 +198,7 @@ def events_of(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
                 yield ToolCallEvent(entity, at, turn, seen.id, seen.gate, seen.args)
 
 
-def _response_events(entity: str, turn: str, said: Response, at: float) -> Iterator[EntityEvent]:
+def _make_response_events(entity: str, turn: str, said: Response, at: float) -> Iterator[EntityEvent]:
     if said.thinking:
         yield ThinkingEvent(entity, at, turn, said.thinking)
     if said.content:
@@ -208,14 +208,14 @@ def _response_events(entity: str, turn: str, said: Response, at: float) -> Itera
     yield UsageEvent(entity, at, turn, said.usage)
 
 
-def _labels(images: Iterable[File]) -> tuple[str, ...]:
+def _list_labels(images: Iterable[File]) -> tuple[str, ...]:
     return tuple([image.label for image in images])
 
 
 def _start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
-    intent = labelled(record.intent, record.images) if record.images else record.intent
+    intent = add_labels(record.intent, record.images) if record.images else record.intent
     if header is None:
-        return EntityStartedEvent(record.entity_id, at, intent, images=_labels(record.images))
+        return EntityStartedEvent(record.entity_id, at, intent, images=_list_labels(record.images))
     return EntityStartedEvent(
         record.entity_id,
         at,
@@ -225,7 +225,7 @@ def _start_event(record: IntentGiven, header: Header | None, at: float) -> Entit
         header.depth,
         header.name,
         header.crystal,
-        _labels(record.images),
+        _list_labels(record.images),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cantrip_actors.circle.gate_call import Report, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
-from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, ContextVariables, Working, bound_variables
+from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, ContextVariables, Working, bind_variables
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
 from supervisors import Actor, Caller
 
@@ -51,15 +51,15 @@ class GatesActor(Actor):
         """Run a gate and return its observation, or its question to a person."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
-        with bound_variables(self._context_variables()):
+        with bind_variables(self._context_variables()):
             WORKING.set(self._working)
             DOING.set((message.turn_id, gate.name))
             if gate.wrappers:
-                return await run_wrapped(message, self._site(message), self._report)
-            site = self._site(message) if gate.site else None
+                return await run_wrapped(message, self._make_site(message), self._report)
+            site = self._make_site(message) if gate.site else None
             return await run_gate(gate, message.call, message.args, site, self._report)
 
-    def _site(self, run: Run) -> GateCall:
+    def _make_site(self, run: Run) -> GateCall:
         """Return the call for the wrapping steps; its arguments are JSON, and not the objects that the gate gets."""
         args = run.args
         if not _ATOMS.issuperset(map(type, args.values())):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cantrip_actors.loom.redaction import redacted_fields, redacted_mail, redacted_record
+from cantrip_actors.loom.redaction import redact_fields, redact_mail, redact_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
@@ -31,21 +31,21 @@ _SAYS_SO = re.compile(
 )
 
 
-def of_crystal(crystal: Any) -> Iterator[tuple[str, str]]:
+def find_crystal_secrets(crystal: Any) -> Iterator[tuple[str, str]]:
     """Yield the keys of a crystal that has `secrets`, a mapping of names to texts."""
     secrets = getattr(crystal, "secrets", None)
     if isinstance(secrets, Mapping):
-        yield from _worth(secrets.items())
+        yield from _select_secrets(secrets.items())
 
 
-def of_circle(circle: Circle) -> Iterator[tuple[str, str]]:
+def find_circle_secrets(circle: Circle) -> Iterator[tuple[str, str]]:
     """Yield the gate dependencies of a circle that have names such as `api_key` or `token`."""
     for gate in circle.gates:
         given = ((f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if _SAYS_SO.search(name))
-        yield from _worth(given)
+        yield from _select_secrets(given)
 
 
-def _worth(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
+def _select_secrets(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
     for name, value in pairs:
         if isinstance(value, str) and len(value) >= SHORTEST:
             yield str(name), value
@@ -65,7 +65,7 @@ class Guard:
 
     def learn(self, crystal: Any, circle: Circle) -> None:
         """Add the secrets of a crystal and a circle."""
-        new = {*of_crystal(crystal), *of_circle(circle)} - self._learnt
+        new = {*find_crystal_secrets(crystal), *find_circle_secrets(circle)} - self._learnt
         if new:
             self._learnt |= new
             self.redactor = self.redactor.knowing(new)
@@ -74,11 +74,11 @@ class Guard:
         """Return the records as the loom will store them."""
         if not self.at_rest:
             return records
-        return [redacted_record(record, self.redactor, show_images=False) for record in records]
+        return [redact_record(record, self.redactor, show_images=False) for record in records]
 
     def redact_mail(self, mail: Mail) -> Mail:
         """Return mail as the loom will store it."""
-        return redacted_mail(mail, self.redactor) if self.at_rest else mail
+        return redact_mail(mail, self.redactor) if self.at_rest else mail
 
     def redact_timer(self, timer: Timer) -> Timer:
         """Return a timer as the loom will store it."""
@@ -91,9 +91,9 @@ class Guard:
 
     def redact_events(self, events: Iterable[V]) -> list[V]:
         """Return events as subscribers may see them."""
-        return [redacted_fields(event, self.redactor) for event in events]
+        return [redact_fields(event, self.redactor) for event in events]
 
-    def error(self, error: E) -> E:
+    def redact_error(self, error: E) -> E:
         """Return the error with its text redacted."""
         return redact_error(error, self.redactor)
 

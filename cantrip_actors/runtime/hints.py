@@ -76,14 +76,14 @@ class Hints:
             self._stopped.wait(GAP)
 
     def _listen(self, token: EventLoopToken) -> None:
-        def heard() -> None:
+        def receive() -> None:
             if not self._stopped.is_set():
                 run_sync(self._look, token=token)
                 self._stopped.wait(GAP)
 
         while not self._stopped.is_set():
             try:
-                self._store.listen(heard, self._stopped)
+                self._store.listen(receive, self._stopped)
             except LoomError as error:
                 _log.warning("hints of other processes are not heard for a while", error=str(error))
                 self._stopped.wait(AGAIN)

@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors.machine.mail import is_urgent
-from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, key_of
+from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.terms.errors import CantripError
@@ -189,12 +189,12 @@ class Inbox:
             self._has_more = True  # the rest is read when this page is taken
         for one in new:
             if one.mail.lane == CONTROL:
-                insort(self._control, one, key=_number)
+                insort(self._control, one, key=_get_number)
             elif len(self._intents) >= PAGE or (self._has_more and len(mail) < PAGE):
                 self._has_more = True
                 continue
             else:
-                insort(self._intents, one, key=_number)
+                insort(self._intents, one, key=_get_number)
             self._known.add(one.no)
         return bool(new)
 
@@ -215,7 +215,7 @@ class Inbox:
     def put_back(self, mail: Pending) -> None:
         """Put mail that was taken in hand back into the inbox."""
         del self._in_hand[mail.mail.key]
-        insort(self._control, mail, key=_number)
+        insort(self._control, mail, key=_get_number)
 
     def take_intent(self) -> Pending | None:
         """Take the next intent in hand and return it; None if no intent waits."""
@@ -229,11 +229,11 @@ class Inbox:
         self._in_hand[one.mail.key] = one
         return one
 
-    def taken_by(self, records: Sequence[Record]) -> list[tuple[int, int]]:
+    def find_taken(self, records: Sequence[Record]) -> list[tuple[int, int]]:
         """Return which of `records` take mail in hand, as pairs of index and mail number, for `Store.append`."""
         if not self._in_hand:
             return []
-        keys = ((place, key_of(record)) for place, record in enumerate(records))
+        keys = ((place, get_key(record)) for place, record in enumerate(records))
         found = ((place, self._in_hand.get(key or "")) for place, key in keys)
         return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
 
@@ -243,7 +243,7 @@ class Inbox:
         if not self._in_hand:
             return mail
         for record in records:
-            key = key_of(record)
+            key = get_key(record)
             if key is not None:
                 taken = self._in_hand.pop(key, None)
                 if taken is not None:
@@ -263,7 +263,7 @@ class Inbox:
         """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
         return list(self._waiters)
 
-    def variables_of(self, key: str) -> ContextVariables:
+    def get_variables(self, key: str) -> ContextVariables:
         """Return the context variables of the first caller that waits for an intent."""
         return next((waiter.context_variables for waiter in self._waiters.get(key, ())), ())
 
@@ -280,7 +280,7 @@ class Inbox:
         if not waiting:
             self._waiters.pop(key, None)
 
-    def waiting_since(self, now: float, patience: float) -> list[Waiter]:
+    def list_waiting_since(self, now: float, patience: float) -> list[Waiter]:
         """Return the callers for which no entity has been loaded here for `patience` seconds; they count anew then."""
         late = []
         for waiter in (one for waiting in self._waiters.values() for one in waiting):
@@ -309,5 +309,5 @@ class Inbox:
                     waiter.settle(None, error)
 
 
-def _number(one: Pending) -> int:
+def _get_number(one: Pending) -> int:
     return one.no

@@ -18,18 +18,18 @@ import anyio
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, episode_in, has_taken, refusal_of
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter
-from cantrip_actors.runtime.loading import usage_under
+from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.runtime.loom_writer import Post, is_outage
-from cantrip_actors.runtime.placing import stranding
+from cantrip_actors.runtime.placing import find_stranding
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
@@ -74,7 +74,7 @@ class Inboxes:
 
     # Inboxes and cells
 
-    def of(self, entity_id: str) -> Inbox:
+    def get_inbox(self, entity_id: str) -> Inbox:
         """Return the inbox of an entity."""
         inbox = self._inboxes.get(entity_id)
         if inbox is None:
@@ -84,7 +84,7 @@ class Inboxes:
     def attach(self, cell: Cell) -> Inbox:
         """Attach its inbox to a cell."""
         if cell.inbox is None:
-            cell.inbox = self.of(cell.entity_id)
+            cell.inbox = self.get_inbox(cell.entity_id)
         return cell.inbox
 
     def _load(self, entity_id: str) -> Sequence[Pending]:
@@ -101,12 +101,12 @@ class Inboxes:
         for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
-            inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
+            inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
             if inbox.awaited or cell.is_for_episode:
                 self.load(entity_id)
         self._drop(entity_id)
 
-    def _error_for(self, waiter: Waiter, cell: Cell) -> CantripError | None:
+    def _make_error(self, waiter: Waiter, cell: Cell) -> CantripError | None:
         if (
             isinstance(cell.error, Held) or cell.root.wait.is_suspended
         ):  # another process runs it, or it is loaded again
@@ -114,7 +114,7 @@ class Inboxes:
         if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
             return None  # it is resumed when the store is back, here or elsewhere
         if waiter.is_recorded or isinstance(cell.error, LoomError):
-            return cell.interruption_error()
+            return cell.make_interruption_error()
         if cell.is_over:
             how = "it crashed" if cell.outcome is None else cell.outcome.summary or cell.outcome.reason
             return EntityEnded(f"entity {cell.entity_id} ended before it took the intent: {how}")
@@ -123,9 +123,9 @@ class Inboxes:
     def close(self) -> None:
         """Fail all callers that still wait: the runtime has closed."""
         for entity_id, inbox in self._inboxes.items():
-            inbox.settle_all(partial(self._closed, entity_id))
+            inbox.settle_all(partial(self._make_closed_error, entity_id))
 
-    def _closed(self, entity_id: str, waiter: Waiter) -> CantripError:
+    def _make_closed_error(self, entity_id: str, waiter: Waiter) -> CantripError:
         if waiter.is_recorded:
             return RuntimeClosed(
                 f"the runtime closed while entity {entity_id} was at work: its intent is in the loom, so do not send "
@@ -148,8 +148,8 @@ class Inboxes:
 
         Raises LoomError, EntityEnded, InvalidIntent.
         """
-        core, name = self._core, scoped(tenant, to)
-        cell = core.living.named(name) or core.living.get(to)
+        core, name = self._core, scope_name(tenant, to)
+        cell = core.living.find_named(name) or core.living.get(to)
         if cell is not None:
             lasting, entity_id, whose = cell.plan.lasting and cell.parent is None, cell.entity_id, cell.plan.tenant
         else:
@@ -163,7 +163,7 @@ class Inboxes:
             raise InvalidIntent(f'entity "{to}" was cast and ends with its first intent; make one with invoke')
         return entity_id
 
-    def intent(
+    def make_intent(
         self,
         entity_id: str,
         text: str,
@@ -175,9 +175,9 @@ class Inboxes:
     ) -> Mail:
         """Return the mail of an intent."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
-        return self.mail(entity_id, "intent", body, images, key=key, sender=sender)
+        return self.make_mail(entity_id, "intent", body, images, key=key, sender=sender)
 
-    def mail(
+    def make_mail(
         self,
         entity_id: str,
         kind: MailKind,
@@ -188,7 +188,7 @@ class Inboxes:
         sender: str = "",
     ) -> Mail:
         """Return mail for an entity; for a child it goes to the inbox of its root."""
-        moment, root, instrument = self._core.moment(), self._core.root_of(entity_id), self._core.instrument
+        moment, root, instrument = self._core.make_moment(), self._core.find_root(entity_id), self._core.instrument
         child = None if root == entity_id else entity_id
         return Mail(
             entity_id=root,
@@ -270,10 +270,10 @@ class Inboxes:
     async def send(self, mail: Mail, *, durable: bool) -> Outcome:
         """Send an intent and wait for its episode. An idle entity takes one that is not `durable` at once.
 
-        Raises what ended the episode; as `post`; and Stranded, as `outcome`. The mail stays where it is then.
+        Raises what ended the episode; as `post`; and Stranded, as `wait_for_outcome`. The mail stays where it is then.
         """
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
-        inbox = self.of(entity_id)
+        inbox = self.get_inbox(entity_id)
         inbox.expect(key, waiter)
         try:
             if durable or not inbox.offer(mail):
@@ -287,7 +287,7 @@ class Inboxes:
             inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
 
-    async def outcome(self, entity_id: str, key: str) -> Outcome:
+    async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
         """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it.
 
         If no living node of a cluster can run the entity, it raises Stranded after `stranded_after` seconds (N-61).
@@ -306,7 +306,7 @@ class Inboxes:
         on_settled: Callable[[], object] | None = None,
     ) -> Waiter:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
-        inbox, waiter = self.of(entity_id), Waiter(context_variables, on_settled)
+        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables, on_settled)
         inbox.expect(key, waiter)
         row = self._core.store.find_mail(entity_id, key)
         if row is None or row.taken is not None:
@@ -317,7 +317,7 @@ class Inboxes:
 
     def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
         """Forget a waiter."""
-        self.of(entity_id).forget(key, waiter)
+        self.get_inbox(entity_id).forget(key, waiter)
         self._drop(entity_id)
 
     def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
@@ -327,8 +327,8 @@ class Inboxes:
             return
         records = loom.records(entity_id)
         for key in inbox.awaited:
-            why = refusal_of(records, key)
-            outcome = episode_in(records, key, partial(usage_under, loom))
+            why = find_refusal(records, key)
+            outcome = find_episode(records, key, partial(sum_usage_under, loom))
             if why is not None:
                 inbox.settle(key, None, InvalidIntent(f"entity {entity_id} refused the mail: {why}"))
             elif outcome is not None:
@@ -344,10 +344,10 @@ class Inboxes:
         """
         store = self._core.store
         self._looks += not is_hinted
-        self._seen, rows = await self._in_store(partial(store.new_mail, self._seen))
+        self._seen, rows = await self._run_in_store(partial(store.new_mail, self._seen))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
         if self._looks % LOOK_AT_ALL == 0 and not is_hinted:
-            roots.update(dict.fromkeys(await self._in_store(store.waiting)))
+            roots.update(dict.fromkeys(await self._run_in_store(store.waiting)))
         for entity_id in roots:
             self.load(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
@@ -364,9 +364,9 @@ class Inboxes:
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
-        late = inbox.waiting_since(anyio.current_time(), self._core.limits.stranded_after)
+        late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
-            why = await self._in_store(partial(stranding, self._core, self._core.root_of(entity_id)))
+            why = await self._run_in_store(partial(find_stranding, self._core, self._core.find_root(entity_id)))
             if why is not None:
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
 
@@ -374,9 +374,9 @@ class Inboxes:
         """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._in_store(partial(self._core.store.expire_mail, text))
+        await self._run_in_store(partial(self._core.store.expire_mail, text))
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
     async def load_now(self, entity_id: str, *, is_placed: bool = False) -> None:
@@ -420,7 +420,7 @@ class Inboxes:
 
     async def post_again(self, mail: Mail) -> None:
         """Post an intent that was offered to an entity that was unloaded meanwhile."""
-        inbox = self.of(mail.entity_id)
+        inbox = self.get_inbox(mail.entity_id)
         if mail.key not in inbox.awaited:
             return
         try:

@@ -119,25 +119,25 @@ class EpisodeSpans(Protocol):
     def query_headers(self) -> Mapping[str, str]:
         """The headers that the running query adds to its requests to the provider, by names in lower case."""
 
-    def step(self, records: Sequence[Record], action: Action) -> None:
+    def note_step(self, records: Sequence[Record], action: Action) -> None:
         """Handle a step: its records are written, and its action comes next."""
 
-    def answered(self, reply: Response | CrystalError) -> None:
+    def note_answer(self, reply: Response | CrystalError) -> None:
         """End the span of the running query."""
 
-    def retried(self, failed: ProviderError, delay: float) -> None:
+    def note_retry(self, failed: ProviderError, delay: float) -> None:
         """Handle a retry of the running query."""
 
-    def streamed(self, seconds: float) -> None:
+    def note_part(self, seconds: float) -> None:
         """Handle a part of the answer, which arrived this many seconds after the query."""
 
-    def computed(self, seconds: float, memory: int | None) -> None:
+    def note_computation(self, seconds: float, memory: int | None) -> None:
         """Handle the end of a program: how long it computed, and the bytes of its memory, if they are counted."""
 
-    def lent(self, bound: Any, reply: Response, seconds: float) -> None:
+    def note_sample(self, bound: Any, reply: Response, seconds: float) -> None:
         """Handle the answer of a `cell.Bound` to a server of tools, during a call; the query took this many seconds."""
 
-    def restarted(self, reason: ExitReason | None) -> None:
+    def note_restart(self, reason: ExitReason | None) -> None:
         """Handle a restart of the entity's actor; `reason` is its exit reason."""
 
     def close(self, reason: ExitReason | None) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.cantrip import Cantrip, interchangeable, same_but_for_crystal
+from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
 from cantrip_actors.terms.errors import CantripUnknown, LoomError
 
 REMEMBERED = 1024
@@ -63,7 +63,7 @@ class KnownCantrips:
         if cantrip.name is not None:
             self._offered[cantrip.name] = cantrip
 
-    def offered(self, name: str) -> Cantrip | None:
+    def find_offered(self, name: str) -> Cantrip | None:
         """Return the cantrip that is offered under a name."""
         return self._offered.get(name)
 
@@ -103,11 +103,11 @@ class KnownCantrips:
             return True
         return known is not None and known.one_rest and known.one_crystal
 
-    def unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
+    def list_unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
         """Return which of these contents are known with several crystals or dependencies, in order."""
         return tuple(sorted(one for one in contents if not self.is_clear("", one)))
 
-    def of(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
+    def find_cantrip(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.
 
         Raises CantripUnknown; LoomError for an ambiguous cantrip.
@@ -117,7 +117,7 @@ class KnownCantrips:
             return own
         known = _find(cantrip_id, self._used) or _find(cantrip_id, self._carved)
         if known is None:
-            raise self._unknown(entity_id, wanted)
+            raise self._make_unknown(entity_id, wanted)
         if not (known.one_rest and (known.one_crystal or any_crystal)):
             raise LoomError(
                 f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
@@ -125,13 +125,13 @@ class KnownCantrips:
             )
         return known.cantrip
 
-    def _unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
+    def _make_unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
         offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
-        shown = ", ".join(_label(name, cantrip_id) for name, cantrip_id in offered) or "none"
+        shown = ", ".join(_make_label(name, cantrip_id) for name, cantrip_id in offered) or "none"
         return CantripUnknown(
-            f"the cantrip of entity {entity_id}, {_label(wanted.name, wanted.id)}, is not known in this process, which "
-            f"offers {shown}: give the one that it works with to Runtime.open(…, cantrips=[…]), or another one to "
-            "runtime.entity(name, cantrip=…) or runtime.resume(entity_id, cantrip=…), for a fork to "
+            f"the cantrip of entity {entity_id}, {_make_label(wanted.name, wanted.id)}, is not known in this process, "
+            f"which offers {shown}: give the one that it works with to Runtime.open(…, cantrips=[…]), or another one "
+            "to runtime.entity(name, cantrip=…) or runtime.resume(entity_id, cantrip=…), for a fork to "
             "runtime.fork(…, cantrip=…). An episode under way ends with the cantrip that it began with; after it, a "
             "long-lived entity moves to an offered cantrip of the same name, unless `upgrade` keeps it",
             entity_id=entity_id,
@@ -141,7 +141,7 @@ class KnownCantrips:
         )
 
 
-def _label(name: str | None, cantrip_id: str) -> str:
+def _make_label(name: str | None, cantrip_id: str) -> str:
     return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
 
 
@@ -156,9 +156,9 @@ def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
     known = among.get(cantrip.id)
     if known is None:
         known = _Known(cantrip)
-    elif known.one_rest and not same_but_for_crystal(known.cantrip, cantrip):
+    elif known.one_rest and not is_same_but_for_crystal(known.cantrip, cantrip):
         known = known._replace(one_rest=False)
-    elif known.one_crystal and not interchangeable(known.cantrip, cantrip):
+    elif known.one_crystal and not is_interchangeable(known.cantrip, cantrip):
         known = known._replace(one_crystal=False)
     among[cantrip.id] = known
     among.move_to_end(cantrip.id)

@@ -57,26 +57,26 @@ class Living:
         """Return the cell of an entity, if it is loaded."""
         return self._cells.get(entity_id)
 
-    def named(self, name: str) -> Cell | None:
+    def find_named(self, name: str) -> Cell | None:
         """Return the cell of the entity of that name, scoped, if it is loaded."""
         entity_id = self._names.get(name)
         return None if entity_id is None else self._cells[entity_id]
 
-    def below(self, entity_id: str) -> list[str]:
+    def list_below(self, entity_id: str) -> list[str]:
         """Return the children of an entity that are loaded."""
         return self._below.get(entity_id, [])
 
-    def children_of(self, cell: Cell) -> list[Cell]:
+    def list_children(self, cell: Cell) -> list[Cell]:
         """Return the cells of the children of an entity that are loaded."""
-        return [self._cells[one] for one in self.below(cell.entity_id)]
+        return [self._cells[one] for one in self.list_below(cell.entity_id)]
 
     def note_rest(self) -> None:
-        """Wake the callers of `until`."""
+        """Wake the callers of `wait_until`."""
         if self._rest is not None:
             self._rest.set()
             self._rest = None
 
-    async def until(self, is_true: Callable[[], bool]) -> None:
+    async def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is tested again after each `note_rest`."""
         while not is_true():
             if self._rest is None:

@@ -6,31 +6,31 @@ Without a usable checkpoint, the whole log is folded: the result is the same (C-
 from __future__ import annotations
 
 from cantrip_actors.loom import EntityFacts, Loom
-from cantrip_actors.machine.checkpoint import cantrip_of_checkpoint, decode_checkpoint
+from cantrip_actors.machine.checkpoint import decode_checkpoint, read_cantrip_of_checkpoint
 from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.project import cantrip_in, children_in, fork_of
+from cantrip_actors.machine.project import find_cantrip, fork_of, list_children
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 
-def cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
+def find_cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     """Return an entity's current cantrip: the one in its header, unless it has adopted another."""
     header, kept = facts.header, facts.checkpoint
     first = CantripRef(header.cantrip_id, header.cantrip_name)
     if kept is None:
-        return cantrip_in(facts.records, first)
-    known = cantrip_of_checkpoint(kept.data)
-    return cantrip_in(loom.records(header.entity_id), first) if known is None else cantrip_in(facts.records, known)
+        return find_cantrip(facts.records, first)
+    known = read_cantrip_of_checkpoint(kept.data)
+    return find_cantrip(loom.records(header.entity_id), first) if known is None else find_cantrip(facts.records, known)
 
 
-def last_time(loom: Loom, entity_id: str) -> str:
+def find_last_time(loom: Loom, entity_id: str) -> str:
     """Return when the last of an entity's records that have a time was made, in ISO 8601."""
     records = loom.records(entity_id)
     times = (getattr(one, "at", None) for one in reversed(records))
     return next(at for at in times if isinstance(at, str))
 
 
-def usage_under(loom: Loom, child: str) -> Usage:
+def sum_usage_under(loom: Loom, child: str) -> Usage:
     """Return the usage of a child's subtree; zero for a child that has not begun."""
     return loom.subtree_usage(child) if loom.has(child) else NO_USAGE
 
@@ -50,6 +50,6 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
         below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
         state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
-    for child in children_in(records):
-        below = below + usage_under(loom, child)
+    for child in list_children(records):
+        below = below + sum_usage_under(loom, child)
     return fold(shape, records, state), below

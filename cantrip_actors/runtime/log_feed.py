@@ -63,7 +63,9 @@ class LogFeed(AsyncIterator[T], Generic[T]):
     async def _look(self) -> None:
         try:
             is_blocking = self._tree.store.blocking
-            is_over, records = await anyio.to_thread.run_sync(self._records) if is_blocking else self._records()
+            is_over, records = (
+                await anyio.to_thread.run_sync(self._read_records) if is_blocking else self._read_records()
+            )
         except RuntimeClosed:
             self.close()
             return
@@ -71,7 +73,7 @@ class LogFeed(AsyncIterator[T], Generic[T]):
         if is_over:
             self.close()
 
-    def _records(self) -> tuple[bool, Sequence[Record]]:
+    def _read_records(self) -> tuple[bool, Sequence[Record]]:
         loom = self._tree.loom
         is_over = loom.is_over(self._entity_id)  # read first, so that the records include the end
         records, self._position = loom.records_since(self._entity_id, self._position)
@@ -90,7 +92,7 @@ class LogFeed(AsyncIterator[T], Generic[T]):
                 self._news = self._tree.bus.subscribe(entity_id=self._entity_id)
 
 
-def turns_after(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
+def follow_turns(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
     """Return the turns of an entity with a higher number than `after`, as they are recorded. Raises InvalidIntent."""
     if isinstance(after, bool) or not isinstance(after, int) or after < 0:
         raise InvalidIntent(f"story: after: expected the number of a turn, 0 for all of them, got {after!r}")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 
-from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, no_more, this_process
+from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, mark_gone, this_process
 from cantrip_actors.loom.inbox import Refusal
 from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
@@ -122,7 +122,7 @@ def is_outage(error: BaseException | None) -> bool:
     return type(error) in (LoomError, Unsure)
 
 
-class LoomActor(Actor):
+class LoomWriter(Actor):
     """Writes the records and the mail that callers send.
 
     It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
@@ -170,7 +170,7 @@ class LoomActor(Actor):
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
         if self._membership is not None:
             join = partial(cast("NodeTables", self._store).join, self._owner, self._ttl, self._membership.info)
-            await self._in_store(join)
+            await self._run_in_store(join)
             self._membership.advance(Joined(self._owner))
             if self._store.expires:
                 self._renewal.start()
@@ -195,7 +195,7 @@ class LoomActor(Actor):
                 may_hold = not await self._attempt("a node could not leave", leave) or may_hold
         finally:
             if leases or may_hold:
-                no_more(self._owner)
+                mark_gone(self._owner)
 
     async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
@@ -337,7 +337,7 @@ class LoomActor(Actor):
 
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
-            await self._in_store(work)
+            await self._run_in_store(work)
         except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
             self._note_failure(error)
             _log.warning(what, error=str(error))
@@ -367,7 +367,7 @@ class LoomActor(Actor):
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)
         try:
-            lease = await self._in_store(claim)
+            lease = await self._run_in_store(claim)
         except LoomError as error:
             caller.fail(error)
             return
@@ -379,11 +379,11 @@ class LoomActor(Actor):
         caller.reply(lease.token)
 
     async def _write(self, group: list[Caller]) -> None:
-        records, taken, post, timers = _joined([caller.message for caller in group])
+        records, taken, post, timers = _join_group([caller.message for caller in group])
         began = time.perf_counter()
         try:
             if records and self._store.blocking:
-                await self._in_store(
+                await self._run_in_store(
                     partial(self._store.append, records, self._tokens, taken=taken, post=post, timers=timers)
                 )
             elif records:
@@ -426,7 +426,7 @@ class LoomActor(Actor):
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]
         try:
-            rows = await self._in_store(partial(self._store.post, mails))
+            rows = await self._run_in_store(partial(self._store.post, mails))
         except LoomError as error:
             self._note_failure(error)
             for caller in posts:
@@ -445,7 +445,7 @@ class LoomActor(Actor):
         self, changes: Sequence[TimerChange]
     ) -> list[list[MailRow] | Refusal | None] | CantripError:
         try:
-            results = await self._in_store(partial(self._store.replace_timers, changes))
+            results = await self._run_in_store(partial(self._store.replace_timers, changes))
         except CantripError as error:
             return error
         new: list[Pending] = []
@@ -457,7 +457,7 @@ class LoomActor(Actor):
         self._deliver(new)
         return results
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         if not self._store.blocking:
             return work()
         scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
@@ -466,7 +466,7 @@ class LoomActor(Actor):
         return done  # noqa: RET504  # a scope may end without its return, for all that types can publish
 
 
-def _joined(
+def _join_group(
     group: Sequence[Append],
 ) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]], list[tuple[int, Timer]]]:
     """Return the records of a group; the mail that they take and post, and timers, by the indexes of the records."""

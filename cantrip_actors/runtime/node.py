@@ -27,7 +27,7 @@ from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
-from cantrip_actors.runtime.placing import candidate_of, member_of
+from cantrip_actors.runtime.placing import make_candidate, make_member
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
@@ -73,7 +73,7 @@ class NodeActor(Actor):
     async def init(self) -> None:
         """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
         with contextlib.suppress(LoomError):  # logged at the next start
-            for risk in await self._in_store(self._core.store.risks):
+            for risk in await self._run_in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
         self._membership.on_handed_over = self._inboxes.tell
         self._inboxes.on_hint = self._heed
@@ -106,8 +106,8 @@ class NodeActor(Actor):
             return
         self._note_unclear()
         self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
-        found = await self._in_store(self._find)
-        ours.members = [member_of(row) for row in found.nodes if row.is_living]
+        found = await self._run_in_store(self._find)
+        ours.members = [make_member(row) for row in found.nodes if row.is_living]
         ours.members = [
             one._replace(busy=ours.busy, is_draining=ours.is_draining, unclear=ours.info.unclear)
             if one.owner == ours.owner
@@ -127,7 +127,7 @@ class NodeActor(Actor):
     def _note_unclear(self) -> None:
         """Tell all nodes which contents this one cannot continue entities with; logged when that changes."""
         ours = self._membership
-        unclear = self._core.cantrips.unclear(ours.info.serves)
+        unclear = self._core.cantrips.list_unclear(ours.info.serves)
         if unclear == ours.info.unclear:
             return
         ours.info = ours.info._replace(unclear=unclear)
@@ -196,7 +196,7 @@ class NodeActor(Actor):
         for one in store.unowned(MANY, seen):
             if not ours.may_look_for(one):
                 continue
-            candidate = self._candidate(one)
+            candidate = self._make_candidate(one)
             if candidate is None:
                 hopeless.append(one.entity_id)
             else:
@@ -204,33 +204,33 @@ class NodeActor(Actor):
         quarantined = 0 if self._core.instrument is None else len(store.quarantined())
         return _Look(seen.nodes, candidates, hopeless, quarantined)
 
-    def _candidate(self, one: Unowned) -> Candidate | None:
+    def _make_candidate(self, one: Unowned) -> Candidate | None:
         """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""
         core, entity_id = self._core, one.entity_id
         try:
             facts = core.loom.facts(entity_id)
             if one.is_busy and (not facts.has_begun or core.is_waiting(entity_id, facts.life)):
                 return None
-            return candidate_of(core, facts)
+            return make_candidate(core, facts)
         except CantripError as error:
             _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
             return None
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
-def admits(core: Core, membership: Membership, facts: EntityFacts) -> bool:
+def can_load_here(core: Core, membership: Membership, facts: EntityFacts) -> bool:
     """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
     me = membership.own
     if me is None:  # it has not looked yet
         return not membership.is_draining
-    is_admitted = may_load(me, candidate_of(core, facts), membership.members)
+    is_admitted = may_load(me, make_candidate(core, facts), membership.members)
     membership.busy += is_admitted  # until the next count
     return is_admitted
 
 
-def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
+def can_cast_here(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     """Return whether a firing is assigned to this node."""
     me = membership.own
     if me is None or not membership.is_ready:
@@ -242,7 +242,7 @@ def admits_cast(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
     return is_admitted
 
 
-def admits_timer(membership: Membership, id: str, late: float) -> bool:
+def can_fire_here(membership: Membership, id: str, late: float) -> bool:
     """Return whether this node carries out a timer: the first node for it at once, each further one a look later.
 
     So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly.
@@ -253,12 +253,12 @@ def admits_timer(membership: Membership, id: str, late: float) -> bool:
 
 def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
     """Return the membership of a runtime that is about to join."""
-    unclear = core.cantrips.unclear(serves)
+    unclear = core.cantrips.list_unclear(serves)
     info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves), unclear)
     membership = Membership(node, info)
-    core.admits = partial(admits, core, membership)
-    core.admits_cast = partial(admits_cast, membership)
-    core.admits_timer = partial(admits_timer, membership)
+    core.admits = partial(can_load_here, core, membership)
+    core.admits_cast = partial(can_cast_here, membership)
+    core.admits_timer = partial(can_fire_here, membership)
     core.has_room = lambda: membership.busy < node.capacity
     return membership
 

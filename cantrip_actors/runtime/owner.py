@@ -32,9 +32,9 @@ class Owner:
         """Enter the context manager, and raise its errors. If the caller is cancelled meanwhile, leave it again."""
         trio: Any = sys.modules.get("trio")  # a program that runs on trio has imported it
         if trio is not None and trio.lowlevel.in_trio_task():
-            trio.lowlevel.spawn_system_task(self._live, context=copy_context())
+            trio.lowlevel.spawn_system_task(self._run, context=copy_context())
         else:
-            self._task = asyncio.get_running_loop().create_task(self._live(), name="cantrip_actors runtime")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="cantrip_actors runtime")
         try:
             await self._is_open.wait()
         except anyio.get_cancelled_exc_class():
@@ -52,7 +52,7 @@ class Owner:
             await self._is_over.wait()
         self._raise()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             async with self._managed:
                 self._is_open.set()

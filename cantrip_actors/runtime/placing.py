@@ -7,7 +7,7 @@ from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.runtime.core import Core
-from cantrip_actors.runtime.loading import cantrip_in_force
+from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.terms.errors import LoomError, Stranded
 
 _UNCLEAR = (
@@ -16,9 +16,9 @@ _UNCLEAR = (
 )
 
 
-def candidate_of(core: Core, facts: EntityFacts) -> Candidate:
+def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
     """Return an entity as placement sees it. Raises LoomError."""
-    now = cantrip_in_force(core.loom, facts)
+    now = find_cantrip_in_force(core.loom, facts)
     is_idle = facts.header.lasting and facts.life is Life.IDLE
     move = core.upgrades.move_of(facts.header, now, is_idle=True) if is_idle else None
     moves_to = None if move is None else move.cantrip.id
@@ -26,14 +26,14 @@ def candidate_of(core: Core, facts: EntityFacts) -> Candidate:
     return Candidate(facts.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
 
 
-def member_of(row: NodeRow) -> Member:
+def make_member(row: NodeRow) -> Member:
     """Return a node as placement sees it."""
     return Member(
         row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no, row.info.unclear
     )
 
 
-def stranding(core: Core, entity_id: str) -> LoomError | None:
+def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     """Return why no node runs an entity of a cluster, now or soon; None if one does or may.
 
     It blocks while it reads the loom.
@@ -41,7 +41,7 @@ def stranding(core: Core, entity_id: str) -> LoomError | None:
     store = core.store
     if core.living.get(entity_id) is not None or store.is_held(entity_id):
         return None
-    members = [member_of(row) for row in store.nodes() if row.is_living]
+    members = [make_member(row) for row in store.nodes() if row.is_living]
     if not members:
         return None
     if entity_id in store.quarantined():
@@ -49,7 +49,7 @@ def stranding(core: Core, entity_id: str) -> LoomError | None:
             f"entity {entity_id} is in quarantine, because the nodes that ran it died; `cantrip cluster free` lifts it"
         )
     facts = core.loom.facts(entity_id)
-    one = candidate_of(core, facts)
+    one = make_candidate(core, facts)
     if core.is_waiting(entity_id, facts.life) or any(can_run(member, one, members) for member in members):
         return None
     why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""

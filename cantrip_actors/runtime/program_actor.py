@@ -27,7 +27,7 @@ from cantrip_actors.circle.gate_call import Report
 from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
-from cantrip_actors.records.blob import Snapshot, reference
+from cantrip_actors.records.blob import Snapshot, make_reference
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.context_variables import ContextVariables, Working
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -91,7 +91,7 @@ class CircleActor(GatesActor):
             return await super().handle_call(message, caller)
         if isinstance(message, Compute):
             return await self._compute(message)
-        return self._event_of(await self._answer(message))
+        return self._make_event(await self._answer(message))
 
     async def handle_cast(self, message: str) -> None:
         """Handle `RELEASE_PROGRAM`, which arrives when the call that the program waits for is recorded."""
@@ -108,9 +108,9 @@ class CircleActor(GatesActor):
         if self._sandbox is None or self._programs_run != len(wanted.before) or again:
             await self._rebuild(wanted)
         if not again:
-            return self._event_of(await self._begin(wanted.code, wanted.variables, keep=True))
+            return self._make_event(await self._begin(wanted.code, wanted.variables, keep=True))
         answers, output = wanted.answers, ""
-        with self._extended_limits():
+        with self._extend_limits():
             step: Stepped | None = None if wanted.midway is None else await self._resume(wanted.midway)
             if step is None:
                 step = await self._begin(wanted.code, wanted.variables, keep=False)
@@ -123,18 +123,18 @@ class CircleActor(GatesActor):
         if answers and isinstance(step, Suspended):
             output += step.output
             step = await self._answer(answers[-1])
-        return self._event_of(step, output)
+        return self._make_event(step, output)
 
     # ---------------------------------------------------------------------------------------------- rebuild a sandbox
 
     async def _rebuild(self, wanted: Compute) -> None:
         """Replace the sandbox by one with the same state."""
         await self._close()
-        self._engine, sandbox = await self._in_thread(self._open_sandbox)
+        self._engine, sandbox = await self._run_in_thread(self._open_sandbox)
         self._sandbox = sandbox
         self._idle_account, self._suspended_account = Account(), Account(SMALL_MIDWAY)
         self._programs_run = await self._load(sandbox, wanted)
-        with self._extended_limits():
+        with self._extend_limits():
             for program in wanted.before[self._programs_run :]:
                 if not program.undone:
                     step = await self._begin(program.code, program.variables, keep=False)
@@ -147,7 +147,7 @@ class CircleActor(GatesActor):
                 self._programs_run += 1
 
     @contextmanager
-    def _extended_limits(self) -> Iterator[None]:
+    def _extend_limits(self) -> Iterator[None]:
         """Extend the time limits for programs that run again, so that they end the same way on a slower machine."""
         sandbox = self._sandbox
         assert sandbox is not None
@@ -172,7 +172,7 @@ class CircleActor(GatesActor):
             if kept is None or left.after > len(wanted.before):
                 continue
             try:
-                await self._in_thread(partial(sandbox.load, kept.image))
+                await self._run_in_thread(partial(sandbox.load, kept.image))
             except ValueError as error:
                 snapshots.warn_unusable(left.snapshot, error)
             else:
@@ -187,7 +187,7 @@ class CircleActor(GatesActor):
         if snapshots is None or kept is None:
             return None
         try:
-            suspended = await self._in_thread(partial(sandbox.resume, kept.image))
+            suspended = await self._run_in_thread(partial(sandbox.resume, kept.image))
         except ValueError as error:
             snapshots.warn_unusable(midway.snapshot, error)
             return None
@@ -202,7 +202,7 @@ class CircleActor(GatesActor):
         assert sandbox is not None
         self._output, self._seconds = "", 0.0
         self._suspended_account.programs += 1
-        return await self._step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
+        return await self._run_step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
 
     async def _answer(self, answer: Answer, *, keep: bool = True) -> Stepped:
         sandbox, suspended = self._sandbox, self._suspended
@@ -210,9 +210,9 @@ class CircleActor(GatesActor):
         if suspended is None and self._midway is not None:
             suspended = await self._resume(SnapshotAfter(0, self._midway))
         assert suspended is not None, "a program is answered only where it waits, and where its snapshot can be read"
-        return await self._step(lambda: sandbox.answer(suspended, answer), sandbox, keep=keep)
+        return await self._run_step(lambda: sandbox.answer(suspended, answer), sandbox, keep=keep)
 
-    async def _step(self, compute: Callable[[], Stepped], sandbox: Sandbox, *, keep: bool) -> Stepped:
+    async def _run_step(self, compute: Callable[[], Stepped], sandbox: Sandbox, *, keep: bool) -> Stepped:
         """Compute a step, and take a snapshot if it is worth storing."""
 
         def work() -> tuple[Stepped, Snapshot | None]:
@@ -228,7 +228,7 @@ class CircleActor(GatesActor):
             return step, self._take_snapshot(step, sandbox) if keep else None
 
         try:
-            step, self._snapshot = await self._in_thread(work)
+            step, self._snapshot = await self._run_in_thread(work)
         except anyio.get_cancelled_exc_class():
             if self._sandbox is not None:
                 self._sandbox.interrupt()  # the abandoned thread must stop computing
@@ -245,18 +245,18 @@ class CircleActor(GatesActor):
             gate = self._circle.gate(step.gate)
             if gate is None or ((gate.kind == "done" or gate.idempotent) and gate.ask_first is None):
                 return None  # nothing is recorded before this call, so no record would refer to the snapshot
-            if step.image is None or not self._suspended_account.affords():
+            if step.image is None or not self._suspended_account.can_afford():
                 return None
             return snapshots.seal(self._engine, "suspended", step.image, self._output, self._suspended_account)
-        image = sandbox.dump() if self._idle_account.affords() else None
+        image = sandbox.dump() if self._idle_account.can_afford() else None
         return None if image is None else snapshots.seal(self._engine, "idle", image, "", self._idle_account)
 
-    def _event_of(self, step: Stepped, output: str = "") -> Called | Computed:
+    def _make_event(self, step: Stepped, output: str = "") -> Called | Computed:
         output += step.output
         snapshot, self._snapshot = self._snapshot, None
         self._midway = None
         if isinstance(step, Suspended):
-            self._midway = None if snapshot is None else reference(snapshot)
+            self._midway = None if snapshot is None else make_reference(snapshot)
             return Called(step.gate, step.args, output, snapshot)
         self._programs_run += 1
         assert self._sandbox is not None
@@ -267,22 +267,22 @@ class CircleActor(GatesActor):
             return ended._replace(limit=step.limit, snapshot=None)
         return ended._replace(value=step.value)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_get_limiter())
 
     async def _close(self) -> None:
         sandbox, self._sandbox, self._suspended = self._sandbox, None, None
         if sandbox is not None:
-            closers = _loop_limiter(_closers, CLOSING)
+            closers = _get_loop_limiter(_closers, CLOSING)
             await anyio.to_thread.run_sync(sandbox.close, abandon_on_cancel=True, limiter=closers)
 
 
-def _limiter() -> anyio.CapacityLimiter:
+def _get_limiter() -> anyio.CapacityLimiter:
     """Return the limiter of the computing threads: as many as cores, so that they do not slow each other down."""
-    return _loop_limiter(_threads, max(2, os.cpu_count() or 2))
+    return _get_loop_limiter(_threads, max(2, os.cpu_count() or 2))
 
 
-def _loop_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
+def _get_loop_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
     """Return the limiter in a variable of the event loop; the first call makes it."""
     try:
         return variable.get()

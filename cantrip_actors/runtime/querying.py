@@ -16,7 +16,7 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 
 
-def retried_by(cell: Cell, bound: Bound) -> Callable[[ProviderError, float], None] | None:
+def make_retry_callback(cell: Cell, bound: Bound) -> Callable[[ProviderError, float], None] | None:
     """Return the callback that reports retries of an entity's queries to a crystal."""
     instrument = cell.services.watchers.instrument
     return None if instrument is None else partial(instrument.retried, cell, crystal=bound.crystal)

@@ -18,7 +18,7 @@ import anyio
 
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
-from cantrip_actors.machine.project import asked_in
+from cantrip_actors.machine.project import list_asked
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
@@ -47,13 +47,13 @@ class Questions:
         self._calls: dict[str, list[str]] = {}
         """For each entity whose Python gates wait for episodes: the entities of those episodes."""
 
-    def waiting(self, entity_id: str) -> AbstractContextManager[None]:
+    def mark_waiting(self, entity_id: str) -> AbstractContextManager[None]:
         """Return a context in which the calling gate's entity, if any, waits for another. Raises AskCycle."""
         asker = ASKER.get()
-        return nullcontext() if asker is None else self._calling(asker, entity_id)
+        return nullcontext() if asker is None else self._mark_calling(asker, entity_id)
 
     @contextmanager
-    def _calling(self, asker: str, entity_id: str) -> Iterator[None]:
+    def _mark_calling(self, asker: str, entity_id: str) -> Iterator[None]:
         self.check(asker, entity_id)
         calls = self._calls.setdefault(asker, [])
         calls.append(entity_id)
@@ -80,22 +80,22 @@ class Questions:
         while todo:
             one = todo.pop()
             if one == asker:
-                raise AskCycle([self._core.name_of(entity) or entity for entity in paths[one]])
-            for other in self._awaited_by(one):
+                raise AskCycle([self._core.find_name(entity) or entity for entity in paths[one]])
+            for other in self._find_awaited(one):
                 if other not in paths:
                     paths[other] = [*paths[one], other]
                     todo.append(other)
 
-    def _awaited_by(self, entity_id: str) -> Iterator[str]:
+    def _find_awaited(self, entity_id: str) -> Iterator[str]:
         """Yield the entities that an entity waits for: the ones it asks, and its children."""
         yield from self._calls.get(entity_id, ())
         living, loom = self._core.living, self._core.loom
         if living.get(entity_id) is not None:
             if entity_id in self._asks:
                 yield self._asks[entity_id]
-            yield from living.below(entity_id)
+            yield from living.list_below(entity_id)
         elif loom.has(entity_id) and not loom.is_over(entity_id):  # another process may run it
-            yield from asked_in(loom.records(entity_id))
+            yield from list_asked(loom.records(entity_id))
             yield from loom.below(entity_id)
 
     def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
@@ -116,7 +116,7 @@ class Questions:
             if gate.name == ASK.name:
                 self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
-            mail = inboxes.intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
+            mail = inboxes.make_intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
             if cell.spans is not None:
                 mail = replace(mail, trace=cell.spans.trace)
             inboxes.check_room(mail)
@@ -126,7 +126,7 @@ class Questions:
             return Questioned(entity_id, key), [mail]
         return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
 
-    def question(self, cell: Cell, action: Await) -> Question:
+    def make_question(self, cell: Cell, action: Await) -> Question:
         """Return the wait for another entity's answer."""
         return Question(self, self._inboxes, cell, action)
 
@@ -152,7 +152,7 @@ class Question(Awaited):
             try:
                 self._questions.begin(asker, to)
             except AskCycle as cycle:
-                return self._observed(f"{ASK.name}: {cycle}", is_error=True)
+                return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
             self._waiter = self._inboxes.expect(to, self._action.key, on_settled=self._notify)
         waiter = self._waiter
         try:
@@ -165,12 +165,12 @@ class Question(Awaited):
             return None
         self.leave()
         if waiter.error is not None:
-            return self._observed(f"{ASK.name}: {waiter.error}", is_error=True)
+            return self._make_observed(f"{ASK.name}: {waiter.error}", is_error=True)
         outcome = waiter.outcome
         assert outcome is not None, "an intent that was posted is taken or fails"
         if outcome.terminated:
-            return self._observed(outcome.result, images=outcome.images)
-        return self._observed(
+            return self._make_observed(outcome.result, images=outcome.images)
+        return self._make_observed(
             f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
         )
 
@@ -192,6 +192,6 @@ class Question(Awaited):
         if self._listener is not None:
             self._listener()
 
-    def _observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
+    def _make_observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
         call = self._action.call
         return Observed(Observation(call.gate, call.args, result, is_error, call.id, images=images))

@@ -17,18 +17,18 @@ from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Store, no_more, this_process
-from cantrip_actors.loom.lease import gone
+from cantrip_actors.loom import Store, mark_gone, this_process
+from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.machine.placement import Candidate, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
-from cantrip_actors.machine.schedule import firing_key
+from cantrip_actors.machine.schedule import make_firing_key
 from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inboxes import LOOK
-from cantrip_actors.terms.errors import InvalidIntent, LoomError, nearest
+from cantrip_actors.terms.errors import InvalidIntent, LoomError, suggest_nearest
 from cantrip_actors.terms.queue import Queue
 
 T = TypeVar("T")
@@ -101,10 +101,10 @@ class Queues:
         """Give the declared queues their bounds, for all processes of the loom. Raises LoomError."""
         if not self._declared:
             return
-        known = await self._in_store(partial(self._core.store.accounts, PREFIX))
+        known = await self._run_in_store(partial(self._core.store.accounts, PREFIX))
         running: dict[str, list[str]] = {}
         if any(PREFIX + queue.name not in known for queue in self._declared):
-            running = await self._in_store(partial(_unfinished, self._core.store))
+            running = await self._run_in_store(partial(_find_unfinished, self._core.store))
         for queue in self._declared:
             found = running.get(queue.name, ())
             before = await self._change(queue.name, partial(declare, queue, found, self._owner))
@@ -113,19 +113,19 @@ class Queues:
 
     def close(self) -> None:
         """Note that this runtime begins nothing any more, so that others may use places whose entities never began."""
-        no_more(self._owner)
+        mark_gone(self._owner)
 
     # Submitting
 
-    async def bounds(self, name: object) -> Queue:
+    async def get_bounds(self, name: object) -> Queue:
         """Return the bounds of a queue. Raises InvalidIntent for a name that is no queue of the loom."""
-        known = await self._in_store(partial(self._core.store.accounts, PREFIX))
+        known = await self._run_in_store(partial(self._core.store.accounts, PREFIX))
         if isinstance(name, str) and PREFIX + name in known:
             return decode_account(known[PREFIX + name]).queue
         names = sorted(one.removeprefix(PREFIX) for one in known)
         raise InvalidIntent(
-            f"queue: expected a queue of this loom, got {name!r}; queues: {nearest(str(name), names)}. A runtime that "
-            "is opened with queues=[Queue(…)] makes one"
+            f"queue: expected a queue of this loom, got {name!r}; queues: {suggest_nearest(str(name), names)}. "
+            "A runtime that is opened with queues=[Queue(…)] makes one"
         )
 
     # Looking
@@ -153,13 +153,13 @@ class Queues:
         left, freed = self._left, 0
         for queue in {queue for queue, _ in left}:
             entities = [one for name, one in left if name == queue and one not in self._here.get(queue, ())]
-            over = await self._in_store(partial(self._over, entities))
+            over = await self._run_in_store(partial(self._select_over, entities))
             if over:
                 freed += await self._change(queue, partial(free, over, []))
         self._left = self._left[len(left) :]
         return freed > 0
 
-    def _over(self, entities: Sequence[str]) -> list[str]:
+    def _select_over(self, entities: Sequence[str]) -> list[str]:
         """Return those that are over, or never began here."""
         store = self._core.store
         lives = ((one, store.life(one)) for one in entities)
@@ -201,14 +201,14 @@ class Queues:
     async def _learn(self, now: float) -> list[Account]:
         """Read the accounts of all queues, and count from time to time what waits."""
         store = self._core.store
-        found = await self._in_store(partial(store.accounts, PREFIX))
+        found = await self._run_in_store(partial(store.accounts, PREFIX))
         accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
         self._learns_at = -math.inf if accounts else now + (COUNT if store.can_hint() else LOOK * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
-            self._waiting = await self._in_store(lambda: {name: store.count_queued(name) for name in names})
-        self.status = [_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
+            self._waiting = await self._run_in_store(lambda: {name: store.count_queued(name) for name in names})
+        self.status = [_make_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
         return accounts
 
     async def _claim_of(self, account: Account, may_begin: Callable[[Timer], bool], now: float) -> Claimed:
@@ -216,10 +216,10 @@ class Queues:
         if self._aside.get(name, -math.inf) > now:
             return Claimed((), self._aside[name] - now)
         here = len(self._here.get(name, ()))
-        room = account.room(here)
-        capacity = self._capacity()
+        room = account.count_room(here)
+        capacity = self._compute_capacity()
         if room <= 0 or capacity <= 0:
-            waits = await self._in_store(partial(self._core.store.has_due, math.inf, 1, name))
+            waits = await self._run_in_store(partial(self._core.store.has_due, math.inf, 1, name))
             if not waits:
                 return Claimed((), math.inf)
             if await self._sweep(account, list(account.places), now):
@@ -230,8 +230,8 @@ class Queues:
             if waits:
                 self._aside[name] = now + ASIDE
             return Claimed((), ASIDE if waits else math.inf)
-        ids = [self.entity_of(one) for one in found]
-        share = math.ceil(min(len(found), room) / self._sharers())
+        ids = [self.make_entity_id(one) for one in found]
+        share = math.ceil(min(len(found), room) / self._count_sharers())
         most = min(share, capacity)
         taken = set(await self._change(name, partial(take, ids, self._owner, most)))
         self._here.setdefault(name, set()).update(taken)
@@ -242,7 +242,7 @@ class Queues:
         held = [one for one in ids if one in account.places and one not in taken]
         is_free = bool(held) and await self._sweep(account, held, now)
         timers = [one for one, entity_id in zip(found, ids, strict=True) if entity_id in taken]
-        is_full = account.room(here) <= len(taken)
+        is_full = account.count_room(here) <= len(taken)
         return Claimed(timers, 0 if is_free else self._patience if is_full or held else LOOK)
 
     @property
@@ -250,7 +250,7 @@ class Queues:
         """Seconds until it searches for free places; the ends of entities of this process make it look at once."""
         return LOOK * SELDOM if self._core.store.shared else ASIDE
 
-    def _capacity(self) -> int:
+    def _compute_capacity(self) -> int:
         """Return how many more entities this runtime may run, as a node."""
         ours = self._core.membership
         if ours is None:
@@ -258,7 +258,7 @@ class Queues:
         me = ours.own
         return 0 if me is None or not ours.is_ready else me.room
 
-    def _sharers(self) -> int:
+    def _count_sharers(self) -> int:
         """Return how many nodes share out what waits."""
         ours = self._core.membership
         return 1 if ours is None else max(1, sum(not one.is_draining for one in ours.members))
@@ -266,7 +266,7 @@ class Queues:
     def may_run(self, timer: Timer) -> bool:
         """Return whether the cantrip of a submission is offered here, and falls to this node's release."""
         assert timer.schedule is not None, "it is a submission"
-        cantrip = self._core.cantrips.offered(timer.schedule.name)
+        cantrip = self._core.cantrips.find_offered(timer.schedule.name)
         ours = self._core.membership
         if cantrip is None or ours is None:
             return cantrip is not None
@@ -282,18 +282,18 @@ class Queues:
         after = FIRST
         while True:
             read = partial(self._core.store.timers_due, math.inf, after=after, limit=PAGE, queue=queue)
-            page = await self._in_store(read)
+            page = await self._run_in_store(read)
             found = [one for one in page if one.due is not None and may_begin(one) and self.may_run(one)]
             if found or len(page) < PAGE:
                 return found, bool(page) or after != FIRST, len(page) < PAGE
             after = page[-1].position
 
-    def entity_of(self, timer: Timer) -> str:
+    def make_entity_id(self, timer: Timer) -> str:
         """Return the id that the entity of a submission has or will have."""
         schedule = timer.schedule
         assert schedule is not None, "it is a submission"
         assert schedule.next is not None, "it fires once"
-        return self._id_of(firing_key(timer.id, schedule.next), schedule.tenant)
+        return self._id_of(make_firing_key(timer.id, schedule.next), schedule.tenant)
 
     async def _sweep(self, account: Account, entities: Sequence[str], now: float) -> bool:
         """Free the places of entities that are over, or that a dead process took; return whether there were any."""
@@ -302,10 +302,10 @@ class Queues:
             return False
         self._sweeps_at[name] = now + max(LOOK * SELDOM, len(entities) * SWEEP)
         ours = frozenset(self._here.get(name, ()))
-        over, absent = await self._in_store(partial(self._without_entity, account, entities, ours))
+        over, absent = await self._run_in_store(partial(self._select_without_entity, account, entities, ours))
         return bool(over or absent) and await self._change(name, partial(free, over, absent)) > 0
 
-    def _without_entity(
+    def _select_without_entity(
         self, account: Account, entities: Sequence[str], ours: frozenset[str]
     ) -> tuple[list[str], list[str]]:
         store = self._core.store
@@ -314,7 +314,7 @@ class Queues:
             if one in ours:
                 continue
             life = store.life(one)
-            if _is_over(life) or (life is None and gone(account.places[one].owner)):
+            if _is_over(life) or (life is None and is_gone(account.places[one].owner)):
                 over.append(one)
             elif life is None and not store.is_held(one):
                 absent.append(one)
@@ -324,13 +324,13 @@ class Queues:
 
     async def read_status(self) -> list[QueueStatus]:
         """Return all queues of the loom by their names, as they are now. Raises LoomError."""
-        return await self._in_store(partial(_read_status, self._core.store))
+        return await self._run_in_store(partial(_read_status, self._core.store))
 
     async def _change(self, name: str, change: Callable[[str | None, float], tuple[str, T]]) -> T:
         work = partial(self._core.store.change_account, PREFIX + name, change, anyio.current_time())
-        return await self._in_store(work)
+        return await self._run_in_store(work)
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
@@ -338,7 +338,7 @@ def _is_over(life: Life | None) -> bool:
     return life is not None and life >= Life.OVER
 
 
-def _unfinished(store: Store) -> dict[str, list[str]]:
+def _find_unfinished(store: Store) -> dict[str, list[str]]:
     """Return the entities of each queue that have begun and are not over."""
     found: dict[str, list[str]] = {}
     for entity_id in store.entities_at(Life.WAITING, Life.BUSY):
@@ -351,11 +351,13 @@ def _unfinished(store: Store) -> dict[str, list[str]]:
 def _read_status(store: Store) -> list[QueueStatus]:
     accounts = [decode_account(text) for text in store.accounts(PREFIX).values()]
     return [
-        _status(one, store.count_queued(one.queue.name), sum(not _is_over(store.life(entity)) for entity in one.places))
+        _make_status(
+            one, store.count_queued(one.queue.name), sum(not _is_over(store.life(entity)) for entity in one.places)
+        )
         for one in sorted(accounts, key=lambda one: one.queue.name)
     ]
 
 
-def _status(account: Account, waiting: int, running: int) -> QueueStatus:
+def _make_status(account: Account, waiting: int, running: int) -> QueueStatus:
     queue = account.queue
     return QueueStatus(queue.name, waiting, running, queue.max_running, queue.per_node, queue.max_waiting)

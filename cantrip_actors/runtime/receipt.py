@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from cantrip_actors.machine.project import episode_in, has_taken
-from cantrip_actors.runtime.episode import Episode, episode_of
+from cantrip_actors.machine.project import find_episode, has_taken
+from cantrip_actors.runtime.episode import Episode, make_episode
 from cantrip_actors.terms.errors import CantripError, LoomError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Receipt:
         records = self._tree.loom.records(self.entity_id)
         if not has_taken(records, self.key):
             return "refused"
-        return "working" if episode_in(records, self.key) is None else "settled"
+        return "working" if find_episode(records, self.key) is None else "settled"
 
     async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.
@@ -74,22 +74,22 @@ class Receipt:
         if timeout is not None:
             check_timeout(timeout)
         if timeout is None or self.state in ("settled", "refused"):
-            return await self._episode()
+            return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
-            return await self._episode()
+            return await self._wait_for_episode()
         raise NoAnswer(self, timeout)
 
-    async def _episode(self) -> Episode:
+    async def _wait_for_episode(self) -> Episode:
         tree = self._tree
         tree.check_open()
         is_open = self.state in ("waiting", "working")
         try:
-            with tree.questions.waiting(self.entity_id) if is_open else nullcontext():
-                outcome = await tree.inboxes.outcome(self.entity_id, self.key)
+            with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
+                outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self.key)
         except CantripError as error:
             error.entity_id = self.entity_id
-            raise tree.guard.error(error) from error.__cause__
-        return episode_of(self.entity_id, outcome, None, tree.loom)
+            raise tree.guard.redact_error(error) from error.__cause__
+        return make_episode(self.entity_id, outcome, None, tree.loom)
 
     def check(self) -> None:
         """Raise LoomError if no such intent was posted, or its key has expired."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cantrip_actors.machine.project import outcome_of
+from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.records.records import Ended
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -64,10 +64,10 @@ class RegistryActor(Actor):
                 return
             if loom.is_over(entity):
                 cell.is_over = True
-                cell.outcome = outcome_of(loom.records(entity), loom.usage_below(entity))
+                cell.outcome = find_outcome(loom.records(entity), loom.usage_below(entity))
             elif isinstance(why, Crash):
                 text = f"{type(why.exception).__name__}: {why.exception}"
-                await core.append([Ended(entity, "crashed", core.moment().at, text)])
+                await core.append([Ended(entity, "crashed", core.make_moment().at, text)])
                 cell.is_over = True
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=entity, error=str(error))

@@ -14,27 +14,27 @@ from typing import Any
 import anyio
 
 from cantrip_actors.machine.events import Moment
-from cantrip_actors.records.mail import Mail, MailKind, decision_key
+from cantrip_actors.records.mail import Mail, MailKind, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.runtime.clock import compute_time_of_day
 
 
-def timers_of(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
+def make_timers(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     """Return the timers for the time that an entity waits for a request."""
     timers = []
-    now = time_of_day(moment.wall)
+    now = compute_time_of_day(moment.wall)
     if request.expires_at is not None:
         left = datetime.fromisoformat(request.expires_at).timestamp() - moment.wall
         body = {"request": request.id, "decision": "expired"}
-        mail = _mail(cell, "decision", decision_key(request.id), body, moment)
+        mail = _make_mail(cell, "decision", make_decision_key(request.id), body, moment)
         timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:
         if one.wait.deadline.total < math.inf:
             due, why = now + one.wait.deadline.total - anyio.current_time(), one.wait.deadline.ward
-            mail = _mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
+            mail = _make_mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
             timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
         one = one.parent
     return timers
@@ -45,7 +45,7 @@ def cancel(timer: Timer) -> Timer:
     return Timer(id=timer.id, due=None, entity_id=timer.entity_id)
 
 
-def _mail(cell: Cell, kind: MailKind, key: str, body: Mapping[str, Any], moment: Moment) -> Mail:
+def _make_mail(cell: Cell, kind: MailKind, key: str, body: Mapping[str, Any], moment: Moment) -> Mail:
     root = cell.root.entity_id
     child = None if cell.entity_id == root else cell.entity_id
     return Mail(entity_id=root, key=key, kind=kind, body=body, at=moment.at, child=child)

@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol, Self, get_args
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import Life, Verdict, decision_in, request_in
+from cantrip_actors.machine.project import Life, Verdict, find_decision, request_in
 from cantrip_actors.records.door import check_door
-from cantrip_actors.records.mail import Mail, decision_key
+from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.arguments import check_name, check_texts
 from cantrip_actors.runtime.core import Core
@@ -28,7 +28,7 @@ from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.inboxes import LOOK, Inboxes
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
-from cantrip_actors.terms.json_schema import load, misfits
+from cantrip_actors.terms.json_schema import find_misfits, load
 
 Remember = Literal["once", "entity"]
 
@@ -133,7 +133,7 @@ class Requests:
         self._sources: dict[RequestSource, str] = {}
         self._can_check = False
         """Whether jsonschema, which checks arguments and answers, is imported."""
-        self.elicitations = Elicitations(core.moment, lambda: self.is_attended, self._publish)
+        self.elicitations = Elicitations(core.make_moment, lambda: self.is_attended, self._publish)
 
     def add(self, source: RequestSource, tenant: str = "") -> None:
         """Also list and decide the requests of a source, which belong to a tenant."""
@@ -169,22 +169,22 @@ class Requests:
 
         Requests of entities come first, in the order in which the entities began.
         """
-        yield from self.of_entities(tenant)
-        yield from self._of_servers(tenant)
-        yield from self._of_sources(tenant)
+        yield from self.list_of_entities(tenant)
+        yield from self._list_of_servers(tenant)
+        yield from self._list_of_sources(tenant)
 
     async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        found = [*self.of_entities(tenant), *self._of_servers(tenant)]
-        return [*found, *await anyio.to_thread.run_sync(self._of_sources, tenant)] if self._sources else found
+        found = [*self.list_of_entities(tenant), *self._list_of_servers(tenant)]
+        return [*found, *await anyio.to_thread.run_sync(self._list_of_sources, tenant)] if self._sources else found
 
-    def _of_sources(self, tenant: str | None) -> list[Request]:
+    def _list_of_sources(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
         sources = [source for source, whose in self._sources.items() if tenant in (None, whose)]
         found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
-    def _of_servers(self, tenant: str | None) -> Iterator[Request]:
+    def _list_of_servers(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open questions of tool servers."""
         for one in self.elicitations:
             if self._core.is_tenants(one.call.entity_id, tenant):
@@ -217,14 +217,14 @@ class Requests:
             ]
         )
 
-    def of_entities(self, tenant: str | None) -> Iterator[Request]:
+    def list_of_entities(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open requests of entities, in the order in which the entities began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
             if not self._core.is_tenants(entity_id, tenant):
                 continue
             requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
-            if requested is None or self._posted(requested.id) is not None:
+            if requested is None or self._find_posted(requested.id) is not None:
                 continue
             if store.life(entity_id) is Life.WAITING:  # else its decision was taken since
                 yield self._request(requested)
@@ -282,9 +282,9 @@ class Requests:
         if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
             check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)
             return self.elicitations.settle(elicitation, answer, by, door)
-        no = self._core.moment().fresh if key is None else key  # two decisions are never the same mail
+        no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
-        make_mail = partial(self._mail, request_id, decision, answer, args, remember, who)
+        make_mail = partial(self._make_mail, request_id, decision, answer, args, remember, who)
         try:
             requested = self._find(request_id, tenant)
         except AlreadyDecided:
@@ -300,7 +300,7 @@ class Requests:
         try:
             await self._inboxes.post(make_mail())
         except (KeyUsed, EntityEnded) as why:
-            raise self._decided(request_id) from why
+            raise self._make_already_decided(request_id) from why
 
     async def _load_checks(self) -> None:
         """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""
@@ -308,7 +308,7 @@ class Requests:
             await anyio.to_thread.run_sync(load)
             self._can_check = True
 
-    def _mail(
+    def _make_mail(
         self,
         request_id: str,
         decision: str | None,
@@ -325,12 +325,12 @@ class Requests:
             body["answer"] = answer
         if remember == "entity":
             body["remember"] = True
-        entity_id, key = request_id.partition(":")[0], decision_key(request_id)
-        return self._inboxes.mail(entity_id, "decision", body, key=key, sender=who["by"])
+        entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
+        return self._inboxes.make_mail(entity_id, "decision", body, key=key, sender=who["by"])
 
     def _is_repeated(self, mail: Mail) -> bool:
         """Return whether the decision of a request was this mail."""
-        row = self._core.store.find_mail(self._core.root_of(mail.entity_id), mail.key)
+        row = self._core.store.find_mail(self._core.find_root(mail.entity_id), mail.key)
         return row is not None and row.digest == mail.digest
 
     def _find(self, request_id: str, tenant: str | None) -> Requested:
@@ -338,21 +338,21 @@ class Requests:
         store = self._core.store
         entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
         is_here = bool(entity_id) and self._core.is_tenants(entity_id, tenant)
-        found = decision_in(store.records(entity_id), request_id) if is_here else None
+        found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
             raise UnknownRequest(
                 f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
             )
-        if isinstance(found, Verdict) or self._posted(request_id) is not None:
-            raise self._decided(request_id)
-        if found.expires_at is not None and found.expires_at <= self._core.moment().at:  # its timer will say so
+        if isinstance(found, Verdict) or self._find_posted(request_id) is not None:
+            raise self._make_already_decided(request_id)
+        if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so
             raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
         return found
 
-    def _posted(self, request_id: str) -> Mail | None:
+    def _find_posted(self, request_id: str) -> Mail | None:
         """Return the decision that waits in the entity's inbox."""
         core = self._core
-        root, key = core.root_of(request_id.partition(":")[0]), decision_key(request_id)
+        root, key = core.find_root(request_id.partition(":")[0]), make_decision_key(request_id)
         row = core.store.find_mail(root, key)
         if row is None or row.taken is not None:
             return None
@@ -360,15 +360,15 @@ class Requests:
             (one.mail for one in core.store.pending(root, core.limits.max_waiting) if one.mail.key == key), None
         )
 
-    def _decided(self, request_id: str) -> AlreadyDecided:
+    def _make_already_decided(self, request_id: str) -> AlreadyDecided:
         """Return the error that carries the first decision."""
-        mail = self._posted(request_id)
+        mail = self._find_posted(request_id)
         if mail is not None:
             body = mail.body
             return AlreadyDecided(
                 request_id, str(body["decision"]), str(body.get("by", "")), mail.at, str(body.get("note", ""))
             )
-        found = decision_in(self._core.store.records(request_id.partition(":")[0]), request_id)
+        found = find_decision(self._core.store.records(request_id.partition(":")[0]), request_id)
         assert isinstance(found, Verdict), "its mail was taken by a record, or its entity has ended"
         return AlreadyDecided(request_id, *found)
 
@@ -406,6 +406,6 @@ def check_decision(
 
 
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
-    problems = misfits(value, schema, foreign=foreign)
+    problems = find_misfits(value, schema, foreign=foreign)
     if problems:
         raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
-from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, subtree, tenant_of
+from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from supervisors import Actor
@@ -39,9 +39,9 @@ async def prune(
         else:  # its index is in memory, and changes with every append
             expired, after = find_expired(store, retention, now, after)
             await anyio.lowlevel.checkpoint()
-        expired = [one for one in expired if tenant is None or tenant_of(store, one) == tenant]
+        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
         if dry_run:
-            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in subtree(store, entity))))
+            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in list_subtree(store, entity))))
         elif expired:
             pruned = pruned.plus(await forget(Wanted(expired, PRUNE, OLDER, scrubs=False)))
         if after is None:

@@ -27,11 +27,11 @@ from cantrip_actors.loom import (
     SealKey,
     Verified,
     Wanted,
-    retention_of,
+    parse_retention,
 )
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
-from cantrip_actors.records.tenant import check_tenant, scoped
+from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
@@ -190,9 +190,9 @@ class Runtime:
             raise LoomError(
                 f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
             )
-        _one_of("recover", recover, Recover)
-        _one_of("redact", redact, Redact)
-        _one_of("unattended", unattended, Unattended)
+        _check_option("recover", recover, Recover)
+        _check_option("redact", redact, Redact)
+        _check_option("unattended", unattended, Unattended)
         if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
             raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
         if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
@@ -201,11 +201,11 @@ class Runtime:
             raise ValueError(f"max_submitted: expected how many casts may wait, at least 1, got {max_submitted!r}")
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
-        offered = [_checked("cantrips", cantrip) for cantrip in cantrips]
+        offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
             raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
-        kept_for = retention_of(retention)
+        kept_for = parse_retention(retention)
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
         tree = Tree(
             os.fspath(url),
@@ -218,7 +218,7 @@ class Runtime:
             seal_key=seal_key,
             instrument=telemetry,
             node=node,
-            queues=_checked_queues(queues),
+            queues=_check_queues(queues),
         )
         return cls(tree, recover)
 
@@ -270,7 +270,7 @@ class Runtime:
         if self._tenant is not None:
             raise LoomError(f"{what} is about the whole loom, and not about a tenant: call it on the runtime itself")
 
-    def _id_of(self, entity: Entity | str) -> str:
+    def _find_id(self, entity: Entity | str) -> str:
         """Return the id of an entity that is given by a handle, a name or an id. Raises LoomError."""
         entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
         self._check_here(entity_id)
@@ -351,11 +351,11 @@ class Runtime:
         or the file next to the loom). A loom on Postgres has no such file: without `snapshot_key`, the bytes differ in
         each process.
         """
-        return self._tree.derive_key(scoped(self._tenant or "", purpose))
+        return self._tree.derive_key(scope_name(self._tenant or "", purpose))
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
-        return await self._tree.services.crystals.status()
+        return await self._tree.services.crystals.ask_status()
 
     def dump(self) -> str:
         """Return the tree of actors as text, a line for each, without asking any: from any thread or signal handler.
@@ -404,7 +404,7 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._beginning("cast", cantrip, intent, context, by), key)
+        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, by), key)
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -429,7 +429,7 @@ class Runtime:
 
         `key` and `by` as for `cast`.
         """
-        what = self._beginning("start", cantrip, intent, context, by)
+        what = self._make_beginning("start", cantrip, intent, context, by)
         return await self._beginnings.begin(what, key, waits=True)
 
     async def submit(
@@ -476,18 +476,18 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
         invalid, and NameTaken if it is taken.
         """
-        what = self._beginning("invoke", cantrip, intent, context, by)._replace(lasting=True, name=name)
+        what = self._make_beginning("invoke", cantrip, intent, context, by)._replace(lasting=True, name=name)
         return await self._beginnings.begin(what, key, waits=True)
 
-    def _beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
+    def _make_beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
         check_texts(by=by)
         begin = begin_of(intent, context, sender=by or None)
-        self._tree.check_files(_checked(what, cantrip), begin.images)
+        self._tree.check_files(_check_cantrip(what, cantrip), begin.images)
         return Beginning(cantrip, begin, tenant=self._tenant or "")
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
-        return self._beginnings.id_of(key, self._tenant or "")
+        return self._beginnings.make_id(key, self._tenant or "")
 
     def begun_with(self, key: str) -> Entity | None:
         """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has."""
@@ -502,7 +502,7 @@ class Runtime:
         with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
         process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
         """
-        entity_id = self._beginnings.named(name, self._tenant or "")
+        entity_id = self._beginnings.find_named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
     def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
@@ -523,14 +523,14 @@ class Runtime:
         Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
         process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
         """
-        return [move for move in self._tree.moves() if self._tree.is_tenants(move.entity_id, self._tenant)]
+        return [move for move in self._tree.list_moves() if self._tree.is_tenants(move.entity_id, self._tenant)]
 
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
         """
-        entity_id = self._id_of(entity)
+        entity_id = self._find_id(entity)
         self.loom.header(entity_id)
         receipt = Receipt(self._tree, entity_id, key)
         receipt.check()
@@ -541,8 +541,8 @@ class Runtime:
 
         Raises LoomError for an unknown entity.
         """
-        entity_id = self._id_of(entity)
-        return self._tree.store.find_mail(self._tree.root_of(entity_id), key) is not None
+        entity_id = self._find_id(entity)
+        return self._tree.store.find_mail(self._tree.find_root(entity_id), key) is not None
 
     async def fork(
         self,
@@ -672,9 +672,9 @@ class Runtime:
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""
-        return self._tree.bus.subscribe(wanted if self._tenant is None else self._with_own(wanted))
+        return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted))
 
-    def _with_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
+    def _select_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
         sees = partial(self._tree.is_tenants, tenant=self._tenant)
         return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
 
@@ -782,7 +782,7 @@ class Runtime:
 
     def schedules(self) -> list[Schedule]:
         """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone."""
-        return self._schedules.all(self._tenant)
+        return self._schedules.list_all(self._tenant)
 
     # Recovery
 
@@ -791,7 +791,7 @@ class Runtime:
 
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
         """
-        return [header for header in self._tree.interrupted() if self._tenant in (None, header.tenant)]
+        return [header for header in self._tree.find_interrupted() if self._tenant in (None, header.tenant)]
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None, by: str = "") -> Entity:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
@@ -843,7 +843,7 @@ class Runtime:
         Held if another process runs it.
         """
         check_texts(by=by, why=why)
-        entity_id = self._id_of(entity)
+        entity_id = self._find_id(entity)
         return await self._tree.forget(Wanted([entity_id], by, why, forks, parents=parents))
 
     async def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
@@ -859,7 +859,7 @@ class Runtime:
         Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
         """
         self._check_whole("a backup")
-        return await self._tree.backup(file)
+        return await self._tree.make_backup(file)
 
     async def _recover_interrupted(self) -> None:
         """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""
@@ -881,13 +881,13 @@ class Runtime:
         tree.scheduler.wake()
 
 
-def _checked(what: str, cantrip: Cantrip) -> Cantrip:
+def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
     if not isinstance(cantrip, Cantrip):
         raise InvalidCantrip(f"{what}: expected a Cantrip, got {type(cantrip).__name__}")
     return cantrip
 
 
-def _checked_queues(queues: Iterable[Queue]) -> list[Queue]:
+def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
     found = list(queues)
     for one in found:
         if not isinstance(one, Queue):
@@ -899,6 +899,6 @@ def _checked_queues(queues: Iterable[Queue]) -> list[Queue]:
     return found
 
 
-def _one_of(option: str, value: object, known: object) -> None:
+def _check_option(option: str, value: object, known: object) -> None:
     if value not in get_args(known):
         raise ValueError(f"{option}: expected one of {', '.join(map(repr, get_args(known)))}, got {value!r}")

@@ -19,7 +19,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.records.records import Record, Sampled
 from cantrip_actors.runtime.cell import Bound, Cell
-from cantrip_actors.runtime.querying import query_crystal, retried_by
+from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Given
 from cantrip_actors.terms.messages import Invocation, Message, Response
@@ -70,9 +70,9 @@ class Sampling:
             spent = self._exhausted(self._moment())
             if spent is not None:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent}")
-            messages = [_message(role, given) for role, given in asked.messages]
+            messages = [_make_message(role, given) for role, given in asked.messages]
             options = {"max_tokens": min(asked.max_tokens, TOKENS)}
-            query = Query(Invocation(messages, (), None), options, retried=retried_by(self._cell, self._bound))
+            query = Query(Invocation(messages, (), None), options, retried=make_retry_callback(self._cell, self._bound))
             began = anyio.current_time()
             reply = await query_crystal(self._cell, self._bound, query)
             if not isinstance(reply, Response):
@@ -80,7 +80,7 @@ class Sampling:
             seconds = anyio.current_time() - began
             await self._book(asked, reply)
             if self._cell.spans is not None:
-                self._cell.spans.lent(self._bound, reply, seconds)
+                self._cell.spans.note_sample(self._bound, reply, seconds)
         is_cut = reply.metadata.get("stop_reason") in ("length", "max_tokens")
         return SampleAnswer(reply.content or "", asked.crystal, is_cut=is_cut)
 
@@ -115,5 +115,5 @@ class Sampling:
                 self._is_closed = True
 
 
-def _message(role: str, given: Given) -> Message:
+def _make_message(role: str, given: Given) -> Message:
     return Message("assistant" if role == "assistant" else "user", given.text, images=given.images)

@@ -23,11 +23,11 @@ import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.machine.project import Life, state_of
-from cantrip_actors.machine.schedule import firing_key, look
+from cantrip_actors.machine.project import Life, fold_state
+from cantrip_actors.machine.schedule import look, make_firing_key
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.tenant import scoped, unscoped
+from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import NOT_OPEN, Core
@@ -73,7 +73,7 @@ _log = get_logger("cantrip_actors.runtime")
 class Casts(Protocol):
     """Begins and ends the entities of schedules that cast."""
 
-    def id_of(self, key: str, tenant: str = "") -> str:
+    def make_id(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
     async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
@@ -92,7 +92,7 @@ class Scheduler:
     def __init__(self, core: Core, inboxes: Inboxes, queues: Sequence[Queue] = ()) -> None:
         self._core = core
         self._inboxes = inboxes
-        self.queues = Queues(core, queues, self._id_of)
+        self.queues = Queues(core, queues, self._make_id)
         self.queues.on_end = self.wake
         self._failed: dict[str, float] = {}
         """The submissions to queues that could not be begun, and when they are tried again."""
@@ -116,12 +116,12 @@ class Scheduler:
         self._learns_at = -math.inf
         """The time of the event loop when they are read again."""
 
-    def _id_of(self, key: str, tenant: str) -> str:
-        return self.casts.id_of(key, tenant)
+    def _make_id(self, key: str, tenant: str) -> str:
+        return self.casts.make_id(key, tenant)
 
-    def time_of_day(self) -> float:
+    def read_time_of_day(self) -> float:
         """Return the time of day by which timers are due."""
-        return self._core.time_of_day()
+        return self._core.read_time_of_day()
 
     def wake(self) -> None:
         """Carry out everything that is due, soon."""
@@ -130,7 +130,7 @@ class Scheduler:
 
     def look_again(self, delay: float) -> None:
         """Carry out everything that is due, in this many seconds."""
-        self._has_news, self.next = True, self._core.time_of_day() + delay
+        self._has_news, self.next = True, self._core.read_time_of_day() + delay
 
     @property
     def hints(self) -> int | None:
@@ -139,7 +139,7 @@ class Scheduler:
 
     def note(self, timer: Timer) -> None:
         """Handle a timer that was set. If it is due soon, send a hint to other processes."""
-        if timer.due is not None and timer.due <= self._core.time_of_day() + LOOK * SELDOM:
+        if timer.due is not None and timer.due <= self._core.read_time_of_day() + LOOK * SELDOM:
             self._inboxes.tell()
         if timer.due is not None and timer.due <= max(self.next, self._looked):
             self.wake()
@@ -152,19 +152,19 @@ class Scheduler:
             self._inboxes.tell()  # others may begin what waits for these places
         if core.drains or not core.is_open:
             return
-        now, self.has_fired = core.time_of_day(), False
+        now, self.has_fired = core.read_time_of_day(), False
         has_news = self._has_news
         is_first = self._begins_queued_first
         look_in = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
         if self._has_news or now >= self._again:
             self._has_news, self._looked, self._again = False, -math.inf, math.inf
-        first = self.next if self.next <= now else await self._first_after(self._looked)
+        first = self.next if self.next <= now else await self._find_first_after(self._looked)
         if first <= now:
             self.has_fired |= await self._carry_out(now, start_soon)
             if self._casting:  # meanwhile others may submit casts that are due before `_looked`
                 self._again = min(self._again, now + LOOK)
             self._looked = -math.inf if self._again == math.inf else now
-            first = await self._first_after(self._looked)
+            first = await self._find_first_after(self._looked)
         if not is_first:
             look_in = await self._begin_queued(now, start_soon, has_news)
         self.next = min(first, self._again, now + look_in)
@@ -184,24 +184,26 @@ class Scheduler:
         if self._failed.get(timer.id, -math.inf) > now or timer.id in self._casting:
             return False
         self._failed.pop(timer.id, None)
-        return not self._leaves(timer)
+        return not self._is_left_to_node(timer)
 
-    async def _first_after(self, time: float) -> float:
+    async def _find_first_after(self, time: float) -> float:
         """Return when the first timer after a time is due."""
-        found = await self._in_store(partial(self._core.store.timers_due, math.inf, after=_after(time), limit=1))
+        found = await self._run_in_store(
+            partial(self._core.store.timers_due, math.inf, after=_make_due_after(time), limit=1)
+        )
         return found[0].position.due if found else math.inf
 
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
         """Fire the due timers; return whether there was anything."""
-        after, page = _after(self._looked), None
+        after, page = _make_due_after(self._looked), None
         while page is None or len(page) == PAGE:
-            page = await self._in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
+            page = await self._run_in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
             if not page:
                 break
             await self._learn_nodes()
             mailing: list[Timer] = []
             for timer in page:
-                if self._leaves(timer):
+                if self._is_left_to_node(timer):
                     is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
                     self._again = min(self._again, now + (RETRY if is_cast else LOOK * SELDOM))
                 elif timer.schedule is None or timer.schedule.to == "entity":
@@ -209,7 +211,7 @@ class Scheduler:
                         mailing.append(timer)
                     else:
                         self._again = min(self._again, now + LOOK)
-                elif (cantrip := self._core.cantrips.offered(timer.schedule.name)) is None:
+                elif (cantrip := self._core.cantrips.find_offered(timer.schedule.name)) is None:
                     self._again = min(self._again, now + RETRY)
                 elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
                     self._again = min(self._again, now + LOOK)
@@ -222,16 +224,16 @@ class Scheduler:
             if after < SUBMITTED and not self._core.has_room():
                 after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
-        return after > _after(self._looked)
+        return after > _make_due_after(self._looked)
 
     async def _learn_nodes(self) -> None:
         """Read which nodes live, from time to time, if this runtime is not one itself."""
         now = anyio.current_time()
         if self._core.membership is None and self._core.store.shared and now >= self._learns_at:
-            self._nodes = [one for one in await self._in_store(self._core.store.nodes) if one.is_living]
+            self._nodes = [one for one in await self._run_in_store(self._core.store.nodes) if one.is_living]
             self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
 
-    def _leaves(self, timer: Timer) -> bool:
+    def _is_left_to_node(self, timer: Timer) -> bool:
         """Return whether a timer is left to a node of the cluster: this runtime is not one, and a node can fire it.
 
         A runtime without a node fires for the entities that it runs itself, and casts cantrips that no node
@@ -243,9 +245,9 @@ class Scheduler:
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
             return living.get(timer.mail.entity_id) is None
-        name = scoped(schedule.tenant, schedule.name)
+        name = scope_name(schedule.tenant, schedule.name)
         if schedule.to == "entity":
-            return living.named(name) is None and living.get(schedule.name) is None
+            return living.find_named(name) is None and living.get(schedule.name) is None
         return any(schedule.name in one.info.serves.values() for one in self._nodes)
 
     async def _cast(self, timer: Timer, now: float) -> None:
@@ -257,7 +259,7 @@ class Scheduler:
 
     async def _cast_queued(self, timer: Timer, now: float) -> None:
         """Cast the entity of a submission that has its place; give the place back if that is not possible."""
-        entity_id = self.queues.entity_of(timer)
+        entity_id = self.queues.make_entity_id(timer)
         try:
             await self._cast(timer, now)
         finally:
@@ -269,7 +271,7 @@ class Scheduler:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
         one: Timer | None = timer
         while one is not None and one.due is not None and one.due <= now:
-            before, now = one, max(now, self._core.time_of_day())
+            before, now = one, max(now, self._core.read_time_of_day())
             try:
                 one = await fire(before, now)
                 if one == before:
@@ -280,7 +282,7 @@ class Scheduler:
             except RuntimeClosed:
                 return
             except CantripError as error:
-                why = f"{type(error).__name__}: {self._core.guard.error(error)}"
+                why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
                 _log.warning("a timer could not be carried out", timer=timer.id, entity=timer.entity_id, error=why)
                 self._again = min(self._again, now + RETRY)
                 return
@@ -351,10 +353,12 @@ class Scheduler:
         if what.stops_last and schedule.last is not None:
             mail += self._interrupt(entity_id, schedule.last)
             if not mail:  # the previous firing still waits in the inbox, and does the same work
-                return _Firing(TimerChange(timer, _with_last(what.becomes, schedule.last)))
+                return _Firing(TimerChange(timer, _note_last_firing(what.becomes, schedule.last)))
         if what.fires is not None:
-            body, key = {"intent": schedule.intent}, firing_key(timer.id, what.fires)
-            mail.append(self._inboxes.mail(entity_id, "timer", body, key=key, sender=f"schedule {unscoped(timer.id)}"))
+            body, key = {"intent": schedule.intent}, make_firing_key(timer.id, what.fires)
+            mail.append(
+                self._inboxes.make_mail(entity_id, "timer", body, key=key, sender=f"schedule {unscope_name(timer.id)}")
+            )
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
@@ -366,7 +370,7 @@ class Scheduler:
         try:
             return self._inboxes.address(schedule.name, schedule.tenant)
         except CantripError:  # there is no such entity any more; another one may get its name
-            raise _SetAside(_later(schedule, now)) from None
+            raise _SetAside(_find_later(schedule, now)) from None
 
     def _is_at_work(self, entity_id: str, key: str) -> bool:
         """Return whether an entity has not ended the episode of the intent with that key."""
@@ -379,15 +383,15 @@ class Scheduler:
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
-        return state_of(core.loom.records(entity_id)).episode.key == key
+        return fold_state(core.loom.records(entity_id)).episode.key == key
 
     def _interrupt(self, entity_id: str, key: str) -> list[Mail]:
         """Return the mail that ends the running episode, if it belongs to the intent with this key."""
-        state = state_of(self._core.loom.records(entity_id))
+        state = fold_state(self._core.loom.records(entity_id))
         if state.phase in (Phase.IDLE, Phase.OVER) or state.episode.key != key:
             return []
         body = {"episode": state.episode.number, "why": STOPPED, "now": True}
-        return [self._inboxes.mail(entity_id, "interrupt", body, key=f"{key} stop")]
+        return [self._inboxes.make_mail(entity_id, "interrupt", body, key=f"{key} stop")]
 
     # Casts
 
@@ -395,10 +399,10 @@ class Scheduler:
         """Cast the entity of a schedule; return the new row."""
         schedule, core = timer.schedule, self._core
         assert schedule is not None, "only schedules cast"
-        cantrip = core.cantrips.offered(schedule.name)
+        cantrip = core.cantrips.find_offered(schedule.name)
         if cantrip is None:
-            raise _SetAside(_later(schedule, now))
-        last = None if schedule.last is None else self.casts.id_of(schedule.last, schedule.tenant)
+            raise _SetAside(_find_later(schedule, now))
+        last = None if schedule.last is None else self.casts.make_id(schedule.last, schedule.tenant)
         is_busy = last is not None and self._is_running(last)
         what = look(timer, now, is_busy=is_busy)
         if what.stops_last and last is not None:
@@ -406,7 +410,7 @@ class Scheduler:
         if what.fires is not None:
             self._note_fired(timer, now, what.fires)
             with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
-                key = firing_key(timer.id, what.fires)
+                key = make_firing_key(timer.id, what.fires)
                 await self.casts.fire(cantrip, schedule, key)
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
@@ -416,7 +420,7 @@ class Scheduler:
             running.ending.listen(self.wake)
         elif last is None or not core.is_held(last):  # it has just ended
             return await self._fire_cast(becomes, now)
-        raise _SetAside(_later(becomes.schedule, now))
+        raise _SetAside(_find_later(becomes.schedule, now))
 
     def _is_running(self, entity_id: str) -> bool:
         core = self._core
@@ -461,7 +465,7 @@ class Scheduler:
 
     async def check_room(self, place: float, queue: str, most: int) -> None:
         """Raise QueueFull if too many submissions wait before a place."""
-        if await self._in_store(partial(self._core.store.has_due, place, most, queue)):
+        if await self._run_in_store(partial(self._core.store.has_due, place, most, queue)):
             where = f'in the queue "{queue}"' if queue else "for a node"
             raise QueueFull(
                 f"{most} submissions of this priority or a higher one wait {where}: no more are accepted, submit it "
@@ -473,13 +477,13 @@ class Scheduler:
         return await self._find("", id)
 
     async def _find(self, entity_id: str, id: str) -> Timer | None:
-        return await self._in_store(partial(self._core.store.find_timer, entity_id, id))
+        return await self._run_in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
         """Replace the row of a schedule, None for none; return False if the row is not `old` any more."""
         return await self._change(TimerChange(old, new)) is not None
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
@@ -498,19 +502,19 @@ class _SetAside(Exception):
         self.until = until
 
 
-def _after(time: float) -> Due:
+def _make_due_after(time: float) -> Due:
     """Return the position after everything that is due at a time."""
     return FIRST if time == -math.inf else Due(math.nextafter(time, math.inf))
 
 
-def _with_last(timer: Timer | None, key: str) -> Timer | None:
+def _note_last_firing(timer: Timer | None, key: str) -> Timer | None:
     """Return the row of a schedule with the key of its last firing."""
     if timer is None or timer.schedule is None:
         return timer
     return replace(timer, schedule=replace(timer.schedule, last=key))
 
 
-def _later(schedule: Scheduled, now: float) -> float:
+def _find_later(schedule: Scheduled, now: float) -> float:
     """Return the next time of a schedule, if it is in the future."""
     return schedule.next if schedule.next is not None and schedule.next > now else math.inf
 
@@ -561,7 +565,7 @@ class SchedulerActor(Actor):
             _log.warning("the loom could not be searched for timers", error=str(error))
             self._scheduler.look_again(LOOK)
         self._not_before = anyio.current_time() + GAP if self._scheduler.has_fired else -math.inf
-        delay = max(0.0, self._scheduler.next - self._scheduler.time_of_day()) + SOON
+        delay = max(0.0, self._scheduler.next - self._scheduler.read_time_of_day()) + SOON
         self._set_alarm(min(delay, LONGEST) if delay < math.inf else None)
 
     def _set_alarm(self, delay: float | None) -> None:

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo
 
-from cantrip_actors.machine.schedule import make_rule, next_after
-from cantrip_actors.records.tenant import scoped, unscoped
+from cantrip_actors.machine.schedule import find_next, make_rule
+from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, nearest
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, suggest_nearest
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -31,7 +31,7 @@ class ScheduleView:
     @property
     def id(self) -> str:
         """Its id, unique among the schedules of its tenant."""
-        return unscoped(self._row.id)
+        return unscope_name(self._row.id)
 
     @property
     def to(self) -> Target:
@@ -54,7 +54,7 @@ class ScheduleView:
         rule = self._known.rule
         if rule.every is not None:
             return f"every {rule.every:g} s"
-        return f"cron {rule.cron}" if rule.at is None else f"at {self._local(rule.at).isoformat()}"
+        return f"cron {rule.cron}" if rule.at is None else f"at {self._convert_to_local(rule.at).isoformat()}"
 
     @property
     def zone(self) -> str:
@@ -80,7 +80,7 @@ class ScheduleView:
     def next_at(self) -> datetime | None:
         """When it fires next, in its zone; in the past for a firing that is due. None while it is paused."""
         due = self._row.due
-        return None if due is None else self._local(due)
+        return None if due is None else self._convert_to_local(due)
 
     @property
     def last_key(self) -> str | None:
@@ -92,7 +92,7 @@ class ScheduleView:
         assert self._row.schedule is not None, "it is a schedule"
         return self._row.schedule
 
-    def _local(self, seconds: float) -> datetime:
+    def _convert_to_local(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, UTC).astimezone(ZoneInfo(self.zone))
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Schedule(ScheduleView):
     @property
     def is_due(self) -> bool:
         """Whether its time has come and no runtime has fired it yet; see `Runtime.schedule` for the reasons."""
-        return self._row.due is not None and self._row.due <= self._tree.time_of_day()
+        return self._row.due is not None and self._row.due <= self._tree.read_time_of_day()
 
     async def pause(self) -> None:
         """Do not fire until `resume`. Raises LoomError if the schedule was removed, or has fired for the last time."""
@@ -121,7 +121,7 @@ class Schedule(ScheduleView):
 
         Raises InvalidSchedule if no time is left, LoomError as `pause`.
         """
-        await self._change(partial(_resume, self._tree.time_of_day()))
+        await self._change(partial(_resume, self._tree.read_time_of_day()))
 
     async def remove(self) -> None:
         """Remove the schedule; does nothing if it is gone. A running firing continues."""
@@ -147,7 +147,7 @@ class Schedule(ScheduleView):
 def _resume(now: float, row: Timer, known: Scheduled) -> Timer:
     if not known.is_paused:
         return row
-    due = next_after(known.rule, now)
+    due = find_next(known.rule, now)
     if due is None:
         raise InvalidSchedule(f'schedule "{row.id}": its time passed while it was paused; remove it')
     return replace(row, due=due, schedule=replace(known, is_paused=False, next=due, queued=(), caught_up=0))
@@ -159,7 +159,7 @@ class Schedules:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def all(self, tenant: str | None) -> list[Schedule]:
+    def list_all(self, tenant: str | None) -> list[Schedule]:
         """Return the schedules of a tenant, or of all, by their ids."""
         rows = ((row, row.schedule) for row in self._tree.store.timers())
         return [Schedule(self._tree, row) for row, known in rows if known and tenant in (None, known.tenant)]
@@ -186,9 +186,9 @@ class Schedules:
             raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
         begin_of(intent, None)
         name, kind = self._resolve(target, to, tenant)
-        now = tree.time_of_day()
+        now = tree.read_time_of_day()
         made = make_rule(now, **rule)
-        key = scoped(tenant, tree.moment().fresh if id is None else check_name("id", id, InvalidSchedule))
+        key = scope_name(tenant, tree.make_moment().fresh if id is None else check_name("id", id, InvalidSchedule))
         schedule = Scheduled(
             to=kind,
             name=name,
@@ -204,11 +204,11 @@ class Schedules:
             row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
             assert row.schedule is not None
             if old is not None and old.schedule is not None:
-                if _content(old.schedule) == _content(row.schedule):
+                if _get_content(old.schedule) == _get_content(row.schedule):
                     return Schedule(tree, old)
                 kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
                 row = replace(row, schedule=kept)
-            due = next_after(made, now)
+            due = find_next(made, now)
             if due is None:
                 raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
             assert row.schedule is not None
@@ -241,15 +241,15 @@ class Schedules:
             self._tree.inboxes.address(target, tenant)
             return target, "entity"
         offered = self._tree.cantrips
-        if offered.offered(target) is None:
+        if offered.find_offered(target) is None:
             raise InvalidSchedule(
                 f'no long-lived entity and no cantrip of this runtime is called "{target}"; cantrips: '
-                f"{nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
+                f"{suggest_nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
             )
         return target, "cantrip"
 
 
-def _content(schedule: Scheduled) -> tuple[object, ...]:
+def _get_content(schedule: Scheduled) -> tuple[object, ...]:
     """Return the part of a schedule that a caller of `Runtime.schedule` sets."""
     rule = replace(schedule.rule, start=0.0)
     return schedule.to, schedule.name, schedule.intent, rule, schedule.catch_up, schedule.overlap

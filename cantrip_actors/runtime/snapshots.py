@@ -48,14 +48,14 @@ class Account:
     seconds: float = 0.0
     size: int = 0
 
-    def affords(self) -> bool:
+    def can_afford(self) -> bool:
         """Return whether a snapshot as large as the last one is worth storing."""
         return self.size <= self.small or self.size <= self.programs * A_PROGRAM + self.seconds * A_SECOND
 
     def take(self, size: int) -> bool:
         """Return whether to store a snapshot of that many bytes; if so, reset the budget."""
         self.size = size
-        if not self.affords():
+        if not self.can_afford():
             return False
         self.programs, self.seconds = 0, 0.0
         return True
@@ -79,7 +79,7 @@ class Snapshots:
 
     def seal(self, engine: str, kind: Kind, image: bytes, output: str, account: Account) -> Snapshot | None:
         """Return a sealed snapshot of a sandbox, or None if `account` cannot pay for it. Blocks: run it in a thread."""
-        key = self._key()
+        key = self._get_key()
         if key is None or not account.take(len(image)):
             return None
         head = orjson.dumps({"kind": kind, "output": output})
@@ -89,7 +89,7 @@ class Snapshots:
     def load(self, snapshot: Snapshot, engine: str, kind: Kind) -> SnapshotContent | None:
         """Return the content of a snapshot; if it cannot be used, log why and return None."""
         blob = self._read(snapshot.digest)
-        key = self._key()
+        key = self._get_key()
         if key is None:
             return None  # logged already
         why = None
@@ -115,7 +115,7 @@ class Snapshots:
         """Log that a snapshot cannot be used, so programs are run again."""
         _log.warning("a snapshot cannot be used: programs are run again", snapshot=snapshot.digest, why=str(why))
 
-    def _key(self) -> bytes | None:
+    def _get_key(self) -> bytes | None:
         with self._lock:
             if not self._keys:
                 self._keys.append(self._find_key())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import first_intent
-from cantrip_actors.machine.schedule import firing_key
-from cantrip_actors.records.tenant import scoped
+from cantrip_actors.machine.project import find_first_intent
+from cantrip_actors.machine.schedule import make_firing_key
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.arguments import check_name
 from cantrip_actors.runtime.cells import begin_of
@@ -87,18 +87,20 @@ async def submit(
     if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:
         raise InvalidIntent(f"priority: expected a whole number from {-HIGHEST} to {HIGHEST}, got {priority!r}")
     text = begin_of(intent, None).intent
-    bounds = None if queue == "" else await tree.scheduler.queues.bounds(queue)
+    bounds = None if queue == "" else await tree.scheduler.queues.get_bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
-    key = key or tree.moment().fresh
-    id = scoped(tenant, f"submit:{key}")
-    fired = firing_key(id, DUE)
-    made = Submission(tree, beginnings.id_of(fired, tenant), key)
+    key = key or tree.make_moment().fresh
+    id = scope_name(tenant, f"submit:{key}")
+    fired = make_firing_key(id, DUE)
+    made = Submission(tree, beginnings.make_id(fired, tenant), key)
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(
         to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace, queue=queue
     )
-    row = tree.guard.redact_timer(Timer(id=id, due=_place(tree.time_of_day(), priority), schedule=schedule))
+    row = tree.guard.redact_timer(
+        Timer(id=id, due=_compute_place(tree.read_time_of_day(), priority), schedule=schedule)
+    )
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
     if old is None and not made.has_begun:
@@ -106,20 +108,20 @@ async def submit(
     if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
         old = await tree.scheduler.find(id)  # submitted at the same moment by another process
     if made.has_begun:
-        begun = first_intent(tree.loom.records(made.entity_id))
+        begun = find_first_intent(tree.loom.records(made.entity_id))
         is_same = begun is not None and begun.intent == row.schedule.intent
         is_same = is_same and tree.loom.header(made.entity_id).queue == queue
     else:
-        is_same = old is None or (old.schedule is not None and _content(old.schedule) == _content(row.schedule))
+        is_same = old is None or (old.schedule is not None and _get_content(old.schedule) == _get_content(row.schedule))
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
     return made
 
 
-def _content(schedule: Scheduled) -> tuple[str, str, str]:
+def _get_content(schedule: Scheduled) -> tuple[str, str, str]:
     return schedule.name, schedule.intent, schedule.queue
 
 
-def _place(now: float, priority: int) -> float:
+def _compute_place(now: float, priority: int) -> float:
     """Return when a submission is due, which is its place among them: before all times of day, and so at once."""
     return round(now, 3) - (priority + HIGHEST + 1) * _STEP

@@ -15,9 +15,9 @@ from cantrip_actors.machine.actions import Remember
 from cantrip_actors.machine.events import Remembered
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.querying import query_crystal, retried_by
+from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
 
 INSTRUCTION = (
@@ -45,7 +45,7 @@ async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | Non
     assert summariser is not None
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
     reply = await query_crystal(
-        cell, summariser, Query(Invocation(asked, (), None), retried=retried_by(cell, summariser))
+        cell, summariser, Query(Invocation(asked, (), None), retried=make_retry_callback(cell, summariser))
     )
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
@@ -55,7 +55,7 @@ async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | Non
 
 def _render(message: Message) -> str:
     """Return a message as text, with its calls and their arguments, and a label for each image."""
-    said = [labelled(message.content, message.images)] if message.content else []
+    said = [add_labels(message.content, message.images)] if message.content else []
     said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
     who = f"{message.gate} answered" if message.role == "tool" else message.role
     return f"{who}: " + "\n".join(said)

@@ -71,7 +71,7 @@ def read_system(tree: Tree) -> System:
     return System(
         time.time(),
         inspect.tree(tree.system),
-        tuple(tree.crystals.present(tree.system.backend.now())),
+        tuple(tree.crystals.get_present_status(tree.system.backend.now())),
         () if instrument is None else tuple(CounterValue(*one) for one in instrument.counted()),
         LoomStatus(render_url(tree.url), store.durability, tree.writer.mailbox_depth, store.size()),
         _count_requests(tree),

@@ -25,8 +25,8 @@ import anyio
 
 from cantrip_actors.circle.gate_call import GateError, InputNeeded
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import header_in_force
-from cantrip_actors.runtime.context_variables import ContextVariables, bound_variables, capture_variables
+from cantrip_actors.machine.project import find_header_in_force
+from cantrip_actors.runtime.context_variables import ContextVariables, bind_variables, capture_variables
 from cantrip_actors.runtime.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
@@ -140,7 +140,7 @@ class ServerActor(Actor):
             if self._connection.is_lost:
                 await anyio.sleep_forever()  # this incarnation is about to end, and the next one is asked
             try:
-                with bound_variables(message.variables):
+                with bind_variables(message.variables):
                     caller.reply(await message.work(self._connection))
             except (
                 LostServer,
@@ -290,7 +290,7 @@ class ToolServers:
                     await used.hold()
                     known = Listed.of(server, await self._list_tools(used))
                 listed[server.name] = known
-            yield self.completed(cantrip, listed)
+            yield self.complete_cantrip(cantrip, listed)
         finally:
             with anyio.CancelScope(shield=True):
                 for used in held:
@@ -303,13 +303,13 @@ class ToolServers:
             raise ToolServerError(f"server {used.server.name} was lost while it listed its tools: {lost}") from lost
         return tools
 
-    def completed(self, cantrip: Cantrip, listed: Mapping[str, Listed]) -> Cantrip:
+    def complete_cantrip(self, cantrip: Cantrip, listed: Mapping[str, Listed]) -> Cantrip:
         """Return a cantrip with these tools of its servers, called through this runtime."""
         circle = cantrip.circle.bare
         calls = {server.name: partial(self._answer, server) for server in circle.servers}
         return cantrip.bare.with_circle(circle.with_tools(listed, calls))
 
-    def of(self, circle: Circle) -> list[ServerInUse]:
+    def list_servers(self, circle: Circle) -> list[ServerInUse]:
         """Return the servers that the gates of a circle call."""
         servers = dict.fromkeys(gate.server for gate in circle.gates if isinstance(gate.server, ToolServer))
         return list(dict.fromkeys(map(self._find, servers)))
@@ -426,10 +426,10 @@ class HeldServer:
             raise ToolServerError(f"server {server.name} has not {what} within {server.timeout:g} s") from None
 
 
-def recorded_circle(cantrip: Cantrip, loom: Loom, entity_id: str) -> Mapping[str, Any] | None:
+def read_recorded_circle(cantrip: Cantrip, loom: Loom, entity_id: str) -> Mapping[str, Any] | None:
     """Return the circle that an entity's log has for a cantrip, as JSON; None if it never worked with it."""
     header = loom.header(entity_id)
     if cantrip.has_id(header.cantrip_id):
         return header.circle
-    now = header_in_force(header, loom.records(entity_id))
+    now = find_header_in_force(header, loom.records(entity_id))
     return now.circle if cantrip.has_id(now.cantrip_id) else None

@@ -55,7 +55,7 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell, Dismissed, Services
-from cantrip_actors.runtime.cell_tree import cell_spec
+from cantrip_actors.runtime.cell_tree import make_cell_spec
 from cantrip_actors.runtime.cells import Cells
 from cantrip_actors.runtime.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
@@ -66,12 +66,12 @@ from cantrip_actors.runtime.events import (
     ServerChangedEvent,
     StepCompleteEvent,
     Watchers,
-    events_of,
+    make_events,
 )
 from cantrip_actors.runtime.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.inboxes import Inboxes, MailActor
 from cantrip_actors.runtime.instrument import Instrument
-from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomActor, Release, is_outage
+from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomWriter, Release, is_outage
 from cantrip_actors.runtime.membership import Membership, Node
 from cantrip_actors.runtime.node import NodeActor, join
 from cantrip_actors.runtime.questions import Questions
@@ -80,9 +80,9 @@ from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.runtime.retention import RetentionActor, prune
 from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.runtime.snapshots import Snapshots
-from cantrip_actors.runtime.tool_servers import ServerInUse, ToolServers, recorded_circle
+from cantrip_actors.runtime.tool_servers import ServerInUse, ToolServers, read_recorded_circle
 from cantrip_actors.runtime.upgrades import Upgrade
-from cantrip_actors.terms.cantrip import Cantrip, interchangeable
+from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
     CantripUnknown,
     EntityEnded,
@@ -92,7 +92,7 @@ from cantrip_actors.terms.errors import (
     RuntimeClosed,
 )
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import files_among
+from cantrip_actors.terms.image import select_files
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.wrapper import GateCall
@@ -156,15 +156,15 @@ class Tree(Core):
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
             self.append,
-            self.moment,
+            self.make_moment,
             self.guard,
             self.bus,
             self.watchers,
             self.crystals,
             self.questions.contact,
-            self.questions.question,
+            self.questions.make_question,
             lambda: self.loom,
-            self.cells.child,
+            self.cells.get_child_cell,
             self._start_child,
             self._unload,
             self._keep,
@@ -175,7 +175,7 @@ class Tree(Core):
             lambda own: (own or limits.unattended) == "deny" and not self.requests.is_attended,
             limits.passivate_after if node is None else node.passivate_after,
             # a sandbox holds its data in plain text, and a snapshot cannot be redacted
-            None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._snapshot),
+            None if guard.at_rest else Snapshots(lambda: snapshot_key or self.store.key(), self._read_snapshot),
         )
 
     def _report_progress(self, call: GateCall, text: str) -> None:
@@ -196,7 +196,7 @@ class Tree(Core):
         secret = self._snapshot_key or self.store.key() or self._own_key
         return hmac.digest(secret, purpose.encode(), "sha256")
 
-    def _snapshot(self, digest: str) -> Blob | None:
+    def _read_snapshot(self, digest: str) -> Blob | None:
         try:
             return self.store.blob(digest)
         except LoomError as error:  # programs can be run again without it
@@ -246,7 +246,7 @@ class Tree(Core):
                 self._system.sinks.append(self.instrument.supervised)
             self.is_open = True  # the first search for mail, as soon as its actor starts, may load entities
             try:
-                await self._system.start(ChildSpec("runtime", lambda: self._tree(store), restart="temporary"))
+                await self._system.start(ChildSpec("runtime", lambda: self._make_tree(store), restart="temporary"))
             except BaseException as error:  # most likely a cancellation: close the system
                 self.is_open = False
                 await self._system.__aexit__(type(error), error, error.__traceback__)
@@ -274,7 +274,9 @@ class Tree(Core):
         if self.membership is not None:
             return await self._hand_over(self.membership, grace)
         with anyio.move_on_after(grace) as waiting:
-            await self.living.until(lambda: all(self._is_at_rest(cell) for cell in self.living if cell.parent is None))
+            await self.living.wait_until(
+                lambda: all(self._is_at_rest(cell) for cell in self.living if cell.parent is None)
+            )
         return not waiting.cancelled_caught
 
     async def _hand_over(self, ours: Membership, grace: float | None) -> bool:
@@ -291,7 +293,7 @@ class Tree(Core):
 
     async def _suspend(self, cell: Cell) -> None:
         """Suspend an entity, once its whole tree is at a border, and wait until it is unloaded."""
-        await self.living.until(lambda: cell.ending.is_set or self._may_be_suspended(cell))
+        await self.living.wait_until(lambda: cell.ending.is_set or self._may_be_suspended(cell))
         if not cell.ending.is_set:
             cell.wait.is_suspended = True
             with contextlib.suppress(ChildNotFound, NotRunning):  # it has just ended
@@ -303,7 +305,7 @@ class Tree(Core):
         if cell.ending.is_set or cell.wait.kind in ("person", "node"):
             return True
         if cell.wait.kind == "children":
-            return all(self._may_be_suspended(one) for one in self.living.children_of(cell))
+            return all(self._may_be_suspended(one) for one in self.living.list_children(cell))
         return cell.plan.lasting and cell.episode is None
 
     def _is_at_rest(self, cell: Cell) -> bool:
@@ -331,35 +333,35 @@ class Tree(Core):
             self.living.remove(cell)
             cell.end()
 
-    def _tree(self, store: Store) -> Supervisor:
+    def _make_tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, servers = self.crystals, self.inboxes, self.scheduler, self.tool_servers
         return Supervisor(
             [
-                ChildSpec("loom", lambda: self._new_writer(store), ref=self.writer),
+                ChildSpec("loom", lambda: self._make_writer(store), ref=self.writer),
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
                 ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, store), ref=inboxes.actor),
                 ChildSpec("scheduler", lambda: SchedulerActor(scheduler, looks=store.shared), ref=scheduler.actor),
-                *self._membership_actor(),
-                *self._retention(store),
+                *self._make_membership_specs(),
+                *self._make_retention_specs(store),
             ],
             strategy="rest_for_one",
         )
 
-    def _new_writer(self, store: Store) -> LoomActor:
+    def _make_writer(self, store: Store) -> LoomWriter:
         deliver, load, note = self.inboxes.deliver, self.inboxes.load, self.scheduler.note
-        self.loom_actor = LoomActor(store, self._publish, deliver, load, note, self.instrument, self.membership)
+        self.loom_actor = LoomWriter(store, self._publish, deliver, load, note, self.instrument, self.membership)
         return self.loom_actor
 
-    def _membership_actor(self) -> list[ChildSpec[Any]]:
+    def _make_membership_specs(self) -> list[ChildSpec[Any]]:
         ours = self.membership
         return (
             [] if ours is None else [ChildSpec("node", lambda: NodeActor(self, ours, self.inboxes, self._is_at_rest))]
         )
 
-    def _retention(self, store: Store) -> list[ChildSpec[Any]]:
+    def _make_retention_specs(self, store: Store) -> list[ChildSpec[Any]]:
         rules = self.limits.retention
         if not any(kept_for is not None for kept_for in rules.values()):
             return []
@@ -370,10 +372,10 @@ class Tree(Core):
     async def _keep(self, entity_id: str, data: bytes) -> None:
         await self.writer.call(Keep(entity_id, data))
 
-    def recorded_events(self, cell: Cell) -> Sequence[EntityEvent]:
+    def read_events(self, cell: Cell) -> Sequence[EntityEvent]:
         """Return the events of all records of an entity."""
         records = self.loom.records(cell.entity_id) if self.loom.has(cell.entity_id) else ()
-        return self.guard.redact_events(events_of(records, time.time()))
+        return self.guard.redact_events(make_events(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
         """Publish the events of written records to subscribers."""
@@ -382,7 +384,7 @@ class Tree(Core):
         if not self.bus:
             return
         events: list[EntityEvent] = []
-        for event in self.guard.redact_events(events_of(records, time.time())):
+        for event in self.guard.redact_events(make_events(records, time.time())):
             events.append(event)
             if isinstance(event, StepCompleteEvent) and event.terminated:
                 cell = self.living.get(event.entity_id)
@@ -416,7 +418,7 @@ class Tree(Core):
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""
-        if files := files_among(files):
+        if files := select_files(files):
             why = refused_file(self.services.crystals.find(cantrip.crystal).crystal, files)
             if why is not None:
                 raise InvalidFile(why)
@@ -425,7 +427,7 @@ class Tree(Core):
         """Return the lock that lets one caller at a time make an entity, load it, or give it another cantrip."""
         return self._locks.setdefault(what, anyio.Lock(fast_acquire=True))
 
-    def interrupted(self) -> Iterable[Header]:
+    def find_interrupted(self) -> Iterable[Header]:
         """Yield the headers of root entities that were running and that no process runs now; not of waiting ones."""
         for entity_id in self.loom.unfinished(idle=False):
             if self.living.get(entity_id) is None:
@@ -462,7 +464,7 @@ class Tree(Core):
             raise
         self._registry.cast(cell)
         try:
-            await self._entities.start_child(cell_spec(cell))
+            await self._entities.start_child(make_cell_spec(cell))
         except (NotRunning, ShuttingDown) as gone:
             self.leave(cell)
             raise RuntimeClosed(
@@ -476,7 +478,7 @@ class Tree(Core):
         except StartFailed:
             await cell.ending.wait()
             if cell.outcome is None:  # otherwise the entity ended before its cell had started
-                raise self.guard.error(cell.error or cell.crash_error()) from None
+                raise self.guard.redact_error(cell.error or cell.crash_error()) from None
 
     async def restore(
         self,
@@ -504,11 +506,11 @@ class Tree(Core):
             if cell is not None:
                 return cell
             facts = facts or self.loom.facts(entity_id)
-            cantrip, adoption = self.cells.chosen(facts, cantrip)
+            cantrip, adoption = self.cells.choose_cantrip(facts, cantrip)
             complete = cantrip.circle.is_complete
-            recorded = None if complete else recorded_circle(cantrip, self.loom, entity_id)
+            recorded = None if complete else read_recorded_circle(cantrip, self.loom, entity_id)
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
-                cell = self.cells.restored(facts, cantrip, adoption)
+                cell = self.cells.restore_cell(facts, cantrip, adoption)
                 cell.caller.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
@@ -522,7 +524,7 @@ class Tree(Core):
         self._registry.cast(cell)
         assert cell.parent is not None, "a child has a parent"
         assert cell.parent.children is not None, "an entity that may delegate has a place for children"
-        await cell.parent.children.start_child(cell_spec(cell))
+        await cell.parent.children.start_child(make_cell_spec(cell))
 
     def _unload(self, cell: Cell) -> None:
         self.living.remove(cell)
@@ -558,7 +560,7 @@ class Tree(Core):
         async with self.lock(entity_id):
             cell = self.living.get(entity_id)
             if cell is not None and cell.plan.lasting:
-                if interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
+                if is_interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
                     return
                 self.check_open()
                 self.unload_when_idle(cell)
@@ -579,13 +581,13 @@ class Tree(Core):
         except (ChildNotFound, NotRunning):  # it is about to start and will read its mail, or it has just ended
             if self.loom.has(cell.entity_id):
                 with contextlib.suppress(EntityEnded):
-                    mail = self.inboxes.mail(cell.entity_id, "stop", {"reason": reason}, sender=sender)
+                    mail = self.inboxes.make_mail(cell.entity_id, "stop", {"reason": reason}, sender=sender)
                     await self.inboxes.post(mail)
         await cell.ending.wait()
 
     async def _end_below(self, cell: Cell) -> None:
         """Record the ends of an entity's unfinished children that are not loaded, and of theirs."""
-        at, loom = self.moment().at, self.loom
+        at, loom = self.make_moment().at, self.loom
         below = [one for child in loom.below(cell.entity_id) for one in loom.subtree(child)]
         over = [one for one in below if self.living.get(one) is None and not loom.is_over(one)]
         if over:
@@ -600,10 +602,10 @@ class Tree(Core):
                 raise LoomError(f"entity {entity_id} is loaded: stop it first, and then forget it")
             if cell is not None:  # it has just ended
                 await cell.ending.wait()
-        forgotten: Forgotten = await self.writer.call(Forget(wanted, self._runs))
+        forgotten: Forgotten = await self.writer.call(Forget(wanted, self._is_running))
         return forgotten
 
-    def _runs(self, entity_id: str) -> bool:
+    def _is_running(self, entity_id: str) -> bool:
         return self.living.get(entity_id) is not None and not self.loom.is_over(entity_id)
 
     async def prune(self, older_than: Duration, *, dry_run: bool, tenant: str | None = None) -> Pruned:
@@ -614,7 +616,7 @@ class Tree(Core):
             await self.writer.call(Forget(Wanted([])))
         return pruned
 
-    async def backup(self, file: str | os.PathLike[str]) -> Verified:
+    async def make_backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom to a file, in a thread."""
         self.check_open()
         return await anyio.to_thread.run_sync(partial(backup_loom, self._url, file, seal_key=self.seal_key))
@@ -623,7 +625,7 @@ class Tree(Core):
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
-        at = self.moment().at
+        at = self.make_moment().at
         over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
         await self.claim(entity_id, lift=True)
         if self.living.get(entity_id) is not None:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import CantripRef
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.loading import cantrip_in_force
+from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import InvalidCantrip, LoomError
 from cantrip_actors.user_code.attempt import Failure, attempt_now, text_of
@@ -68,9 +68,9 @@ class Upgrades:
         if offered is None or offered.has_id(now.id) or self._upgrade == "never":
             return None
         move = Move(header.entity_id, header.name, offered.name or "", now.id, offered, is_idle)
-        return move if self._allows(move) else None
+        return move if self._is_allowed(move) else None
 
-    def _allows(self, move: Move) -> bool:
+    def _is_allowed(self, move: Move) -> bool:
         upgrade = self._upgrade
         if not callable(upgrade):
             return True
@@ -83,11 +83,11 @@ class Upgrades:
             ) from error
         return answer
 
-    def moves_in(self, loom: Loom) -> list[Move]:
+    def find_moves(self, loom: Loom) -> list[Move]:
         """Return the moves of all entities in a loom that have not ended, oldest entity first. Raises LoomError."""
         idle = set(loom.unfinished()) - set(loom.unfinished(idle=False))
         moves = (
-            self.move_of(facts.header, cantrip_in_force(loom, facts), is_idle=entity_id in idle)
+            self.move_of(facts.header, find_cantrip_in_force(loom, facts), is_idle=entity_id in idle)
             for entity_id in loom.unfinished()
             if (facts := loom.facts(entity_id)).header.lasting
         )

@@ -24,7 +24,7 @@ from typing import Final
 
 from cantrip_actors.machine.actions import Ask, Finish, Spawn
 from cantrip_actors.machine.actions import Step as LoopStep
-from cantrip_actors.machine.project.observed import Done, observed_in
+from cantrip_actors.machine.project.observed import Done, read_observed
 from cantrip_actors.records.records import Observation
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.stream.turn import RETRY, TurnStream, cancel_reason
@@ -79,7 +79,7 @@ class EntityStream:
         stopped = outcome is not None and outcome.reason not in _BY_ITSELF
         made: list[Envelope] = []
         committed: Done | None = None
-        for _, turn, seen in observed_in(step.records):
+        for _, turn, seen in read_observed(step.records):
             match seen:
                 case Response():
                     made += self._current(turn, made).answer(seen)

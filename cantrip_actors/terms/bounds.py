@@ -60,12 +60,12 @@ class Meter:
 
     def count_text(self, text: str) -> None:
         """Count the bytes of a text that UTF-8 can say. Raises TooLarge if they exceed the rest of the bound."""
-        self._bytes -= size_of(text)
+        self._bytes -= measure_size(text)
         if self._bytes < 0:
             raise TooLarge(f"more than {self._most[0]:,} bytes in one")
 
 
-def size_of(text: str) -> int:
+def measure_size(text: str) -> int:
     """Return the size of a text as JSON, in bytes. For a text over every bound, return some number over the bounds."""
     length = len(text)
     if length <= _PIECE:

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
-from cantrip_actors.terms.json_schema import dangling_reference, fault_of_schema
-from cantrip_actors.terms.messages import ToolChoice, encodable, tool_choice_of
-from cantrip_actors.terms.server_tools import ServerTool, server_tools_of
+from cantrip_actors.terms.json_schema import find_dangling_reference, find_schema_fault
+from cantrip_actors.terms.messages import ToolChoice, make_encodable, parse_tool_choice
+from cantrip_actors.terms.server_tools import ServerTool, parse_server_tools
 
 TYPED: Final = (
     "parallel_tool_calls",
@@ -68,18 +68,18 @@ class _Conditioning:
         whole = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
         if self.max_tokens is not None and not (whole and self.max_tokens >= 1):
             raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
-        tool_choice_of(self.tool_choice)
+        parse_tool_choice(self.tool_choice)
         if not isinstance(self.require_done_tool, bool):
             raise InvalidCantrip(f"require_done_tool: expected true or false, got {self.require_done_tool!r}")
         object.__setattr__(self, "stop", _stop(self.stop))
         self._check_typed()
-        object.__setattr__(self, "options", _options(self.options))
+        object.__setattr__(self, "options", _freeze_options(self.options))
         _check_effort(self.options.get("effort"))
         _check_schema(self.options.get("output_schema"))
         for name in TYPED:
             if name in self.options and getattr(self, name) is not None:
                 raise InvalidCantrip(f"options: {name} is a field of Call, too, and is given in both: Call({name}=…)")
-        object.__setattr__(self, "server_tools", server_tools_of(self.server_tools))
+        object.__setattr__(self, "server_tools", parse_server_tools(self.server_tools))
 
     def _check_typed(self) -> None:
         if self.parallel_tool_calls is not None and not isinstance(self.parallel_tool_calls, bool):
@@ -119,14 +119,14 @@ def _stop(stop: object) -> tuple[str, ...]:
     return stops
 
 
-def _options(options: object) -> Mapping[str, Any]:
+def _freeze_options(options: object) -> Mapping[str, Any]:
     """Return a read-only copy of the options. Refuse settings that have a field, because fields are checked."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
     for own in fields(_Conditioning):
         if own.name in options and own.name not in TYPED:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
-    return MappingProxyType({name: _frozen(value, f"options: {name}") for name, value in options.items()})
+    return MappingProxyType({name: _freeze(value, f"options: {name}") for name, value in options.items()})
 
 
 def _check_effort(effort: object) -> None:
@@ -141,22 +141,22 @@ def _check_schema(schema: object) -> None:
     if not isinstance(schema, Mapping):
         raise InvalidCantrip(f"options: output_schema: expected a JSON Schema as an object, got {schema!r:.80}")
     thawed = _thaw(schema)
-    fault = fault_of_schema(thawed)
-    if fault is None and (reference := dangling_reference(thawed)) is not None:
+    fault = find_schema_fault(thawed)
+    if fault is None and (reference := find_dangling_reference(thawed)) is not None:
         fault = f"{reference!r} is nowhere in it; put what it refers to under $defs"
     if fault is not None:
         raise InvalidCantrip(f"options: output_schema: expected a valid JSON Schema: {fault}")
 
 
-def _frozen(value: object, where: str, depth: int = 0) -> Any:
+def _freeze(value: object, where: str, depth: int = 0) -> Any:
     """Return a JSON value as a read-only one: objects become read-only mappings, lists become tuples."""
     if depth > DEEPEST:
         raise InvalidCantrip(f"{where}: nested more than {DEEPEST} levels deep, or it contains itself")
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return MappingProxyType({name: _frozen(one, f"{where}.{name}", depth + 1) for name, one in value.items()})
+        return MappingProxyType({name: _freeze(one, f"{where}.{name}", depth + 1) for name, one in value.items()})
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(one, f"{where}[{n}]", depth + 1) for n, one in enumerate(value))
-    is_text = isinstance(value, str) and encodable(value) == value
+        return tuple(_freeze(one, f"{where}[{n}]", depth + 1) for n, one in enumerate(value))
+    is_text = isinstance(value, str) and make_encodable(value) == value
     if is_text or value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise InvalidCantrip(f"{where}: expected a JSON value, got {value!r:.200}")

@@ -18,9 +18,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.gate import AgentRequest, Refused
-from cantrip_actors.terms.messages import ALIASES, named_gate
+from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
 from cantrip_actors.terms.ward import NUMBERS, PRICES, PROGRAMS, Wards
 
@@ -76,7 +76,7 @@ class Folding:
         told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
         if self.summary is False:
             return told
-        return [*told, self.summary if self.summary is True else crystal_name(self.summary)]
+        return [*told, self.summary if self.summary is True else get_crystal_name(self.summary)]
 
     @property
     def keep(self) -> int:
@@ -245,7 +245,7 @@ class Cantrip:
         self._check_choice()
 
     def _check_choice(self) -> None:
-        gate = named_gate(self.call.tool_choice)
+        gate = find_named_gate(self.call.tool_choice)
         if gate is None:
             return
         if self.circle.medium != "tools":
@@ -253,7 +253,9 @@ class Cantrip:
         if any(gate.startswith(f"{server.name}__") for server in self.circle.servers):
             return  # a tool of a server; its tools are not known yet
         if gate not in self.circle.open_gates:
-            raise InvalidCantrip(f'tool_choice "gate:{gate}": no such gate: {nearest(gate, self.circle.open_gates)}')
+            raise InvalidCantrip(
+                f'tool_choice "gate:{gate}": no such gate: {suggest_nearest(gate, self.circle.open_gates)}'
+            )
 
     @property
     def requires_done(self) -> bool:
@@ -285,7 +287,7 @@ class Cantrip:
 
         It depends on what the user wrote, in every version of this library (`identity.py`), and not on the name.
         """
-        return self._id_with(*self.circle.identity())
+        return self._compute_id(*self.circle.identity())
 
     @cached_property
     def behind(self) -> Sequence[object]:
@@ -305,13 +307,13 @@ class Cantrip:
     @cached_property
     def former_id(self) -> str:
         """The id that older versions of this library recorded for this cantrip; with plain gates it equals `id`."""
-        return self._id_with(*self.circle.former_identity())
+        return self._compute_id(*self.circle.former_identity())
 
-    def _id_with(self, circle: dict[str, Any], descriptions: list[str]) -> str:
+    def _compute_id(self, circle: dict[str, Any], descriptions: list[str]) -> str:
         content = [
-            crystal_name(self.crystal),
-            None if self.child_crystal is None else crystal_name(self.child_crystal),
-            [(str(key), crystal_name(one)) for key, one in self.crystals.items()],
+            get_crystal_name(self.crystal),
+            None if self.child_crystal is None else get_crystal_name(self.child_crystal),
+            [(str(key), get_crystal_name(one)) for key, one in self.crystals.items()],
             {"system_prompt": None, **self.call.as_json()},  # a null, so that ids stay what they were
             circle,
             descriptions,
@@ -326,7 +328,7 @@ class Cantrip:
         return cantrip_id == self.id or cantrip_id == self.former_id  # noqa: PLR1714  # the second is seldom needed
 
 
-def crystal_name(crystal: Crystal | str) -> str:
+def get_crystal_name(crystal: Crystal | str) -> str:
     """Return the name of a crystal in the loom: its `name`, else its class."""
     if isinstance(crystal, str):
         return crystal
@@ -346,16 +348,16 @@ def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
     return found
 
 
-def interchangeable(one: Cantrip, other: Cantrip) -> bool:
+def is_interchangeable(one: Cantrip, other: Cantrip) -> bool:
     """Return whether an entity of one may continue with the other without being told to.
 
     Equal ids mean equal content. The objects behind the content have to be identical, too: the crystals, the functions
     of the gates and their injected dependencies, because a service injects other dependencies for each user.
     """
-    return _is_same(one.crystal, other.crystal) and same_but_for_crystal(one, other)
+    return _is_same(one.crystal, other.crystal) and is_same_but_for_crystal(one, other)
 
 
-def same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
+def is_same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
     """Return whether two cantrips are interchangeable apart from their crystals."""
     if one is other:
         return True
@@ -419,12 +421,12 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         require_done_tool=bool(request.require_done_tool),
         removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
     )
-    crystal = _child_crystal(parent, request)
+    crystal = _choose_child_crystal(parent, request)
     if isinstance(crystal, Refused):
         return crystal
     own = getattr(crystal, "call", None)
     call = own if isinstance(own, Call) else parent.call
-    if (named := named_gate(call.tool_choice)) is not None and named not in names:
+    if (named := find_named_gate(call.tool_choice)) is not None and named not in names:
         call = replace(call, tool_choice=None)  # the parent's gate, which this child was not granted
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
@@ -440,7 +442,7 @@ def _replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
     return made
 
 
-def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
+def _choose_child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
     if request.crystal is not None:
         named = parent.crystals.get(request.crystal)
         if named is None:
@@ -469,7 +471,7 @@ def _check_crystal(what: str, crystal: object) -> None:
 def _check_budgets(crystal: Crystal | str | None, wards: Wards) -> None:
     """Raise InvalidCantrip if only a budget in dollars bounds an entity whose crystal has no prices (LOOP-2)."""
     if crystal is not None and wards.bounds == {"max_cost"} and getattr(crystal, "has_prices", None) is False:
-        name = crystal_name(crystal)
+        name = get_crystal_name(crystal)
         raise InvalidCantrip(f"max_cost would never end this cantrip, because {name} has no known prices: {PRICES}")
 
 

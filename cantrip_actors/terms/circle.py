@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from cantrip_actors.terms.companion import Companion
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.gate import DELEGATION, Gate, gate, standard
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
-from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, gates_of
+from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -70,7 +70,7 @@ class Circle:
         if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
-            raise InvalidCantrip(f'unknown medium "{medium}": {nearest(str(medium), get_args(MediumName))}')
+            raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
@@ -78,7 +78,7 @@ class Circle:
         found = (*servers, *found)
         _check_names("server of tools", [one.name for one in found])
         found = tuple(server.with_wraps(one for one in own if server.is_for(one)) for server in found)
-        made = _gates(one for one in own if not any(server.is_for(one) for server in found))
+        made = _collect_gates(one for one in own if not any(server.is_for(one) for server in found))
         _check_names("gate", [one.name for one in made])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
@@ -136,13 +136,13 @@ class Circle:
         gates = [one for one in self.gates if one.server not in self.servers]
         for server in self.servers:
             in_programs = self.medium != "tools"
-            gates += gates_of(server, listed[server.name], calls[server.name], in_programs=in_programs)
+            gates += make_gates(server, listed[server.name], calls[server.name], in_programs=in_programs)
         try:
             _check_names("gate", [one.name for one in gates])
             for wrap in (wrap for server in self.servers for wrap in server.wrapped):
                 if not any(gate.name == wrap.target for gate in gates):
                     names = [gate.name for gate in gates]
-                    raise InvalidCantrip(f'unknown gate "{wrap.target}": {nearest(str(wrap.target), names)}')
+                    raise InvalidCantrip(f'unknown gate "{wrap.target}": {suggest_nearest(str(wrap.target), names)}')
                 _wrap_gate(gates, wrap)
         except InvalidCantrip as problem:
             raise ToolServerError(str(problem)) from problem
@@ -224,7 +224,7 @@ class Circle:
 
     def as_json(self) -> dict[str, Any]:
         """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
-        made = self._json(_header_of)
+        made = self._build_json(_build_header)
         if self.listed:
             made["servers"] = [self.listed[one.name].as_json(one) for one in self.servers]
         return made
@@ -233,20 +233,20 @@ class Circle:
         """Return the parts that enter the content id: the circle as written, and the descriptions of its gates."""
         gates = [one.identity() for one in self.bare.open_gates.values()]
         wards = self.resolved.as_json()
-        circle = self._medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
+        circle = self._build_medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
         if self.servers:
             circle["servers"] = [one.identity() for one in self.servers]
         return circle, [description for _, description in gates]
 
     def former_identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return the parts that entered the content ids of older versions of this library."""
-        return self.bare._json(_schema_of), [one.description for one in self.bare.definitions]  # noqa: SLF001  # a circle's
+        return self.bare._build_json(_build_schema), [one.description for one in self.bare.definitions]  # noqa: SLF001  # a circle's
 
-    def _json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
+    def _build_json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
         gates = [gate_json(one) for one in self.open_gates.values()]
-        return self._medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
+        return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
-    def _medium_json(self) -> dict[str, Any]:
+    def _build_medium_json(self) -> dict[str, Any]:
         return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
 
 
@@ -277,26 +277,26 @@ def _check_jail(jail: JailName | None, medium: MediumName) -> None:
     if jail is None:
         return
     if jail not in get_args(JailName):
-        raise InvalidCantrip(f'unknown jail "{jail}": {nearest(str(jail), get_args(JailName))}')
+        raise InvalidCantrip(f'unknown jail "{jail}": {suggest_nearest(str(jail), get_args(JailName))}')
     if medium != "shell":
         raise InvalidCantrip(f'jail="{jail}" confines shells: give the circle medium="shell", or take the jail away')
 
 
-def _schema_of(gate: Gate) -> dict[str, Any]:
+def _build_schema(gate: Gate) -> dict[str, Any]:
     made: dict[str, Any] = {"name": gate.name, "parameters": gate.parameters}
     if gate.wrappers:
         made["wrapped"] = [wrapper.name for wrapper in gate.wrappers]
     return made
 
 
-def _header_of(gate: Gate) -> dict[str, Any]:
-    return _schema_of(gate) | ({"read_only": True} if gate.read_only else {})
+def _build_header(gate: Gate) -> dict[str, Any]:
+    return _build_schema(gate) | ({"read_only": True} if gate.read_only else {})
 
 
-def _gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
+def _collect_gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
     """Return the gates with their wrappers; a later wrapper goes around the earlier ones."""
     listed = list(given)
-    made = [_gate(one) for one in listed if not isinstance(one, Wrap)]
+    made = [_find_gate(one) for one in listed if not isinstance(one, Wrap)]
     for one in listed:
         if isinstance(one, Wrap):
             _wrap_gate(made, one)
@@ -310,9 +310,9 @@ def _wrap_gate(made: list[Gate], one: Wrap) -> str:
     elif isinstance(one.target, str):
         name = ALIASES.get(one.target, one.target)
         if not any(gate.name == name for gate in made):
-            made.append(_gate(name))
+            made.append(_find_gate(name))
     else:
-        inner = _gate(one.target)
+        inner = _find_gate(one.target)
         name = inner.name
         made.append(inner)
     at = next(at for at in reversed(range(len(made))) if made[at].name == name)
@@ -322,7 +322,7 @@ def _wrap_gate(made: list[Gate], one: Wrap) -> str:
     return name
 
 
-def _gate(one: str | Gate | Callable[..., Any]) -> Gate:
+def _find_gate(one: str | Gate | Callable[..., Any]) -> Gate:
     if isinstance(one, str):
         one = standard(one)
     elif not isinstance(one, Gate):

@@ -56,7 +56,7 @@ class Shared(_Compared[T]):
         self._length = len(self._items)
 
     @classmethod
-    def _of(cls, items: _Items[T], length: int) -> Shared[T]:
+    def _make(cls, items: _Items[T], length: int) -> Shared[T]:
         made: Shared[T] = object.__new__(cls)
         made._items = items
         made._length = length
@@ -72,7 +72,7 @@ class Shared(_Compared[T]):
         if len(items) != self._length:  # another value was extended from here: a fork
             items = _Items(islice(items, self._length))
         items.extend(more)
-        return Shared._of(items, len(items))
+        return Shared._make(items, len(items))
 
     def __len__(self) -> int:
         return self._length

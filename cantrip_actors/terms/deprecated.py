@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: `renamed_names(__name__, Desk="Dispatcher")`."""
+def make_getattr(module: str, **names: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: `make_getattr(__name__, Desk="Dispatcher")`."""
 
     def get(name: str) -> Any:
         if name not in names:

@@ -130,7 +130,7 @@ class RuntimeClosed(CantripError):
     """The runtime is not open yet, or is closed."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name: the nearest known name, and all known names.
 
     >>> nearest("max_turn", ["max_turns", "max_depth"])

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from cantrip_actors.terms.errors import InvalidFile, LoomError
-from cantrip_actors.terms.file_header import TEXT, file_type_of, guess_type, is_textual
-from cantrip_actors.terms.image_header import media_type_of
+from cantrip_actors.terms.file_header import TEXT, detect_file_type, guess_type, is_textual
+from cantrip_actors.terms.image_header import detect_media_type
 
 LARGEST: Final = 20_000_000
 """Bytes of one file."""
@@ -115,7 +115,7 @@ class File:
         Its type follows from the ending of the address, and is PDF if the ending says nothing. Raises InvalidFile.
         """
         filename = _clean_name(filename)
-        kind = media_type or guess_type(_path_of(check_url(url, "file", "a.pdf"))) or "application/pdf"
+        kind = media_type or guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: use Image.at(url)')
         return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
@@ -228,27 +228,29 @@ class File:
 
     def placed(self, after: int | None) -> Self:
         """Return the same file at the position `after` of a text."""
-        return self if after == self.after else self._with(self._content, after)
+        return self if after == self.after else self._replace(self._content, after)
 
     def kept_in(self, find: Callable[[], bytes | None]) -> Self:
         """Return the same file with `find` to look its bytes up, unless they are in memory or it has none."""
         if self._content.data is not None or not self.digest:
             return self
-        return self._with(Content(None, find), self.after)
+        return self._replace(Content(None, find), self.after)
 
     def bare(self) -> Self:
         """Return the same file without its bytes, for places that must not keep them."""
-        return self._with(NOWHERE, self.after)
+        return self._replace(NOWHERE, self.after)
 
     def behind(self, url: str) -> Self:
         """Return the same file at another address."""
-        return self._with(NOWHERE, self.after, url)
+        return self._replace(NOWHERE, self.after, url)
 
     def called(self, filename: str) -> Self:
         """Return the same file with another name."""
-        return self._with(self._content, self.after, filename=_clean_name(filename))
+        return self._replace(self._content, self.after, filename=_clean_name(filename))
 
-    def _with(self, content: Content, after: int | None, url: str | None = None, filename: str | None = None) -> Self:
+    def _replace(
+        self, content: Content, after: int | None, url: str | None = None, filename: str | None = None
+    ) -> Self:
         made = object.__new__(type(self))
         facts = (self.media_type, self.digest, self.size, self.width, self.height, self.detail)
         named = (filename or self.filename, self.provider, self.file_id)
@@ -276,7 +278,7 @@ class File:
     def _facts(self) -> str:
         if self.url is not None:
             return f"{self.kind} at {self.url.partition('?')[0].translate(BRACKETS)}"
-        where = amount(self.size) if self.digest else f"at {self.provider}"
+        where = render_size(self.size) if self.digest else f"at {self.provider}"
         return f"file {self.filename or 'without a name'}, {self.media_type}, {where}"
 
     # As a value
@@ -290,12 +292,12 @@ class File:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
             return NotImplemented
-        return self._key() == other._key()
+        return self._get_key() == other._get_key()
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._get_key())
 
-    def _key(self) -> tuple[Any, ...]:
+    def _get_key(self) -> tuple[Any, ...]:
         return (self.digest, self.url, self.detail, self.filename, self.media_type, self.provider, self.file_id)
 
     def __copy__(self) -> Self:
@@ -306,13 +308,13 @@ class File:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = tuple(getattr(self, name) for name in File.__slots__[1:])
-        return _again, (type(self), self.found(), values)
+        return _unpickle, (type(self), self.found(), values)
 
     def __repr__(self) -> str:
         return self.label
 
 
-def _again(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
+def _unpickle(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
     """Return the file that was pickled."""
     facts = dict(zip(File.__slots__[1:], values, strict=True))
     made = object.__new__(kind)
@@ -333,15 +335,15 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
         raise InvalidFile("file: expected a document, a text, audio or video, got no bytes at all")
     if len(data) > LARGEST:
         raise InvalidFile(f"file: expected at most {LARGEST:,} bytes, got more")
-    if (picture := media_type_of(data)) is not None:
+    if (picture := detect_media_type(data)) is not None:
         raise InvalidFile(
             f"file: expected a document, a text, audio or video, got a picture ({picture}): "
             "make an Image of it (--image)"
         )
-    found = file_type_of(data)
+    found = detect_file_type(data)
     if given is not None:
         given = _check_type_name(given)
-        fits = found is None or found == given or (is_textual(given) if found == TEXT else _alike(found, given))
+        fits = found is None or found == given or (is_textual(given) if found == TEXT else _is_alike(found, given))
         if not fits:
             raise InvalidFile(f'file: media_type "{given}", but its bytes are {found}')
         return given
@@ -356,7 +358,7 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
     return named if found == TEXT and named is not None and is_textual(named) else found
 
 
-def _alike(found: str, given: str) -> bool:
+def _is_alike(found: str, given: str) -> bool:
     """Return whether both are sound or film: one container may hold either."""
     return found.startswith(("audio/", "video/")) and given.startswith(("audio/", "video/"))
 
@@ -378,11 +380,11 @@ def _clean_name(filename: object) -> str | None:
     return "".join("_" if sign in '[],"' or not sign.isprintable() else sign for sign in name)[:_FILENAME] or None
 
 
-def _path_of(url: str) -> str:
+def _get_path(url: str) -> str:
     return url.partition("?")[0].partition("#")[0].removeprefix("https://").partition("/")[2]
 
 
-def amount(size: int) -> str:
+def render_size(size: int) -> str:
     """Return a number of bytes for people."""
     if size < 1000:
         return f"{size} B"

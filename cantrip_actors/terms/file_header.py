@@ -32,7 +32,7 @@ _TEXTUAL: Final = frozenset(
 )
 
 
-def file_type_of(data: bytes) -> str | None:
+def detect_file_type(data: bytes) -> str | None:
     """Return the media type of a PDF, a recording, a film or a text (`text/plain`); None for anything else."""
     if b"%PDF-" in data[:1024]:  # readers accept a few bytes before it
         return "application/pdf"

@@ -36,11 +36,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
-from cantrip_actors.terms.identity import parameters_identity
-from cantrip_actors.terms.json_schema import fault_of_schema, problems, validator
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.identity import build_parameters_identity
+from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
-from cantrip_actors.terms.problems import describe, short
+from cantrip_actors.terms.problems import describe, shorten
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
@@ -149,7 +149,7 @@ class Gate:
     @property
     def signature(self) -> str:
         """The signature in error texts and capability texts, such as `search(query: string, limit: integer = 5)`."""
-        return f"{self.name}({', '.join(_parameters(self.parameters))})"
+        return f"{self.name}({', '.join(_render_parameters(self.parameters))})"
 
     @classmethod
     def of(
@@ -173,13 +173,13 @@ class Gate:
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
         schema = dict(parameters) if parameters is not None else {"type": "object"}
-        fault = fault_of_schema(schema)
+        fault = find_schema_fault(schema)
         if fault is not None:
             raise InvalidCantrip(f"gate {name}: parameters are not a JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
             raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{schema["type"]}"')
         return cls(
-            name=_name(name),
+            name=_check_name(name),
             description=description,
             parameters=schema,
             kind=kind,
@@ -188,10 +188,10 @@ class Gate:
             visible_for=visible_for,
             idempotent=idempotent,
             read_only=read_only,
-            timeout=_timeout(name, timeout),
+            timeout=_check_timeout(name, timeout),
             blocking=blocking if blocking is not None else function is not None and not _is_async(function),
             risks=read_risks(name, risks),
-            schema=validator(schema),
+            schema=make_validator(schema),
         )
 
     @property
@@ -234,7 +234,7 @@ class Gate:
             elif name in known:
                 settings[name] = _SETTINGS.get(name, _keep)(self.name, value)
             else:
-                hint = nearest(name, {*self.injected, *known})
+                hint = suggest_nearest(name, {*self.injected, *known})
                 raise InvalidCantrip(f'gate {self.name} has no dependency "{name}": {hint}')
         return replace(self, dependencies=injected, **settings)
 
@@ -252,7 +252,7 @@ class Gate:
         """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
             return Refused(
-                f"{self.name}: arguments are not a JSON object: got {short(call.raw)}; expected {self.signature}"
+                f"{self.name}: arguments are not a JSON object: got {shorten(call.raw)}; expected {self.signature}"
             )
         if self.model is not None:
             return self._check_model(self.model, call.args)
@@ -282,7 +282,7 @@ class Gate:
         )
 
     def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> Bound | Refused:
-        found = problems(args, schema)
+        found = find_problems(args, schema)
         return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else Bound(args)
 
     def answer(self, args: Mapping[str, Any]) -> Any:
@@ -339,10 +339,10 @@ def gate(
     """
 
     def make(function: Callable[..., Any]) -> Gate:
-        inner = _bare_function(function)
-        own_name = _name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        inner = _unwrap_partials(function)
+        own_name = _check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
         injected, required_injected, fields, open_, site = _split(function, own_name)
-        model, schema = _model(own_name, fields, open_=open_)
+        model, schema = _make_model(own_name, fields, open_=open_)
         return Gate(
             name=own_name,
             description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
@@ -354,18 +354,18 @@ def gate(
             visible_for=visible_for,
             idempotent=idempotent,
             read_only=read_only,
-            timeout=_timeout(own_name, timeout),
+            timeout=_check_timeout(own_name, timeout),
             blocking=blocking if blocking is not None else not _is_async(function),
             site=site,
             risks=read_risks(own_name, risks),
-            written=parameters_identity(fields, is_open=open_),
+            written=build_parameters_identity(fields, is_open=open_),
             model=model,
         )
 
     return make if function is None else make(function)
 
 
-def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+def _make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
     """Return the model of a gate's arguments, and its JSON Schema."""
     config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
     try:
@@ -374,7 +374,7 @@ def _model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[Base
             # left out of the schema
             warnings.simplefilter("ignore")
             model = create_model(f"{name}Arguments", __config__=config, **fields)
-            schema = _bare(model.model_json_schema())
+            schema = _strip_titles(model.model_json_schema())
     except (PydanticUserError, NameError, TypeError) as error:
         raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
     schema.pop("title", None)
@@ -414,7 +414,7 @@ def _split(
             open_ = True
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
-        elif (part := _part_of_call(hint)) is not None:
+        elif (part := _find_part_of_call(hint)) is not None:
             site.append((parameter.name, part))
         elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
             injected.append(parameter.name)
@@ -429,24 +429,24 @@ def _split(
     return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
 
 
-def the_call(call: GateCall) -> GateCall:
+def get_call(call: GateCall) -> GateCall:
     """Return the call itself, for a parameter annotated `GateCall`."""
     return call
 
 
-def the_fence(call: GateCall) -> Fence:
+def get_fence(call: GateCall) -> Fence:
     """Return the fence of a call, for a parameter annotated `Injected[Fence]`."""
     return call.fence
 
 
-def _part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
+def _find_part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
     """Return the function that selects the part of a call that a parameter with that annotation receives, or None."""
     if hint is GateCall:
-        return the_call
-    return the_fence if hint == Injected[Fence] else None
+        return get_call
+    return get_fence if hint == Injected[Fence] else None
 
 
-def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function without the arguments that partials have bound."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -455,7 +455,7 @@ def _bare_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _find_annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose annotations and docstring count: the one in a partial, or an object's `__call__`."""
-    function = _bare_function(function)
+    function = _unwrap_partials(function)
     if inspect.isroutine(function) or isinstance(function, type):
         return function
     called: Callable[..., Any] = type(function).__call__
@@ -466,14 +466,14 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method itself may be a coroutine function
 
 
-def _name(name: str) -> str:
+def _check_name(name: str) -> str:
     name = ALIASES.get(name, name)
     if not name.replace("-", "_").isidentifier() or len(name) > 64:
         raise InvalidCantrip(f"gate name {name!r}: expected a name of letters, digits, _ and -, at most 64 long")
     return name
 
 
-def _timeout(name: str, timeout: float | None) -> float | None:
+def _check_timeout(name: str, timeout: float | None) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, got {timeout!r}")
     return timeout
@@ -483,34 +483,36 @@ def _keep(_: str, value: Any) -> Any:
     return value
 
 
-_SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _timeout, "risks": read_risks}
+_SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _check_timeout, "risks": read_risks}
 """The settings of `with_` that are checked."""
 
 
-def _bare(schema: Any) -> Any:
+def _strip_titles(schema: Any) -> Any:
     """Return a schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
     if isinstance(schema, dict):
         return {
-            key: {name: _bare(one) for name, one in value.items()} if key in ("properties", "$defs") else _bare(value)
+            key: {name: _strip_titles(one) for name, one in value.items()}
+            if key in ("properties", "$defs")
+            else _strip_titles(value)
             for key, value in schema.items()
             if key != "title" or not isinstance(value, str)
         }
     if isinstance(schema, list):
-        return [_bare(one) for one in schema]
+        return [_strip_titles(one) for one in schema]
     return schema
 
 
-def _parameters(schema: Mapping[str, Any]) -> Iterable[str]:
+def _render_parameters(schema: Mapping[str, Any]) -> Iterable[str]:
     required = schema.get("required", ())
     for name, shape in schema.get("properties", {}).items():
         if name in required:
-            yield f"{name}: {_type(shape)}"
+            yield f"{name}: {_render_type(shape)}"
         else:
             default = f" = {orjson.dumps(shape['default']).decode()}" if "default" in shape else ""
-            yield f"{name}{'' if default else '?'}: {_type(shape)}{default}"
+            yield f"{name}{'' if default else '?'}: {_render_type(shape)}{default}"
 
 
-def _type(shape: Any) -> str:
+def _render_type(shape: Any) -> str:
     if not isinstance(shape, Mapping):
         return "any"
     if "enum" in shape:
@@ -519,10 +521,10 @@ def _type(shape: Any) -> str:
         return str(shape["$ref"]).rsplit("/", 1)[-1]
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return " | ".join(dict.fromkeys(_type(one) for one in shape[key]))
+            return " | ".join(dict.fromkeys(_render_type(one) for one in shape[key]))
     kind = shape.get("type", "any")
     if kind == "array" and "items" in shape:
-        return f"array of {_type(shape['items'])}"
+        return f"array of {_render_type(shape['items'])}"
     return " | ".join(kind) if isinstance(kind, list) else str(kind)
 
 
@@ -577,7 +579,7 @@ class _Message(BaseModel):
 
 
 def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    fault = None if schema is None else fault_of_schema(schema)
+    fault = None if schema is None else find_schema_fault(schema)
     if fault is not None:
         raise ValueError(f"expected a JSON Schema: {fault}")
     return schema
@@ -613,7 +615,7 @@ def _own(
     injected: tuple[str, ...] = (),
     risks: Iterable[Risk] = (),
 ) -> Gate:
-    schema = _bare(model.model_json_schema(by_alias=False))
+    schema = _strip_titles(model.model_json_schema(by_alias=False))
     schema.pop("description", None)
     return Gate(
         name=name,
@@ -682,5 +684,7 @@ def standard(name: str) -> Gate:
     """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
     name = ALIASES.get(name, name)
     if name not in _standard:
-        raise InvalidCantrip(f'unknown gate "{name}": {nearest(name, _standard)}; a function of yours is passed itself')
+        raise InvalidCantrip(
+            f'unknown gate "{name}": {suggest_nearest(name, _standard)}; a function of yours is passed itself'
+        )
     return _standard[name]

@@ -34,12 +34,12 @@ Fields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` stands for none."""
 
 
-def parameters_identity(fields: Fields, *, is_open: bool) -> dict[str, Any]:
+def build_parameters_identity(fields: Fields, *, is_open: bool) -> dict[str, Any]:
     """Return a function's parameters as they enter a content id; `is_open` if it accepts other arguments."""
-    made = plain_schema(fields, is_open=is_open)
+    made = build_plain_schema(fields, is_open=is_open)
     if made is not None:
         return made
-    parameters = {name: _parameter(hint, default, ()) for name, (hint, default) in fields.items()}
+    parameters = {name: _describe_parameter(hint, default, ()) for name, (hint, default) in fields.items()}
     return {"written": parameters, "open": is_open}
 
 
@@ -47,7 +47,7 @@ class _NotPlain(Exception):
     """An annotation or a default enters as it is written."""
 
 
-def plain_schema(fields: Fields, *, is_open: bool) -> dict[str, Any] | None:
+def build_plain_schema(fields: Fields, *, is_open: bool) -> dict[str, Any] | None:
     """Return the JSON Schema of plain parameters; None if one of them is not plain.
 
     Plain are scalars, `Any`, lists, dicts from text, unions, literals, descriptions, and defaults that are JSON.
@@ -55,7 +55,7 @@ def plain_schema(fields: Fields, *, is_open: bool) -> dict[str, Any] | None:
     properties: dict[str, Any] = {}
     try:
         for name, (hint, default) in fields.items():
-            properties[name] = _plain(hint) | ({} if default is ... else {"default": _plain_default(default)})
+            properties[name] = _build_schema(hint) | ({} if default is ... else {"default": _convert_default(default)})
     except _NotPlain:
         return None
     required = [name for name, (_, default) in fields.items() if default is ...]
@@ -63,7 +63,7 @@ def plain_schema(fields: Fields, *, is_open: bool) -> dict[str, Any] | None:
     return made | ({"required": required} if required else {})
 
 
-def _plain(hint: Any) -> dict[str, Any]:  # a table of kinds
+def _build_schema(hint: Any) -> dict[str, Any]:  # a table of kinds
     hint = types.NoneType if hint is None else hint
     if hint is Any:
         return {}
@@ -71,43 +71,47 @@ def _plain(hint: Any) -> dict[str, Any]:  # a table of kinds
         return {"type": _SCALARS[hint]}
     origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is list:
-        return {"items": _plain(args[0] if args else Any), "type": "array"}
+        return {"items": _build_schema(args[0] if args else Any), "type": "array"}
     if origin is dict and args[:1] in ((), (str,)):
-        return {"additionalProperties": (args and _plain(args[1])) or True, "type": "object"}
+        return {"additionalProperties": (args and _build_schema(args[1])) or True, "type": "object"}
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_plain(one) for one in args]}
+        return {"anyOf": [_build_schema(one) for one in args]}
     if origin is typing.Literal:
-        return _plain_literal(args)
+        return _build_literal_schema(args)
     if origin is typing.Annotated and len(args) == 2 and isinstance(args[1], FieldInfo):
-        given = _field(args[1])
+        given = _describe_field(args[1])
         if list(given) == ["description"]:
-            return _plain(args[0]) | given
+            return _build_schema(args[0]) | given
     raise _NotPlain
 
 
-def _plain_literal(values: tuple[Any, ...]) -> dict[str, Any]:
+def _build_literal_schema(values: tuple[Any, ...]) -> dict[str, Any]:
     kinds = {type(value) for value in values}
     if len(kinds) > 1 or not kinds <= {str, int}:
         raise _NotPlain
     return {"type": _SCALARS[kinds.pop()]} | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
 
 
-def _plain_default(value: Any) -> Any:
+def _convert_default(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise _NotPlain
     if value is None or type(value) in (str, int, float, bool):
         return value
     if type(value) is list:
-        return [_plain_default(one) for one in value]
+        return [_convert_default(one) for one in value]
     if type(value) is dict and all(type(key) is str for key in value):
-        return {key: _plain_default(one) for key, one in value.items()}
+        return {key: _convert_default(one) for key, one in value.items()}
     raise _NotPlain
 
 
-def _parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:
+def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:
     if isinstance(default, FieldInfo):
-        return [_type(hint, above), _field(default)]
-    return [_type(hint, above)] if default in _NO_DEFAULT else [_type(hint, above), {"default": _value(default)}]
+        return [_describe_type(hint, above), _describe_field(default)]
+    return (
+        [_describe_type(hint, above)]
+        if default in _NO_DEFAULT
+        else [_describe_type(hint, above), {"default": _convert_value(default)}]
+    )
 
 
 class _Missing:
@@ -120,80 +124,84 @@ class _Missing:
 _NO_DEFAULT: Final = _Missing()
 
 
-def _type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911  # a table of kinds
+def _describe_type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911  # a table of kinds
     """Return an annotation as JSON; `above` are the classes that contain it."""
     if isinstance(hint, str) or hint is None:
         return hint
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         base, *marks = args
-        return {"annotated": _type(base, above), "with": [_mark(mark) for mark in marks]}
+        return {"annotated": _describe_type(base, above), "with": [_mark(mark) for mark in marks]}
     if origin is typing.Literal:
-        return {"literal": [_value(one) for one in args]}
+        return {"literal": [_convert_value(one) for one in args]}
     if origin in (typing.Union, types.UnionType):
-        return {"union": [_type(one, above) for one in args]}
+        return {"union": [_describe_type(one, above) for one in args]}
     if origin is not None:
-        return {"of": [_name(origin), *(_type(one, above) for one in args)]}
+        return {"of": [_get_name(origin), *(_describe_type(one, above) for one in args)]}
     if isinstance(hint, list):  # the arguments of a Callable
-        return [_type(one, above) for one in hint]
+        return [_describe_type(one, above) for one in hint]
     if hint is types.NoneType:
         return None
     if isinstance(hint, type) and hint not in above and not hint.__module__.startswith("cantrip_actors."):
-        parts = _parts(hint, (*above, hint))
+        parts = _describe_parts(hint, (*above, hint))
         if parts is not None:
-            return {"class": _name(hint), "parts": parts}
-    return _name(hint)
+            return {"class": _get_name(hint), "parts": parts}
+    return _get_name(hint)
 
 
-def _parts(cls: type, above: tuple[type, ...]) -> dict[str, Any] | None:
+def _describe_parts(cls: type, above: tuple[type, ...]) -> dict[str, Any] | None:
     """Return the fields of a class that has a schema; None for any other class."""
     if issubclass(cls, Enum):
-        return {one.name: _value(one.value) for one in cls}
+        return {one.name: _convert_value(one.value) for one in cls}
     if issubclass(cls, BaseModel):
         return {
-            name: [*_parameter(one.annotation, one.default, above), _field(one)]
+            name: [*_describe_parameter(one.annotation, one.default, above), _describe_field(one)]
             for name, one in cls.model_fields.items()
         }
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls, include_extras=True)
         return {
-            one.name: _parameter(hints[one.name], ... if one.default is dataclasses.MISSING else one.default, above)
+            one.name: _describe_parameter(
+                hints[one.name], ... if one.default is dataclasses.MISSING else one.default, above
+            )
             for one in dataclasses.fields(cls)
         }
     if typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
-        return {name: _type(one, above) for name, one in typing.get_type_hints(cls, include_extras=True).items()}
+        return {
+            name: _describe_type(one, above) for name, one in typing.get_type_hints(cls, include_extras=True).items()
+        }
     return None
 
 
-def _name(one: Any) -> str:
+def _get_name(one: Any) -> str:
     """Return the name of a type, without its module: libraries and Python move their own types."""
     return str(getattr(one, "__qualname__", None) or getattr(one, "__name__", None) or type(one).__qualname__)
 
 
 def _mark(mark: Any) -> Any:
     """Return the metadata of an `Annotated` type as JSON."""
-    return _field(mark) if isinstance(mark, FieldInfo) else _value(mark)
+    return _describe_field(mark) if isinstance(mark, FieldInfo) else _convert_value(mark)
 
 
-def _field(field: FieldInfo) -> dict[str, Any]:
+def _describe_field(field: FieldInfo) -> dict[str, Any]:
     """Return the arguments of a `Field(…)` that were given."""
-    made = {name: _value(one) for name in _FIELD if (one := getattr(field, name, None)) is not None}
+    made = {name: _convert_value(one) for name in _FIELD if (one := getattr(field, name, None)) is not None}
     if field.metadata:
         made["constraints"] = [_mark(mark) for mark in field.metadata]
     if field.default not in _NO_DEFAULT:
-        made["default"] = _value(field.default)
+        made["default"] = _convert_value(field.default)
     return made
 
 
-def _value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likewise
+def _convert_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likewise
     """Return a default or a constraint as JSON: scalars and containers as they are, other values by their parts."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Enum):
-        return f"{_name(type(value))}.{value.name}"
+        return f"{_get_name(type(value))}.{value.name}"
     if depth == DEEPEST:
         return "…"
-    parts = functools.partial(_value, depth=depth + 1)
+    parts = functools.partial(_convert_value, depth=depth + 1)
     if isinstance(value, Mapping):
         return {str(key): parts(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -204,4 +212,4 @@ def _value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likewise
         return {one.name: parts(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, BaseModel) or type(value).__module__.startswith("pydantic."):
         return {name: parts(one) for name, one in vars(value).items() if not name.startswith("_")}
-    return _name(value if callable(value) else type(value))
+    return _get_name(value if callable(value) else type(value))

@@ -1,8 +1,8 @@
 """Images: pictures in messages to an entity, in results of its gates and in its utterances (CRYSTAL-6, D-005, R-09).
 
-An `Image` is a `File` (`file.py`) that is a picture. `said` reads a user's message to an entity: texts, images and
-other files. `handles`, `named_in` and `labelled` handle references to them in texts. The `images` of a text in this
-package include other files (decision 0041).
+An `Image` is a `File` (`file.py`) that is a picture. `split_message` reads a user's message to an entity: texts,
+images and other files. `find_handles`, `select_named` and `add_labels` handle references to them in texts. The `images`
+of a text in this package include other files (decision 0041).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, get_args
 
-from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, nearest
-from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, amount, check_url
-from cantrip_actors.terms.image_header import media_type_of, size_of
+from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, suggest_nearest
+from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, render_size
+from cantrip_actors.terms.image_header import detect_media_type, read_size
 
 _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
 
@@ -41,8 +41,8 @@ class Image(File):
             )
         data = bytes(data)
         kind = _check_picture(data)
-        width, height = size_of(data, kind)
-        self._set(kind, sha256(data).hexdigest(), len(data), width, height, _detail(detail), Content(data))
+        width, height = read_size(data, kind)
+        self._set(kind, sha256(data).hexdigest(), len(data), width, height, _check_detail(detail), Content(data))
 
     @classmethod
     def read(cls, path: str | Path, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # of its own
@@ -67,14 +67,14 @@ class Image(File):
             check_url(url, "image", "a.png")
         except InvalidFile as error:
             raise InvalidImage(str(error)) from None
-        return cls.known(_by_ending(url), "", 0, None, None, _detail(detail), url=url)
+        return cls.known(_guess_by_ending(url), "", 0, None, None, _check_detail(detail), url=url)
 
     @property
     def _facts(self) -> str:
         if self.url is not None:
             return f"image at {self.url.partition('?')[0].translate(BRACKETS)}"
         pixels = f", {self.width}×{self.height}" if self.width and self.height else ""
-        return f"{self.media_type}, {amount(self.size)}{pixels}"
+        return f"{self.media_type}, {render_size(self.size)}{pixels}"
 
 
 Said = str | File | Sequence[str | File]
@@ -83,12 +83,12 @@ Said = str | File | Sequence[str | File]
 NO_IMAGES: Final[tuple[File, ...]] = ()
 
 
-def files_among(images: Iterable[File]) -> tuple[File, ...]:
+def select_files(images: Iterable[File]) -> tuple[File, ...]:
     """Return the files that are not pictures."""
     return tuple(one for one in images if not isinstance(one, Image))
 
 
-def pictures_among(images: Iterable[File]) -> tuple[Image, ...]:
+def select_pictures(images: Iterable[File]) -> tuple[Image, ...]:
     """Return the files that are pictures."""
     return tuple(one for one in images if isinstance(one, Image))
 
@@ -100,7 +100,7 @@ class Given(NamedTuple):
     images: tuple[File, ...] = NO_IMAGES
 
 
-def said(given: object, what: str) -> Given:
+def split_message(given: object, what: str) -> Given:
     """Return the text and the images of a user's message; the error begins with `what` (INTENT-1).
 
     Texts are joined by line breaks. The text of images alone is their labels.
@@ -135,27 +135,27 @@ def _join(given: Sequence[str | File]) -> Given:
     return Given("\n".join(texts), tuple(placed))
 
 
-def handles(text: str) -> list[str]:
+def find_handles(text: str) -> list[str]:
     """Return the names of the images whose handles are in a text, each once, in order."""
     return list(dict.fromkeys(_HANDLE.findall(text))) if ", " in text and ("[image" in text or "[file " in text) else []
 
 
-def named_in(text: str, images: Iterable[File]) -> tuple[File, ...]:
+def select_named(text: str, images: Iterable[File]) -> tuple[File, ...]:
     """Return those of `images` whose handles are in the text, in the order of the text."""
-    names = handles(text)
+    names = find_handles(text)
     if not names:
         return NO_IMAGES
     by_name = {image.name: image for image in images}
     return tuple(by_name[name].placed(None) for name in names if name in by_name)
 
 
-def labelled(text: str, images: Sequence[File]) -> str:
+def add_labels(text: str, images: Sequence[File]) -> str:
     """Return a text for people, with the labels of its images."""
     labels = [image.label for image in images if image.label not in text and image.handle not in text]
     return " ".join([text, *labels]) if labels else text
 
 
-def with_handles(text: str | None, images: Sequence[File]) -> str | None:
+def add_handles(text: str | None, images: Sequence[File]) -> str | None:
     """Return the text of an entity with the handles of the images that it made, by which it refers to them later."""
     missing = [image.handle for image in images if text is None or image.handle not in text]
     return "\n".join([text, *missing] if text else missing) if missing else text
@@ -166,19 +166,19 @@ def _check_picture(data: bytes) -> str:
         raise InvalidImage("image: expected a picture, got no bytes at all")
     if len(data) > LARGEST:
         raise InvalidImage(f"image: expected at most {LARGEST:,} bytes, got more")
-    kind = media_type_of(data)
+    kind = detect_media_type(data)
     if kind is None:
         raise InvalidImage(f"image: expected a PNG, JPEG, GIF or WebP picture, got bytes that begin with {data[:8]!r}")
     return kind
 
 
-def _detail(detail: object) -> Any:
+def _check_detail(detail: object) -> Any:
     known = get_args(Detail)
     if detail is not None and detail not in known:
-        raise InvalidImage(f'image: unknown detail "{detail}": {nearest(str(detail), known)}')
+        raise InvalidImage(f'image: unknown detail "{detail}": {suggest_nearest(str(detail), known)}')
     return detail
 
 
-def _by_ending(url: str) -> str:
+def _guess_by_ending(url: str) -> str:
     ending = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
     return f"image/{ending}" if ending in ("png", "gif", "webp") else "image/jpeg"

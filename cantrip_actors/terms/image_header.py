@@ -14,7 +14,7 @@ Size = tuple[int, int] | tuple[None, None]
 _UNKNOWN: Final = (None, None)
 
 
-def media_type_of(data: bytes) -> str | None:
+def detect_media_type(data: bytes) -> str | None:
     """Return the media type by the magic bytes; None for anything but a PNG, JPEG, GIF or WebP."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
@@ -27,23 +27,23 @@ def media_type_of(data: bytes) -> str | None:
     return None
 
 
-def size_of(data: bytes, media_type: str) -> Size:
+def read_size(data: bytes, media_type: str) -> Size:
     """Return width and height in pixels, as the header has them."""
     width, height = _READ[media_type](data)
     return (width, height) if width and height else _UNKNOWN
 
 
-def _png(data: bytes) -> Size:
+def _read_png(data: bytes) -> Size:
     if data[12:16] != b"IHDR" or len(data) < 24:
         return _UNKNOWN
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
-def _gif(data: bytes) -> Size:
+def _read_gif(data: bytes) -> Size:
     return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
 
 
-def _jpeg(data: bytes) -> Size:
+def _read_jpeg(data: bytes) -> Size:
     """Read the first frame header; other markers are skipped by their lengths."""
     at = 2
     while at + 9 < len(data):
@@ -65,7 +65,7 @@ _STANDALONE: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def _webp(data: bytes) -> Size:
+def _read_webp(data: bytes) -> Size:
     kind = data[12:16]
     if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a" and len(data) >= 30:
         return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
@@ -78,10 +78,10 @@ def _webp(data: bytes) -> Size:
 
 
 _READ: Final[dict[str, Callable[[bytes], Size]]] = {
-    "image/png": _png,
-    "image/jpeg": _jpeg,
-    "image/gif": _gif,
-    "image/webp": _webp,
+    "image/png": _read_png,
+    "image/jpeg": _read_jpeg,
+    "image/gif": _read_gif,
+    "image/webp": _read_webp,
 }
 
 KINDS_OF_IMAGES: Final = frozenset(_READ)

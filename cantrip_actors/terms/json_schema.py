@@ -33,7 +33,7 @@ def load() -> None:
     Draft202012Validator({}, registry=EMPTY_REGISTRY)
 
 
-def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
+def find_schema_fault(schema: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a JSON Schema, or None."""
     from jsonschema import Draft202012Validator, SchemaError
 
@@ -44,7 +44,7 @@ def fault_of_schema(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def dangling_reference(schema: Mapping[str, Any]) -> str | None:
+def find_dangling_reference(schema: Mapping[str, Any]) -> str | None:
     """Return the first `$ref` of a valid schema that leads nowhere within it, or None."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -66,7 +66,7 @@ def dangling_reference(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft202012Validator:
+def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft202012Validator:
     """Return the validator of a valid schema. It does not fetch references of the schema."""
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
@@ -83,7 +83,7 @@ def _make_validator_class() -> Any:
 
     known, followed = Draft202012Validator.VALIDATORS, [0]
 
-    def nothing(*_: Any) -> None:
+    def check_nothing(*_: Any) -> None:
         """Check nothing."""
 
     def follow(keyword: str) -> Any:
@@ -95,22 +95,22 @@ def _make_validator_class() -> Any:
 
         return check
 
-    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+    def check_additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         if "patternProperties" not in schema:
             yield from known["additionalProperties"](validator, value, instance, schema) or ()
 
-    own = {"$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef"), "additionalProperties": additional}
-    made = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, nothing), **own})  # type: ignore[no-untyped-call]
+    own = {"$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef"), "additionalProperties": check_additional}
+    made = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, check_nothing), **own})  # type: ignore[no-untyped-call]
     made.followed = followed
     return made
 
 
-def misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
+def find_misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
     """Return a text for each violation of a valid schema by a value."""
-    return problems(value, _load_validator(orjson.dumps(schema, default=dict), foreign))
+    return find_problems(value, _load_validator(orjson.dumps(schema, default=dict), foreign))
 
 
-def problems(value: Any, schema: Draft202012Validator) -> list[str]:
+def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     """Return a text for each violation of a validator's schema by a value."""
     from referencing.exceptions import Unresolvable
 
@@ -134,4 +134,4 @@ def problems(value: Any, schema: Draft202012Validator) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _load_validator(schema: bytes, foreign: bool) -> Draft202012Validator:
-    return validator(orjson.loads(schema), foreign=foreign)
+    return make_validator(orjson.loads(schema), foreign=foreign)

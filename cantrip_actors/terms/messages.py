@@ -17,9 +17,9 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES, Image, files_among
+from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
 from cantrip_actors.terms.value import Value
 
@@ -97,9 +97,9 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
         if _is_mapping(args) and _is_json(args := dict(args)):
             raw = None
         else:
-            raw, args = encodable(raw if raw is not None else _excerpt(args)), None
-        name = encodable(str(value.get("id") or ""))
-        return cls(id=name, gate=encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
+            raw, args = make_encodable(raw if raw is not None else _cut_excerpt(args)), None
+        name = make_encodable(str(value.get("id") or ""))
+        return cls(id=name, gate=make_encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 
     def is_sound(self) -> bool:
         """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
@@ -136,7 +136,7 @@ class Message(_Readable, Value, frozen=True, gc=False):
     @property
     def files(self) -> tuple[File, ...]:
         """The members of `images` that are not images."""
-        return files_among(self.images)
+        return select_files(self.images)
 
 
 class ToolDefinition(_Readable, Value, frozen=True):
@@ -213,7 +213,9 @@ class Response(Value, frozen=True, gc=False):
     def _read(cls, value: Mapping[str, Any], usage: Usage) -> Response:
         if not _RESPONSE_FIELDS.issuperset(value):
             name = next(str(name) for name in value if name not in cls.__struct_fields__)
-            raise CrystalError(f'crystal returned an unknown field "{name}": {nearest(name, cls.__struct_fields__)}')
+            raise CrystalError(
+                f'crystal returned an unknown field "{name}": {suggest_nearest(name, cls.__struct_fields__)}'
+            )
         get = value.get
         calls, blocks, metadata, images = get("tool_calls"), get("blocks"), get("metadata"), get("images")
         if calls.__class__ is not list or blocks is not None or images is not None:  # nearly always it is that alone
@@ -234,11 +236,11 @@ class Response(Value, frozen=True, gc=False):
                 if kept and not _is_json(kept):
                     raise CrystalError(f"crystal returned {name} that are not JSON: {kept!r:.200}")
         return cls(
-            _text("content", get("content")),
+            _check_text("content", get("content")),
             tuple([ToolCall.of(call) for call in calls]) if calls else (),
             usage,
-            _text("thinking", get("thinking")),
-            _text("code", get("code")),
+            _check_text("thinking", get("thinking")),
+            _check_text("code", get("code")),
             tuple(blocks) if blocks else (),
             dict(metadata) if metadata else {},
             handle,
@@ -292,12 +294,12 @@ def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
 _RESPONSE_FIELDS = frozenset(Response.__struct_fields__)
 
 
-def _text(name: str, text: object) -> str | None:
+def _check_text(name: str, text: object) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
         raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
-    return encodable(text)
+    return make_encodable(text)
 
 
 class Invocation(Sequence[Message]):
@@ -343,13 +345,13 @@ class Invocation(Sequence[Message]):
         return f"<Invocation of {len(self.messages)} messages, tools={tools}, tool_choice={self.tool_choice!r}>"
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     """Return the text with lone surrogates, which no encoding can carry (half an emoji), written as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and (value.isascii() or encodable(value) == value)
+    return isinstance(value, str) and (value.isascii() or make_encodable(value) == value)
 
 
 def _is_json(value: Any) -> bool:
@@ -360,7 +362,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _excerpt(value: object) -> str:
+def _cut_excerpt(value: object) -> str:
     try:
         return repr(value)
     except ValueError:  # a whole number with more digits than Python writes
@@ -406,7 +408,7 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=True, default=str)
 
 
-def named_gate(choice: object) -> str | None:
+def find_named_gate(choice: object) -> str | None:
     """Return the gate that a tool choice names ("gate:search" names search), None for every other choice."""
     named = isinstance(choice, str) and choice.startswith(_NAMED)
     return str(choice)[len(_NAMED) :] or None if named else None
@@ -414,11 +416,11 @@ def named_gate(choice: object) -> str | None:
 
 def must_call(choice: object) -> bool:
     """Return whether a tool choice requires a call: of any gate, or of the one that it names."""
-    return choice == "required" or named_gate(choice) is not None
+    return choice == "required" or find_named_gate(choice) is not None
 
 
-def tool_choice_of(value: str | None) -> ToolChoice | None:
+def parse_tool_choice(value: str | None) -> ToolChoice | None:
     """Return a checked tool choice. Raises InvalidCantrip for an unknown one."""
-    if value is None or value in _CHOICES or named_gate(value):
+    if value is None or value in _CHOICES or find_named_gate(value):
         return value
     raise InvalidCantrip(f'tool_choice "{value}": expected "auto", "required" or "none"')

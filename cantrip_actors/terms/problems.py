@@ -22,26 +22,26 @@ _MEANT: Final = (
 
 def describe(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each of the `errors` of a pydantic model about `args`."""
-    placed = [(*_place(error, args), error) for error in errors]
-    meant = _meant(placed)
+    placed = [(*_locate(error, args), error) for error in errors]
+    meant = _find_meant(placed)
     lines = []
     for path, label, at, error in placed:
         if label and label not in meant[at]:
             continue
         if error["type"] == "too_short" and any(other[: len(path)] == path != other for other, *_ in placed):
             continue  # because its content is wrong
-        lines.append(_line(path, error, args))
+        lines.append(_render_line(path, error, args))
     return list(dict.fromkeys(lines))
 
 
-def short(value: object) -> str:
+def shorten(value: object) -> str:
     """Return a value, shortened, for a message."""
     text = value if isinstance(value, str) else repr(value)
     text = text if len(text) <= 80 else text[:77] + "…"
     return repr(text) if isinstance(value, str) else text
 
 
-def _line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
+def _render_line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
     where = ".".join(map(str, path))
     if error["type"] == "missing":
         return f'missing required argument "{where}"'
@@ -52,10 +52,10 @@ def _line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
         if python in message:
             before, _, after = message.partition(python)
             message = f"{before}{json}{'' if json.endswith(' ') else after}".rstrip()
-    return f'argument "{where}": {message}, got {short(error.get("input", args))}'
+    return f'argument "{where}": {message}, got {shorten(error.get("input", args))}'
 
 
-def _place(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
+def _locate(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
     """Return the path of an error in `args`, the outermost union's member that it is about, and that union's path."""
     value: Any = args
     path: Path = ()
@@ -72,7 +72,7 @@ def _place(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
     return path, label, at
 
 
-def _meant(placed: Sequence[tuple[Path, str, Path, Any]]) -> dict[Path, set[str]]:
+def _find_meant(placed: Sequence[tuple[Path, str, Path, Any]]) -> dict[Path, set[str]]:
     """Return the members of each union that a value was meant for: those that its type fits, or all if it fits none."""
     members: dict[Path, set[str]] = {}
     fitting: dict[Path, set[str]] = {}

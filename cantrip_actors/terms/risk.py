@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 Risk = Literal["private_data", "untrusted_content", "way_out"]
 """A risk that a gate brings into a circle: data that strangers must not get, text that strangers wrote, or a way to
@@ -39,5 +39,5 @@ def read_risks(gate: str, given: Iterable[str]) -> frozenset[Risk]:
     wanted = list(given)
     for one in wanted:
         if one not in RISKS:
-            raise InvalidCantrip(f"gate {gate}: unknown risk {one!r}: {nearest(str(one), RISKS)}")
+            raise InvalidCantrip(f"gate {gate}: unknown risk {one!r}: {suggest_nearest(str(one), RISKS)}")
     return frozenset(risk for risk in RISKS if risk in wanted)

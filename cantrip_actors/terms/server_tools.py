@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,13 @@ def web_search(
 
     Raises InvalidCantrip for values of a wrong type, and for both lists of domains.
     """
-    _whole("web_search", max_uses=max_uses)
-    _text("web_search", country=country)
-    return _tool(
-        "web_search", max_uses=max_uses, country=country, **_domains("web_search", allowed_domains, blocked_domains)
+    _check_whole("web_search", max_uses=max_uses)
+    _check_text("web_search", country=country)
+    return _make_tool(
+        "web_search",
+        max_uses=max_uses,
+        country=country,
+        **_check_domains("web_search", allowed_domains, blocked_domains),
     )
 
 
@@ -56,13 +59,15 @@ def url_context(
     *, max_uses: int | None = None, allowed_domains: Sequence[str] = (), blocked_domains: Sequence[str] = ()
 ) -> ServerTool:
     """Let the provider fetch pages whose addresses are in the context. Raises InvalidCantrip as `web_search` does."""
-    _whole("url_context", max_uses=max_uses)
-    return _tool("url_context", max_uses=max_uses, **_domains("url_context", allowed_domains, blocked_domains))
+    _check_whole("url_context", max_uses=max_uses)
+    return _make_tool(
+        "url_context", max_uses=max_uses, **_check_domains("url_context", allowed_domains, blocked_domains)
+    )
 
 
 def code_execution() -> ServerTool:
     """Let the provider run code in a sandbox of its own. It reaches none of the circle's gates."""
-    return _tool("code_execution")
+    return _make_tool("code_execution")
 
 
 def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) -> ServerTool:
@@ -71,11 +76,11 @@ def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) 
     `stores` are the ids of its stores: vector stores of OpenAI, collections of xAI, file search stores of Google.
     Raises InvalidCantrip if there are none.
     """
-    given = _texts("file_search", "stores", stores)
+    given = _check_texts("file_search", "stores", stores)
     if not given:
         raise InvalidCantrip("file_search: stores: expected at least one id")
-    _whole("file_search", max_results=max_results)
-    return _tool("file_search", stores=given, max_results=max_results)
+    _check_whole("file_search", max_results=max_results)
+    return _make_tool("file_search", stores=given, max_results=max_results)
 
 
 def mcp_connector(
@@ -92,38 +97,38 @@ def mcp_connector(
         raise InvalidCantrip(f"mcp_connector: name: expected letters, digits, - and _, got {name!r}")
     if not isinstance(url, str) or not url.startswith("https://"):
         raise InvalidCantrip('mcp_connector: url: expected "https://…", without a token in it')
-    _text("mcp_connector", token_variable=token_variable)
-    tools = _texts("mcp_connector", "allowed_tools", allowed_tools)
-    return _tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=tools)
+    _check_text("mcp_connector", token_variable=token_variable)
+    tools = _check_texts("mcp_connector", "allowed_tools", allowed_tools)
+    return _make_tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=tools)
 
 
-def _tool(kind: str, **settings: Any) -> ServerTool:
+def _make_tool(kind: str, **settings: Any) -> ServerTool:
     return ServerTool(kind, MappingProxyType({name: one for name, one in settings.items() if one not in (None, ())}))
 
 
-def _whole(kind: str, **given: object) -> None:
+def _check_whole(kind: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InvalidCantrip(f"{kind}: {name}: expected a whole number >= 1, got {value!r}")
 
 
-def _text(kind: str, **given: object) -> None:
+def _check_text(kind: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidCantrip(f"{kind}: {name}: expected text, got {value!r}")
 
 
-def _texts(kind: str, name: str, given: object) -> tuple[str, ...]:
+def _check_texts(kind: str, name: str, given: object) -> tuple[str, ...]:
     made = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) and one for one in made):
         raise InvalidCantrip(f"{kind}: {name}: expected a list of texts, got {given!r}")
     return tuple(str(one) for one in made)
 
 
-def _domains(kind: str, allowed: object, blocked: object) -> dict[str, Any]:
+def _check_domains(kind: str, allowed: object, blocked: object) -> dict[str, Any]:
     made = {
-        "allowed_domains": _texts(kind, "allowed_domains", allowed),
-        "blocked_domains": _texts(kind, "blocked_domains", blocked),
+        "allowed_domains": _check_texts(kind, "allowed_domains", allowed),
+        "blocked_domains": _check_texts(kind, "blocked_domains", blocked),
     }
     if all(made.values()):
         raise InvalidCantrip(f"{kind}: give allowed_domains or blocked_domains, not both")
@@ -135,14 +140,14 @@ _MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
 }
 
 
-def server_tools_of(given: object) -> tuple[ServerTool, ...]:
+def parse_server_tools(given: object) -> tuple[ServerTool, ...]:
     """Return the server tools of a call from `ServerTool`s, names, or mappings with a `type`, as recipes have them.
 
     Raises InvalidCantrip for an unknown tool, and for unknown settings.
     """
     if isinstance(given, (str, Mapping, ServerTool)) or not isinstance(given, Iterable):
         raise InvalidCantrip(f"server_tools: expected a list such as [web_search()], got {given!r}")
-    tools = tuple(_server_tool(one) for one in given)
+    tools = tuple(_parse_server_tool(one) for one in given)
     kinds = [tool.settings.get("name", tool.kind) for tool in tools]
     for kind in kinds:
         if kinds.count(kind) > 1:
@@ -150,7 +155,7 @@ def server_tools_of(given: object) -> tuple[ServerTool, ...]:
     return tools
 
 
-def _server_tool(given: object) -> ServerTool:
+def _parse_server_tool(given: object) -> ServerTool:
     if isinstance(given, ServerTool):
         return given
     settings = {"type": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
@@ -158,7 +163,7 @@ def _server_tool(given: object) -> ServerTool:
     make = _MAKERS.get(str(kind))
     if make is None:
         raise InvalidCantrip(
-            f"server_tools: expected a tool such as web_search(), got {given!r}: {nearest(str(kind), _MAKERS)}"
+            f"server_tools: expected a tool such as web_search(), got {given!r}: {suggest_nearest(str(kind), _MAKERS)}"
         )
     try:
         return make(**settings)
@@ -255,7 +260,7 @@ class Citation:
     text: str = ""
 
 
-def server_calls_in(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
+def find_server_calls(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
     """Return the calls of the provider's tools that a response's metadata holds."""
     return tuple(
         ServerCall(
@@ -266,17 +271,17 @@ def server_calls_in(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
             bool(one.get("is_error")),
             str(one.get("name") or ""),
         )
-        for one in _mappings(metadata.get("server_calls"))
+        for one in _select_mappings(metadata.get("server_calls"))
     )
 
 
-def citations_in(metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
+def find_citations(metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
     """Return the citations that a response's metadata holds."""
     return tuple(
         Citation(*(str(one.get(name) or "") for name in ("url", "title", "text")))
-        for one in _mappings(metadata.get("citations"))
+        for one in _select_mappings(metadata.get("citations"))
     )
 
 
-def _mappings(given: Any) -> list[Mapping[str, Any]]:
+def _select_mappings(given: Any) -> list[Mapping[str, Any]]:
     return [one for one in given if isinstance(one, Mapping)] if isinstance(given, (list, tuple)) else []

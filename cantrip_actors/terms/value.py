@@ -13,7 +13,7 @@ import msgspec
 
 
 @cache
-def _fields_of(cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
+def _get_fields(cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
     made: dict[str, Field[Any]] = make_dataclass(  # type: ignore[attr-defined]
         cls.__name__, cls.__struct_fields__
     ).__dataclass_fields__
@@ -24,7 +24,7 @@ class _Fields:
     """The attribute by which `dataclasses` recognises a dataclass."""
 
     def __get__(self, value: object, cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
-        return _fields_of(cls)
+        return _get_fields(cls)
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True):

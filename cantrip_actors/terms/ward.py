@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cantrip_actors.terms.errors import InvalidCantrip, nearest
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
 
 DEFAULT_DEPTH = 1
@@ -46,7 +46,7 @@ class Ward:
     def __post_init__(self) -> None:
         check = _CHECKS.get(self.name)
         if check is None:
-            raise InvalidCantrip(f'unknown ward "{self.name}": {nearest(str(self.name), _CHECKS)}')
+            raise InvalidCantrip(f'unknown ward "{self.name}": {suggest_nearest(str(self.name), _CHECKS)}')
         object.__setattr__(self, "value", check(self.name, self.value))
 
     def __str__(self) -> str:
@@ -147,17 +147,17 @@ class Wards:
         met = cls()
         for ward in wards:
             for one in (ward,) if isinstance(ward, Ward) else parse(ward):
-                met = met & cls._alone(one)
+                met = met & cls._make_single(one)
         return met
 
     @classmethod
-    def _alone(cls, ward: Ward) -> Wards:
+    def _make_single(cls, ward: Ward) -> Wards:
         if ward.name == "remove_gate":
             return cls(removed=frozenset((ward.value,)))
         return cls(**{ward.name: ward.value})
 
     def __and__(self, other: Wards) -> Wards:
-        least: dict[str, Any] = {name: _least(getattr(self, name), getattr(other, name)) for name in NUMBERS}
+        least: dict[str, Any] = {name: _choose_least(getattr(self, name), getattr(other, name)) for name in NUMBERS}
         return Wards(
             **least,
             require_done_tool=self.require_done_tool or other.require_done_tool,
@@ -234,13 +234,13 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
     return made
 
 
-def _least(a: Any, b: Any) -> Any:
+def _choose_least(a: Any, b: Any) -> Any:
     if a is None:
         return b
     return a if b is None or a <= b else b
 
 
-def _whole(least: int) -> Callable[[str, object], int]:
+def _make_whole_check(least: int) -> Callable[[str, object], int]:
     def check(name: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
@@ -249,41 +249,41 @@ def _whole(least: int) -> Callable[[str, object], int]:
     return check
 
 
-def _positive(name: str, value: object) -> float:
+def _check_positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise InvalidCantrip(f"{name}: expected a number > 0, got {_excerpt(value)}")
+        raise InvalidCantrip(f"{name}: expected a number > 0, got {_cut_excerpt(value)}")
     return float(value)
 
 
-def _excerpt(value: object) -> str:
+def _cut_excerpt(value: object) -> str:
     text = repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _gate_name(name: str, value: object) -> str:
+def _check_gate_name(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidCantrip(f"{name}: expected a gate's name, got {value!r}")
     return ALIASES.get(value, value)
 
 
-def _truth(name: str, value: object) -> bool:
+def _check_truth(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidCantrip(f"{name}: expected true or false, got {value!r}")
     return value
 
 
 _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
-    "max_turns": _whole(least=1),
-    "max_depth": _whole(least=0),
-    "timeout": _positive,
-    "timeout_while_waiting": _positive,
-    "max_tokens": _whole(least=1),
-    "max_cost": _positive,
-    "max_gate_calls": _whole(least=1),
-    "max_children": _whole(least=0),
-    "max_compute": _positive,
-    "max_memory": _whole(least=LEAST_MEMORY),
-    "max_output": _whole(least=1),
-    "remove_gate": _gate_name,
-    "require_done_tool": _truth,
+    "max_turns": _make_whole_check(least=1),
+    "max_depth": _make_whole_check(least=0),
+    "timeout": _check_positive,
+    "timeout_while_waiting": _check_positive,
+    "max_tokens": _make_whole_check(least=1),
+    "max_cost": _check_positive,
+    "max_gate_calls": _make_whole_check(least=1),
+    "max_children": _make_whole_check(least=0),
+    "max_compute": _check_positive,
+    "max_memory": _make_whole_check(least=LEAST_MEMORY),
+    "max_output": _make_whole_check(least=1),
+    "remove_gate": _check_gate_name,
+    "require_done_tool": _check_truth,
 }

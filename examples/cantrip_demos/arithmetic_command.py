@@ -67,10 +67,11 @@ def arithmetic(
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Compute, by planner, worker and critic: PLAN, WORK, CRITIC, as turns of an entity.
+    """Compute by planner, worker and critic.
 
-    Without --crystal or --local each role is a plain function. The number goes to standard output. One that is
-    rejected, or that a crystal accepted although it is wrong, does not: the exit code is 1 then.
+    PLAN, WORK and CRITIC are turns of an entity. Without --crystal or --local each role is a plain function. The number
+    goes to standard output. One that is rejected, or that a crystal accepted although it is wrong, does not: the exit
+    code is 1 then.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.agentic import trace_of

@@ -57,8 +57,8 @@ class _Demos(TyperGroup):
 app = typer.Typer(
     name="demo",
     cls=_Demos,
-    help="See it work, without a key: entities, children, gates and loom are real, only what the crystal says is "
-    "scripted.\n\n"
+    help="Show agents at work, without a key.\n\n"
+    "Entities, children, gates and loom are real; only the crystal's answers are scripted.\n\n"
     "`cantrip demo PATH` is `cantrip demo folder PATH`; write ./rlm for a folder that is called like a demo.\n\n"
     "\b\nExamples:\n"
     "  cantrip demo                 children read this project's files\n"

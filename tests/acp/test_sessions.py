@@ -46,7 +46,7 @@ async def test_an_editor_is_a_reader_while_its_prompt_runs() -> None:
     async def peek() -> str:
         """Look at the metrics."""
         await anyio.sleep(1)
-        seen.append(telemetry.counters.value_of("cantrip.streams")["acp",])
+        seen.append(telemetry.counters.read_values("cantrip.streams")["acp",])
         return "x"
 
     says: Any = [{"tool_calls": [{"gate": "peek", "args": {}}]}, {"content": "so"}]
@@ -54,7 +54,7 @@ async def test_an_editor_is_a_reader_while_its_prompt_runs() -> None:
     async with edited(recipe, telemetry=telemetry) as editor:
         await editor.prompt(await new(editor), "go")
         assert seen == [1]
-        assert telemetry.counters.value_of("cantrip.streams")["acp",] == 0
+        assert telemetry.counters.read_values("cantrip.streams")["acp",] == 0
 
 
 @pytest.mark.rule("ACP-02")

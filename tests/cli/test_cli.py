@@ -276,6 +276,12 @@ class TestProcess:
         for command in (["cast"], ["demo"], *(["loom", one] for one in ("ls", "tree", "show", "thread", "export"))):
             assert "Examples:\n" in process(*command, "--help").out
 
+    def test_help_lists_each_command_in_a_section_with_a_whole_sentence(self, process):
+        lines = process("--help", COLUMNS="80").out.splitlines()
+        for name, (_, sentence) in COMMANDS.items():
+            assert f"  {name:12}{sentence}" in lines
+        assert [line for line in lines if line == "Run entities:"]
+
     @pytest.mark.parametrize("module", sorted({module for module, _ in COMMANDS.values()}))
     def test_help_lists_all_commands_of_a_module_with_the_lines_of_their_own_help(self, module):
         commands = commands_of(module)

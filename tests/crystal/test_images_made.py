@@ -18,7 +18,7 @@ from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.stream.wire import FinalImage, ItemDone, ItemStart
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import LARGEST
-from cantrip_actors.terms.image import with_handles
+from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import Message, Response
 from tests.pictures import jpeg, png
 from tests.published import fault
@@ -116,7 +116,7 @@ def test_an_answer_has_text_and_image_and_no_bytes_in_its_blocks(family) -> None
 
 def utterance(response):
     """The message that the loom makes of a response."""
-    text = with_handles(response.content, response.images)
+    text = add_handles(response.content, response.images)
     return Message("assistant", text, response.tool_calls, blocks=response.blocks, images=response.images)
 
 

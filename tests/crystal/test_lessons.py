@@ -17,7 +17,7 @@ from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import Query, anthropic, ask, google, openai
-from cantrip_actors.loom.export.thread import turn_fields
+from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.messages import Invocation, Message, ToolDefinition
 from cantrip_actors.wards import max_turns
@@ -198,7 +198,7 @@ class TestLessons:
             call = Call(temperature=0.2, seed=7, options={"effort": "minimal"})
             cantrip = Cantrip(crystal, call, Circle(gates=["done"], wards=[max_turns(2)]))
             (turn,) = (await runtime.cast(cantrip, "go")).thread
-        line = turn_fields(turn)
+        line = build_turn_fields(turn)
         assert set(turn.left_out) == {"temperature", "seed"} == set(line["left_out"])
         assert turn.adjusted == {"effort": {"asked": "minimal", "sent": "low"}} == line["adjusted"]
 

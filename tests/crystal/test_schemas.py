@@ -13,7 +13,7 @@ from cantrip_actors.crystal.schemas import drop_nulls, fit_answer, for_anthropic
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError
-from cantrip_actors.terms.json_schema import misfits
+from cantrip_actors.terms.json_schema import find_misfits
 from cantrip_actors.terms.messages import Invocation, Message
 from tests.crystal.streams import Said, framed
 
@@ -188,9 +188,9 @@ def test_openai_gets_a_strict_schema_or_one_marked_as_not_strict(name: str) -> N
             assert part["format"] in FORMATS
     assert all(ref == "#" or ref.startswith("#/$defs/") for ref in references(fitted.schema))
     answer = fill_in(value, fitted.schema, fitted.schema)
-    assert misfits(answer, fitted.schema) == []
+    assert find_misfits(answer, fitted.schema) == []
     assert fit_answer(json.dumps(answer), schema)[1] == ""
-    assert misfits(drop_nulls(answer, schema), schema) == []
+    assert find_misfits(drop_nulls(answer, schema), schema) == []
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -205,7 +205,7 @@ def test_anthropic_gets_closed_objects_or_a_description_in_words(name: str) -> N
         if part.get("type") == "object":
             assert part["additionalProperties"] is False
         assert part.get("minItems", 0) in (0, 1)
-    assert misfits(value, fitted.schema) == [] or name == "an open object"
+    assert find_misfits(value, fitted.schema) == [] or name == "an open object"
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -221,7 +221,7 @@ def test_gemini_gets_only_supported_keywords(name: str, maps: bool) -> None:
             assert maps or "additionalProperties" not in part
             assert all(isinstance(one, (str, int, float)) for one in part.get("enum", []))
     if fitted.schema is not None:
-        assert misfits(value, fitted.schema) == []
+        assert find_misfits(value, fitted.schema) == []
 
 
 def fill_in(value: Any, schema: Any, root: Any) -> Any:
@@ -231,7 +231,7 @@ def fill_in(value: Any, schema: Any, root: Any) -> Any:
         schema = root if ref == "#" else root["$defs"][ref.removeprefix("#/$defs/")]
     for one in schema.get("anyOf", []):
         made = fill_in(value, one, root)
-        if not misfits(made, {**one, "$defs": root.get("$defs", {})} if one != {"$ref": "#"} else root):
+        if not find_misfits(made, {**one, "$defs": root.get("$defs", {})} if one != {"$ref": "#"} else root):
             return made
     if isinstance(value, dict):
         return {name: fill_in(value.get(name), one, root) for name, one in schema.get("properties", {}).items()}

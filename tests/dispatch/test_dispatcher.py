@@ -790,10 +790,12 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: in
 def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     """What another dispatcher would run the dispatch with."""
     from cantrip_actors.dispatch.companion import DispatchCompanion
-    from cantrip_actors.dispatch.worker_cantrip import worker_cantrip
+    from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 
-    companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._children)
-    return worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
+    companion = DispatchCompanion(
+        dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._list_children
+    )
+    return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
 
 
 def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:

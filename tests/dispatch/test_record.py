@@ -22,7 +22,7 @@ from cantrip_actors.dispatch import (
     superseding,
 )
 from cantrip_actors.dispatch import events as event_module
-from cantrip_actors.dispatch.events import KINDS, decoded, encoded
+from cantrip_actors.dispatch.events import KINDS, decode_entry, encode_entry
 from cantrip_actors.dispatch.rules import MAY_WRITE
 from tests.dispatch.contracts import active, contract, entry, queued, refused, terms, then
 
@@ -254,8 +254,8 @@ def test_every_event_has_its_allowed_writers_and_its_name():
 def test_an_entry_is_decoded_as_it_was_encoded():
     record = completed()
     for one in record.entries:
-        assert decoded(encoded(one)) == one
-    assert folded(record.entries) == record == folded(decoded(encoded(one)) for one in record.entries)
+        assert decode_entry(encode_entry(one)) == one
+    assert folded(record.entries) == record == folded(decode_entry(encode_entry(one)) for one in record.entries)
 
 
 def test_apply_is_deterministic():

@@ -7,7 +7,7 @@ import pytest
 from cantrip_actors import LoomError, Runtime
 from cantrip_actors.dispatch import Dispatcher, Dispatches, Progressed, StatusChanged, TamperedRecord
 from cantrip_actors.loom import Heads
-from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.records.seal import seal, split_link
 from tests.dispatch.contracts import AT, contract
 
 SECRET = b"sixteen bytes and more"
@@ -41,7 +41,7 @@ def linked(lines, name="one"):
     """The lines with the links that one can make without a key."""
     made, link = [], name.encode()
     for line in lines:
-        whole, link = seal(sealed_with(line)[0], link)
+        whole, link = seal(split_link(line)[0], link)
         made.append(whole)
     return made
 

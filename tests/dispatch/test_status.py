@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from cantrip_actors.dispatch import STATUSES, TERMINAL, Recovered, StatusChanged, legal_next
-from cantrip_actors.dispatch.rules import refusal_of_status
+from cantrip_actors.dispatch.rules import refuse_status
 from cantrip_actors.dispatch.status import ALIASES
 from tests.dispatch.contracts import entry, queued
 
@@ -42,7 +42,7 @@ def refused(record, to, by, *, token=1, recovery=True, **less):
     said = PLENTY | less
     is_recovery = recovery and (record.status, to) == ("active", "queued")
     event = Recovered(said["reason"]) if is_recovery else StatusChanged(to, **said)
-    return refusal_of_status(record, entry(record, event, by, token), event)
+    return refuse_status(record, entry(record, event, by, token), event)
 
 
 @pytest.mark.rule("F-13")

@@ -16,7 +16,7 @@ from cantrip_actors.dispatch import (
     StepAdvanced,
     folded,
 )
-from cantrip_actors.dispatch.events import decoded, encoded
+from cantrip_actors.dispatch.events import decode_entry, encode_entry
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.summary import overview, summary_of
 from cantrip_actors.dispatch.view import markdown
@@ -54,7 +54,7 @@ class TestMarkdown:
 
     def test_the_same_log_makes_the_same_view(self):
         record = busy(role="loop", depth="full")
-        again = folded(decoded(encoded(entry)) for entry in record.entries)
+        again = folded(decode_entry(encode_entry(entry)) for entry in record.entries)
         assert markdown(again) == markdown(record)
 
     def test_an_entry_cannot_forge_a_heading_or_a_cell(self):

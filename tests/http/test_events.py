@@ -296,7 +296,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             assert text.count("event: turn") == 2
             assert text.count("event: intent") == 1
             await events.aclose()
-    assert telemetry.counters.value_of("cantrip.streams.dropped") == {("native",): 1}
+    assert telemetry.counters.read_values("cantrip.streams.dropped") == {("native",): 1}
 
 
 async def test_the_stream_of_all_entities_reports_new_and_existing_entities_once() -> None:

@@ -10,7 +10,7 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Circle, gate, scripted
 from cantrip_actors.http import openai as openai_door
 from cantrip_actors.observe import FellBehind, Telemetry
-from cantrip_actors.observe.readers import reading
+from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, Served, echo, served
 from tests.pictures import MP3, PDF, data_url
@@ -129,9 +129,9 @@ async def test_a_stream_of_openai_has_a_reader_in_its_own_dialect() -> None:
     async def peek() -> str:
         """Look at the metrics."""
         with anyio.fail_after(10):
-            while not telemetry.counters.value_of("cantrip.streams")["openai",]:
+            while not telemetry.counters.read_values("cantrip.streams")["openai",]:
                 await anyio.sleep(0.01)
-        seen.append(telemetry.counters.value_of("cantrip.streams"))
+        seen.append(telemetry.counters.read_values("cantrip.streams"))
         return "x"
 
     says: Any = [{"tool_calls": [{"gate": "peek", "args": {}}]}, {"content": "so"}]
@@ -141,15 +141,15 @@ async def test_a_stream_of_openai_has_a_reader_in_its_own_dialect() -> None:
         await on.ask("POST", "/v1/chat/completions", 200, json=said)
         none = {("openai",): 0, ("acp",): 0, ("mcp",): 0, ("native",): 0}
         assert seen == [{**none, ("openai",): 1}]
-        assert telemetry.counters.value_of("cantrip.streams") == none
+        assert telemetry.counters.read_values("cantrip.streams") == none
 
 
 @pytest.mark.rule("METRIC-02")
 def test_a_reader_that_falls_behind_is_counted_in_its_dialect() -> None:
     telemetry = Telemetry(otel=False)
-    with pytest.raises(FellBehind), reading(telemetry, "openai"):
+    with pytest.raises(FellBehind), count_reader(telemetry, "openai"):
         raise FellBehind("slow")
-    assert telemetry.counters.value_of("cantrip.streams.dropped") == {("openai",): 1}
+    assert telemetry.counters.read_values("cantrip.streams.dropped") == {("openai",): 1}
 
 
 @pytest.mark.rule("WIRE-01")

@@ -25,7 +25,7 @@ from cantrip_actors.loom import (
     this_process,
     verify_loom,
 )
-from cantrip_actors.loom.retention import retention_of, seconds_of
+from cantrip_actors.loom.retention import parse_retention, parse_seconds
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven
@@ -205,21 +205,21 @@ def test_prune_looks_at_every_entity_of_a_large_loom(store):
     ],
 )
 def test_a_duration_is_a_text_a_number_or_a_timedelta(given, seconds):
-    assert seconds_of(given) == seconds
+    assert parse_seconds(given) == seconds
 
 
 @pytest.mark.rule("C-52")
 @pytest.mark.parametrize("given", ["90", "d", "90 days", "-1d", -1, float("nan"), None, True])
 def test_an_invalid_duration_is_refused(given):
     with pytest.raises(ValueError, match="expected a duration like"):
-        seconds_of(given)
+        parse_seconds(given)
 
 
 @pytest.mark.rule("C-52")
 def test_a_retention_names_the_kinds_of_entities():
-    assert retention_of({"one-shot": "90d", "long-lived": None}) == {"one-shot": 90 * DAY, "long-lived": None}
+    assert parse_retention({"one-shot": "90d", "long-lived": None}) == {"one-shot": 90 * DAY, "long-lived": None}
     with pytest.raises(ValueError, match='expected "one-shot" and "long-lived"'):
-        retention_of({"oneshot": "90d"})
+        parse_retention({"oneshot": "90d"})
 
 
 # -------------------------------------------------------------------------------------------------------------- damage

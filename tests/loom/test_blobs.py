@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.blobs import blobs_of
+from cantrip_actors.loom.blobs import collect_blobs
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.redaction import redacted_loom, redacted_record
-from cantrip_actors.machine.project import turns_of
-from cantrip_actors.records.blob import Blob, Snapshot, reference
+from cantrip_actors.loom.redaction import redact_record, redacted_loom
+from cantrip_actors.machine.project import read_turns
+from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import (
     Committed,
@@ -29,7 +29,7 @@ from cantrip_actors.records.records import (
     IntentGiven,
     Observation,
     Steered,
-    images_of,
+    get_images,
 )
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.image import Image
@@ -102,7 +102,7 @@ def test_a_snapshot_is_named_by_its_content_and_its_engine(engine, data, key):
     assert Blob.of_snapshot(engine, data, b"another").digest == blob.digest
     assert Blob.of_snapshot(engine + "!", data, key).digest != blob.digest
     assert Blob.of_snapshot(engine, data + b"!", key).digest != blob.digest
-    assert blob.sealed_again(KEY) == Blob.of_snapshot(engine, data, KEY)
+    assert blob.seal_again(KEY) == Blob.of_snapshot(engine, data, KEY)
 
 
 @given(st.binary(min_size=1), st.data())
@@ -123,7 +123,7 @@ def test_a_snapshot_is_not_part_of_the_record_that_brings_it():
             read = decode(encode(record))
             assert read == record
             assert read.snapshot.blob is None
-            assert reference(record.snapshot) == read.snapshot
+            assert make_reference(record.snapshot) == read.snapshot
             assert SNAPSHOT.data not in encode(record)
 
 
@@ -154,8 +154,8 @@ def test_records_bring_blobs_in_the_order_of_their_digests():
     records = [record for n, blob in enumerate(snapshots) for record in run(f"e{n}", f"t{n}", snapshot=blob)]
     records.append(Steered("e1", "look", AT, (IMAGE, OTHER)))
     digests = sorted([IMAGE.digest, OTHER.digest, *(one.digest for one in snapshots)])
-    assert [one.digest for one in blobs_of(records)] == digests
-    assert blobs_of(run("e", "t1")) == []
+    assert [one.digest for one in collect_blobs(records)] == digests
+    assert collect_blobs(run("e", "t1")) == []
 
 
 # -------------------------------------------------------------------------------------------------------------- kept
@@ -201,17 +201,17 @@ def test_records_are_read_with_the_bytes_of_their_images(place):
     if place.lasts:
         with place.open() as store:
             read = store.records("e")
-            (made,) = turns_of(read)
+            (made,) = read_turns(read)
             assert made.gate_calls[0].images[1].data == OTHER.data
     assert read == shown("e", IMAGE, OTHER)
     for record in read:
-        assert [one.data for one in images_of(record)] in ([], [IMAGE.data, OTHER.data])
-        assert [one.after for one in images_of(record)] in ([], [2, None])
+        assert [one.data for one in get_images(record)] in ([], [IMAGE.data, OTHER.data])
+        assert [one.after for one in get_images(record)] in ([], [2, None])
 
 
 def test_the_bytes_of_an_image_are_read_when_they_are_first_wanted(store):
     store.append(shown("e", IMAGE))
-    (one,) = images_of(store.records("e")[1])
+    (one,) = get_images(store.records("e")[1])
     assert not one.is_at_hand
     assert one.data == IMAGE.data
     assert one.is_at_hand
@@ -335,11 +335,11 @@ def test_a_kill_between_the_blobs_and_the_lines_leaves_a_valid_loom(tmp_path, ki
     with open_store(path) as again:
         left_over = again.records("e")
         assert left_over == shown("e", IMAGE)[: len(left_over)]
-        assert all(one.data == IMAGE.data for record in left_over for one in images_of(record))
+        assert all(one.data == IMAGE.data for record in left_over for one in get_images(record))
         assert verify_loom(again).ok
         again.append(shown("f", IMAGE))
     with open_store(path, read_only=True) as reader:
-        assert images_of(reader.records("f")[1])[0].data == IMAGE.data
+        assert get_images(reader.records("f")[1])[0].data == IMAGE.data
         assert verify_loom(reader).ok
 
 
@@ -464,7 +464,7 @@ def test_a_copied_snapshot_gets_the_seal_of_its_new_store(path, tmp_path):
         foreign = Blob.of_snapshot("toy", b"foreign", b"somebody's")
         source.append([*run("e", "t1", snapshot=mine), *run("f", "t2", snapshot=foreign)])
         assert copy_loom(source, target).ok
-        assert target.blob(mine.digest) == mine.sealed_again(target.key())
+        assert target.blob(mine.digest) == mine.seal_again(target.key())
         assert target.blob(foreign.digest) == foreign, "a copy vouches for nobody else's snapshot"
         assert verify_loom(target) == verify_loom(source)
 
@@ -499,15 +499,15 @@ def test_a_redacted_loom_shows_images_unless_they_are_left_out():
 def test_the_address_of_an_image_is_redacted():
     image = Image.at(f"https://example.org/a.png?token={SECRET}").placed(3)
     record = IntentGiven("e", "look", AT, None, (image, IMAGE))
-    kept = redacted_record(record, Redactor([("key", SECRET)]))
+    kept = redact_record(record, Redactor([("key", SECRET)]))
     assert kept.images[0].url == "https://example.org/a.png?token=[redacted:key]"
     assert (kept.images[0].after, kept.images[1].data) == (3, IMAGE.data)
 
 
 def test_a_record_without_secrets_is_returned_unchanged():
     record = IntentGiven("e", "look", AT, None, (IMAGE,))
-    assert redacted_record(record, Redactor([SECRET])) is record
+    assert redact_record(record, Redactor([SECRET])) is record
     seen = GateFinished.of("e", "t", Observation("shoot", None, IMAGE.handle, images=(IMAGE,)))
-    bare = redacted_record(seen, Redactor([SECRET]), show_images=False)
+    bare = redact_record(seen, Redactor([SECRET]), show_images=False)
     assert bare == replace(seen)
     assert bare.observation.images[0].found() is None

@@ -26,11 +26,11 @@ from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.loom.postgres import _Sql
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.machine.project import Life, as_forgotten
-from cantrip_actors.machine.project.conversation import conversation
+from cantrip_actors.machine.project.conversation import build_conversation
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import ChildStarted, Ended, ForgottenRecord, GateFinished, IntentGiven
-from cantrip_actors.records.seal import seal, sealed_with
+from cantrip_actors.records.seal import seal, split_link
 from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
@@ -147,7 +147,7 @@ def test_a_forgotten_entity_keeps_its_turns_and_counts_and_no_content(store):
     assert (loom.subtree_usage("a"), loom.subtree("a")) == before[1:]
     assert (loom.state("a"), loom.is_forgotten("a"), loom.is_over("a")) == ("forgotten", True, True)
     assert [one.id for one in loom.thread("c1")] == ["a1", "c1"]
-    assert conversation(loom.lineage("a2")).items == ()
+    assert build_conversation(loom.lineage("a2")).items == ()
     assert b"MARK" not in thread_jsonl(turns)
     assert store.named("MARK-name") is None
 
@@ -322,7 +322,7 @@ def test_a_tombstone_keeps_the_link_and_no_text(record):
     tombstone = make_tombstone(line)
     assert is_tombstone(tombstone)
     assert not is_tombstone(line)
-    assert sealed_with(tombstone)[1] == link
+    assert split_link(tombstone)[1] == link
     assert make_tombstone(tombstone) == tombstone
     assert not any(field in tombstone for field in (b'"intent":', b'"result":', b'"call":'))
 
@@ -334,7 +334,7 @@ def test_a_padded_tombstone_is_as_long_as_its_line_and_reads_the_same(record):
     line, _ = seal(encode(record), b"")
     padded = make_tombstone(line, is_padded=True)
     assert len(padded) == len(line)
-    assert decode(sealed_with(padded)[0]) == decode(sealed_with(make_tombstone(line))[0])
+    assert decode(split_link(padded)[0]) == decode(split_link(make_tombstone(line))[0])
 
 
 # ------------------------------------------------------------------------------------------------- killed in the middle

@@ -22,7 +22,7 @@ from cantrip_actors.loom import (
     SqliteStore,
     Taken,
     copy_loom,
-    no_more,
+    mark_gone,
     open_store,
     sqlite,
     this_process,
@@ -30,7 +30,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.jsonl import Disk
 from cantrip_actors.loom.postgres import POSTING
-from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, key_of
+from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, get_key
 from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
 from cantrip_actors.terms.image import Image
 from tests.exhaustive import EXHAUSTIVE
@@ -334,8 +334,8 @@ def test_an_entity_that_ends_in_a_batch_takes_no_mail_of_that_batch(box):
 
 
 def test_a_record_takes_the_mail_whose_key_it_carries():
-    assert key_of(MailRefused("e", "k", "intent", "no", AT)) == key_of(Ended("e", "failed", AT, key="k")) == "k"
-    assert key_of(header("e", key="k")) is key_of(IntentGiven("e", "go", AT)) is None
+    assert get_key(MailRefused("e", "k", "intent", "no", AT)) == get_key(Ended("e", "failed", AT, key="k")) == "k"
+    assert get_key(header("e", key="k")) is get_key(IntentGiven("e", "go", AT)) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- releasing
@@ -646,7 +646,7 @@ def test_an_entity_is_held_while_another_holder_has_a_lease_on_its_tree(tables):
         assert not other.is_held("e")
         began = other.claim("new", this_process(), 60)
         assert one.is_held("new")
-        no_more(began.owner)
+        mark_gone(began.owner)
         assert not one.is_held("new")
 
 

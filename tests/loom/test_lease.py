@@ -11,8 +11,18 @@ from types import MappingProxyType
 
 import pytest
 
-from cantrip_actors.loom import Fenced, Held, Quarantined, SqliteStore, lease, no_more, open_store, sqlite, this_process
-from cantrip_actors.loom.lease import gone, is_alive
+from cantrip_actors.loom import (
+    Fenced,
+    Held,
+    Quarantined,
+    SqliteStore,
+    lease,
+    mark_gone,
+    open_store,
+    sqlite,
+    this_process,
+)
+from cantrip_actors.loom.lease import is_alive, is_gone
 from cantrip_actors.records.records import Committed, Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, run, turn
@@ -262,7 +272,7 @@ def test_a_wall_clock_that_is_wrong_by_an_hour_ends_and_prolongs_no_lease(store,
 def test_a_lease_ends_when_the_machine_restarts(tmp_path, monkeypatch):
     with SqliteStore(tmp_path / "loom.db") as store:
         store.claim("e", ME, 3600)
-        monkeypatch.setattr(sqlite, "boot_id", lambda: "another")
+        monkeypatch.setattr(sqlite, "read_boot_id", lambda: "another")
         store.claim("e", YOU, 60)
         with pytest.raises(Held):
             store.claim("e", ME, 60)
@@ -340,7 +350,7 @@ def test_only_consecutive_deaths_of_holders_count(store):
     lose(store, 2)
     store.claim("e", "holder 1", -1)  # the same one
     ended = this_process()
-    no_more(store.claim("e", ended, 60).owner)  # it could not release it, and has ended in order
+    mark_gone(store.claim("e", ended, 60).owner)  # it could not release it, and has ended in order
     store.release(store.claim("e", ME, 60))
     lose(store, 3)
     with pytest.raises(Quarantined):
@@ -381,47 +391,47 @@ with open_store(sys.argv[1]) as store:
 
 def test_this_process_is_alive_under_each_of_its_names():
     assert this_process() != this_process()
-    assert not gone(this_process())
+    assert not is_gone(this_process())
     assert is_alive(this_process())
 
 
 def test_a_holder_that_has_ended_in_this_process_is_gone_and_others_are_not():
     one, other = this_process(), this_process()
-    no_more(one)
-    assert [gone(one), is_alive(one)] == [True, False]
-    assert [gone(other), is_alive(other)] == [False, True]
+    mark_gone(one)
+    assert [is_gone(one), is_alive(one)] == [True, False]
+    assert [is_gone(other), is_alive(other)] == [False, True]
 
 
 @pytest.mark.rule("F-34")
 def test_a_process_that_has_ended_is_gone():
     script = "from cantrip_actors.loom import this_process; print(this_process())"
     name = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    assert gone(name)
+    assert is_gone(name)
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_processes_of_another_machine_are_unknown(part):
     parts = this_process().split("/")
     parts[3] = str(2**22 + 1)  # no process has such a number
-    assert gone("/".join(parts))
+    assert is_gone("/".join(parts))
     parts[part] += "x"
-    assert not gone("/".join(parts))
+    assert not is_gone("/".join(parts))
     assert not is_alive("/".join(parts))
 
 
 @pytest.mark.parametrize("name", ["", "me", "a/b/c/d/e/f", "a/b/c"])
 def test_a_custom_owner_name_identifies_no_process(name):
-    assert not gone(name)
+    assert not is_gone(name)
 
 
 @pytest.mark.rule("F-34")
 def test_a_later_process_with_the_same_number_is_another_one():
     parts = this_process().split("/")
     parts[4] = "1"
-    assert gone("/".join(parts))
+    assert is_gone("/".join(parts))
 
 
 def test_this_process_counts_neither_as_gone_nor_as_alive_without_proc(monkeypatch):
     monkeypatch.setattr(lease, "Path", lambda _: Path("/nowhere"))
-    assert not gone(this_process())
+    assert not is_gone(this_process())
     assert not is_alive(this_process())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors.loom import Fenced, Quarantined, no_more, this_process
+from cantrip_actors.loom import Fenced, Quarantined, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, IntentGiven
@@ -49,7 +49,7 @@ def test_a_node_that_leaves_has_no_row_and_one_that_holds_something_is_dead(stor
     assert (node.info, node.is_living, node.release_no) == (INFO, True, 1)
     store.leave(owner)
     assert store.nodes() == []
-    no_more(owner)
+    mark_gone(owner)
     assert found(store) == [("e", True, "gone")]
 
 

@@ -13,7 +13,7 @@ from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.loom.redaction import redacted_loom, redacted_record
+from cantrip_actors.loom.redaction import redact_record, redacted_loom
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import IntentGiven, Rewarded, Steered
@@ -65,14 +65,14 @@ def test_a_redacted_record_does_not_contain_the_secret(record, data):
     if not said or isinstance(record, Rewarded):
         return
     planted = dataclasses.replace(record, **{data.draw(st.sampled_from(said)): data.draw(places)})
-    kept = encode(redacted_record(planted, REDACTOR)).decode()
+    kept = encode(redact_record(planted, REDACTOR)).decode()
     assert not any(form in kept for form in FORMS)
     assert type(decode(kept.encode())) is type(record)
 
 
 @given(records)
 def test_a_clean_record_is_the_same_object(record):
-    assert redacted_record(record, Redactor(["not-in-there-ever"], patterns=())) is record
+    assert redact_record(record, Redactor(["not-in-there-ever"], patterns=())) is record
 
 
 def test_a_redacted_loom_has_the_same_tree():

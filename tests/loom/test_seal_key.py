@@ -14,10 +14,10 @@ from cantrip_actors.loom import (
     Wanted,
     WrongSealKey,
     backup_loom,
+    collect_heads,
     compact_loom,
     copy_loom,
     forget_entities,
-    heads_of,
     open_loom,
     open_store,
     repair_loom,
@@ -26,7 +26,7 @@ from cantrip_actors.loom import (
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
-from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.seal import NOTHING, seal, split_link
 from tests.loom import postgres
 from tests.loom.histories import AT, run, turn
 from tests.loom.test_store import drop
@@ -68,11 +68,11 @@ class Sealed:
         sign = "?" if self.kind == "sqlite" else "%s"
         with closing(connect(self.path)) as connection:
             rows = connection.execute("select entity, turn, body from records order by seq").fetchall()
-            owners = {sealed_with(body.encode())[0]: (entity, turn) for entity, turn, body in rows}
+            owners = {split_link(body.encode())[0]: (entity, turn) for entity, turn, body in rows}
             lines = linked(change([body.encode() for *_, body in rows]))
             connection.execute("delete from records")
             for seq, line in enumerate(lines, 1):
-                entity, name = owners.get(sealed_with(line)[0], rows[0][:2])
+                entity, name = owners.get(split_link(line)[0], rows[0][:2])
                 connection.execute(
                     f"insert into records values ({sign}, {sign}, {sign}, {sign})",  # test code
                     (seq, entity, name, line.decode()),
@@ -95,8 +95,8 @@ def linked(lines):
     made, heads = [], {}
     for line in lines:
         tree = b"other" if b'"entity":"other"' in line else b"e"
-        whole, heads[tree] = seal(sealed_with(line)[0], heads.get(tree, NOTHING))
-        made.append(line if sealed_with(line)[1] is None else whole)
+        whole, heads[tree] = seal(split_link(line)[0], heads.get(tree, NOTHING))
+        made.append(line if split_link(line)[1] is None else whole)
     return made
 
 
@@ -188,7 +188,7 @@ def test_exported_heads_find_an_older_copy_of_the_whole_loom(tmp_path, key):
     with loom.open() as store:
         store.append(OTHER)
         store.append([Rewarded("e", "t1", 1.0, AT)])
-        heads = Heads.from_json(heads_of(store).as_json())
+        heads = Heads.from_json(collect_heads(store).as_json())
     assert loom.verify(key, heads).ok
     shutil.rmtree(tmp_path / "now")
     shutil.copytree(tmp_path / "old", tmp_path / "now")
@@ -202,9 +202,9 @@ def test_heads_find_an_older_copy_of_a_loom_without_a_key(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(FAMILY)
         shutil.copy(tmp_path / "loom.db", tmp_path / "old.db")
-        before = heads_of(store)
+        before = collect_heads(store)
         store.append(OTHER)
-        after = heads_of(store)
+        after = collect_heads(store)
         assert verify_loom(store, before).ok
         assert verify_loom(store, after).ok
     with open_store(tmp_path / "old.db") as store:
@@ -220,7 +220,7 @@ def test_a_loom_in_memory_is_sealed_like_the_others():
         store.append(FAMILY)
         found = verify_loom(store)
         assert (found.ok, found.seal) == (True, "checked")
-        assert verify_loom(store, heads_of(store)).ok
+        assert verify_loom(store, collect_heads(store)).ok
         store.append(OTHER)
         assert verify_loom(store).ok
 
@@ -360,7 +360,7 @@ def test_repairing_a_sealed_loom_drops_forged_records(tmp_path, kind):
 def test_heads_are_not_exported_from_a_loom_with_faults(loom):
     loom.change(edit)
     with loom.open(read_only=True) as store, pytest.raises(LoomError, match="has faults"):
-        heads_of(store)
+        collect_heads(store)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"heads":2}', b'{"heads":1,"trees":[],"salt":"","records":1}'])

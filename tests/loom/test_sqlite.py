@@ -84,7 +84,7 @@ def test_durability_sets_how_sqlite_synchronises(path, durability):
 
 
 def test_the_index_of_unfinished_entities_uses_the_number_of_ended_ones():
-    assert f"life < {Life.OVER:d}" in schema.statements(0, sqlite._TYPES)
+    assert f"life < {Life.OVER:d}" in schema.write_statements(0, sqlite._TYPES)
 
 
 # ------------------------------------------------------------------------------------------------------------- failures

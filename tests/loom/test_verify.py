@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cantrip_actors.loom import SqliteStore, open_store, verify_loom
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
-from cantrip_actors.records.seal import NOTHING, seal, sealed_with
+from cantrip_actors.records.seal import NOTHING, seal, split_link
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from tests.loom.histories import AT, header, histories, records, run, turn
 from tests.loom.test_inbox import mail
@@ -30,15 +30,15 @@ FAMILY = [
 def test_a_sealed_line_is_its_line_and_a_link(record, before):
     line = encode(record)
     sealed, link = seal(line, before)
-    assert sealed_with(sealed) == (line, link)
+    assert split_link(sealed) == (line, link)
     assert json.loads(sealed)["chain"] == link.decode()
     assert seal(line, before) == (sealed, link)
     assert seal(line, link)[1] != link
 
 
 def test_text_that_resembles_a_link_is_not_a_link():
-    assert sealed_with(b'{"kind":"intent"}') == (b'{"kind":"intent"}', None)
-    assert sealed_with(b"") == (b"", None)
+    assert split_link(b'{"kind":"intent"}') == (b'{"kind":"intent"}', None)
+    assert split_link(b"") == (b"", None)
 
 
 @pytest.mark.rule("LOOM-3")
@@ -118,7 +118,7 @@ def swapped(lines, number):
 
 
 def unsealed(lines, number):
-    return [*lines[: number - 1], sealed_with(lines[number - 1])[0], *lines[number:]]
+    return [*lines[: number - 1], split_link(lines[number - 1])[0], *lines[number:]]
 
 
 class Held:

@@ -42,7 +42,7 @@ from cantrip_actors.machine.events import (
 )
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, resume
-from cantrip_actors.machine.project import fork_of, turns_of, usage_of
+from cantrip_actors.machine.project import fork_of, read_turns, sum_usage
 from cantrip_actors.machine.state import Conversation, Episode, Phase, Plan, Sandbox, State, Transient
 from cantrip_actors.machine.state import Turn as TurnInMaking
 from cantrip_actors.records.records import Committed, Header, IntentGiven, Observation, Record, Requested, Steered
@@ -264,9 +264,9 @@ class Drive:
         before, passed = self.state.copy(), self.loop.live.wrapping
         for outcome in event.outcomes if isinstance(event, Returned) else ():
             self.ledger.below += outcome.usage
-        moment = replace(next(self.ticks), budget=self.spent or self.ledger.budget())
+        moment = replace(next(self.ticks), budget=self.spent or self.ledger.make_budget())
         records, action = self.loop.advance(moment, event)
-        self.ledger.add(usage_of(records))
+        self.ledger.add(sum_usage(records))
         self.records += records
         if len(self.records) < 60:
             self.check_fold()
@@ -364,7 +364,7 @@ class Drive:
         self.plan = Plan.of(made, self.plan.entity_id, window=self.plan.window, lasting=True, capability="capability")
         self.loop, step = Loop.again(self.plan, self.records, next(self.ticks), next(self.ticks), self.begun)
         assert step is None, "an idle entity waits"
-        self.records.append(self.plan.adopted(self.state, "2026-11-23T12:00:00Z"))
+        self.records.append(self.plan.make_adopted(self.state, "2026-11-23T12:00:00Z"))
         fold(self.plan.shape, self.records[-1:], self.state)
         self.check_fold()
 
@@ -391,7 +391,7 @@ class Drive:
     @property
     def turns(self) -> list[Turn]:
         """The committed turns."""
-        return list(turns_of(self.records))
+        return list(read_turns(self.records))
 
     @property
     def context(self) -> list[Message]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.actions import Answer, Ask, Compute, Finish
 from cantrip_actors.machine.events import Begin, Called, Computed, Failed, Interrupt, Replied, Steer, Steering
 from cantrip_actors.machine.evolve import fold
-from cantrip_actors.machine.project import outcome_of, state_of, usage_of
+from cantrip_actors.machine.project import find_outcome, fold_state, sum_usage
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import Ended, Folded
@@ -78,11 +78,11 @@ def test_a_move_to_another_medium_keeps_the_conversation_and_drops_the_sandbox(m
 def test_a_log_can_be_replayed_without_its_cantrip(script: Script) -> None:
     drive = live(script)
     if drive.state.phase in (Phase.IDLE, Phase.OVER):
-        told = outcome_of(drive.records)
+        told = find_outcome(drive.records)
         assert told is not None
         expected = drive.transitions[-1].action.outcome
         assert (told.result, told.reason, told.summary) == (expected.result, expected.reason, expected.summary)
-    assert state_of(drive.records).usage == drive.state.usage == usage_of(drive.records)
+    assert fold_state(drive.records).usage == drive.state.usage == sum_usage(drive.records)
 
 
 @pytest.mark.rule("C-04")

@@ -18,8 +18,8 @@ from cantrip_actors.machine.events import (
     Returned,
     Stopped,
 )
-from cantrip_actors.machine.program import PREVIEW, code_in, result_text
-from cantrip_actors.machine.project import fork_of, turns_of
+from cantrip_actors.machine.program import PREVIEW, extract_code, render_result_text
+from cantrip_actors.machine.project import fork_of, read_turns
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.records import (
@@ -70,7 +70,7 @@ class TestParsing:
         ],
     )
     def test_the_program_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
-        assert code_in(Response(content=text), "python") == code
+        assert extract_code(Response(content=text), "python") == code
 
     @pytest.mark.parametrize(
         ("said", "code"),
@@ -84,10 +84,10 @@ class TestParsing:
         ],
     )
     def test_a_given_program_may_still_be_in_a_fenced_block(self, said: str, code: str) -> None:
-        assert code_in(Response(code=said), "python") == code
+        assert extract_code(Response(code=said), "python") == code
 
     def test_a_response_in_a_tools_circle_has_no_program(self) -> None:
-        assert code_in(Response(content="```python\nx\n```"), "tools") is None
+        assert extract_code(Response(content="```python\nx\n```"), "tools") is None
 
     @pytest.mark.rule("D-004")
     def test_text_without_a_program_ends_the_episode(self) -> None:
@@ -185,17 +185,17 @@ class TestTurn:
         assert [m.content for m in run.queries[0]] == ["go"]
 
     def test_a_long_result_is_shown_as_size_beginning_and_end(self) -> None:
-        text = result_text({"output": "begin" + "x" * PREVIEW + "end"})
+        text = render_result_text({"output": "begin" + "x" * PREVIEW + "end"})
         assert text.startswith("beginx")
         assert text.endswith("xend")
         assert f"[8 of the {PREVIEW + 8} characters of this output are left out here; keep it" in text
         assert len(text) < PREVIEW + 200
 
     def test_a_result_at_the_limit_is_shown_whole(self) -> None:
-        assert result_text({"output": "x" * PREVIEW}) == "x" * PREVIEW
+        assert render_result_text({"output": "x" * PREVIEW}) == "x" * PREVIEW
 
     def test_the_error_of_a_limit_names_the_undone_changes(self) -> None:
-        assert result_text({"output": "a", "limit": "5 s of computing"}) == (
+        assert render_result_text({"output": "a", "limit": "5 s of computing"}) == (
             "a\nlimit exceeded: 5 s of computing; what this program changed in its sandbox is undone, what it did "
             "through gates is not"
         )
@@ -293,7 +293,8 @@ def test_a_program_cut_at_any_record_resumes_to_the_same_result(script: Any, dat
 
     def shape(log: list[Record]) -> list[Any]:
         return [
-            (t.sequence, t.code, [(o.gate, o.tool_call_id) for o in t.gate_calls], t.terminated) for t in turns_of(log)
+            (t.sequence, t.code, [(o.gate, o.tool_call_id) for o in t.gate_calls], t.terminated)
+            for t in read_turns(log)
         ]
 
     assert shape(again.log) == shape(whole.log)

@@ -22,7 +22,7 @@ from cantrip_actors.machine.events import (
     Replied,
     Returned,
 )
-from cantrip_actors.machine.project import outcome_of, turns_of
+from cantrip_actors.machine.project import find_outcome, read_turns
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import (
     ChildStarted,
@@ -151,7 +151,7 @@ def shape(log: list[Record]) -> list[Any]:
     """Return utterances and observations, without ids, times, and the texts for unknown outcomes."""
     return [
         (turn.sequence, turn.utterance, turn.terminated, turn.truncated, [seen.gate for seen in turn.gate_calls])
-        for turn in turns_of(log)
+        for turn in read_turns(log)
     ]
 
 
@@ -170,11 +170,11 @@ def test_a_run_cut_at_any_record_resumes_to_the_same_result(
     outcome = world.resume(plan)
     if outcome is None:
         assert cut == len(whole.log)
-        outcome = outcome_of(world.log)
+        outcome = find_outcome(world.log)
     assert outcome is not None
     assert (outcome.result, outcome.reason) == (expected.result, expected.reason)
     assert shape(world.log) == shape(whole.log)
-    told = outcome_of(whole.log)
+    told = find_outcome(whole.log)
     assert told is not None
     assert (told.truncated, told.ward, told.summary) == (expected.truncated, expected.ward, expected.summary)
     assert_turns_are_whole(world.log)
@@ -242,7 +242,7 @@ def test_no_effect_happens_twice_after_any_number_of_crashes(script: list[Respon
             action = again.action
     names = {c.id: c.gate for r in world.log if isinstance(r, Utterance) for c in r.tool_calls}
     assert all(times == 1 for ran, times in world.ran.items() if names[ran] == "touch")
-    assert outcome_of(world.log) is not None
+    assert find_outcome(world.log) is not None
     committed = [r for r in world.log if isinstance(r, Committed)]
     assert [r.sequence for r in committed] == list(range(1, len(committed) + 1))
     finished = Counter(r.observation.tool_call_id for r in world.log if isinstance(r, GateFinished))
@@ -266,7 +266,7 @@ class TestTheMiddleOfATurn:
         again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, GateStarted)) + 1]
         again.resume(plan)
         assert not again.ran
-        first = next(iter(turns_of(again.log)))
+        first = next(iter(read_turns(again.log)))
         assert first.gate_calls[0].is_error
         assert "outcome unknown" in first.observation
 
@@ -314,7 +314,7 @@ class TestTheMiddleOfATurn:
         circle = Circle(["done", peek], [max_turns(8)])
         again.resume(Plan.of(Cantrip("test:model", circle=circle), "e"))
         assert_turns_are_whole(again.log)
-        assert len(list(turns_of(again.log))) == 3
+        assert len(list(read_turns(again.log))) == 3
 
     def test_an_entity_with_only_a_header_is_new(self) -> None:
         world, plan = World(by_script([say(done())])), plan_of()

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cantrip_actors import CantripError, InvalidSchedule
-from cantrip_actors.machine.schedule import GRACE, MOST, firing_key, local_time, look, make_rule, next_after
+from cantrip_actors.machine.schedule import GRACE, MOST, find_next, look, make_firing_key, make_rule, parse_local_time
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 
 OSLO = ZoneInfo("Europe/Oslo")
@@ -26,7 +26,7 @@ def times(one, after, number, zone=UTC):
         [],
         after if isinstance(after, float) else datetime.fromisoformat(after).replace(tzinfo=zone).timestamp(),
     )
-    while len(found) < number and (at := next_after(one, at)) is not None:
+    while len(found) < number and (at := find_next(one, at)) is not None:
         found.append(datetime.fromtimestamp(at, zone).strftime("%m-%d %H:%M %z"))
     return found
 
@@ -68,7 +68,7 @@ def test_a_rule_that_is_invalid_is_refused(given, message):
 def test_a_schedule_with_every_counts_from_its_start(every, later, number):
     one, at = rule(every=float(every)), NOW + later
     for _ in range(number):
-        due = next_after(one, at)
+        due = find_next(one, at)
         assert at < due <= at + every + 0.002
         assert round((due - NOW) / every * 1000) % 1000 == 0
         at = due
@@ -81,8 +81,8 @@ def test_a_schedule_with_at_fires_once():
 
 def test_a_time_may_be_a_datetime_with_or_without_a_zone():
     naive = datetime.fromisoformat("2026-12-01T09:00")
-    assert local_time(naive, "Europe/Oslo") == local_time("2026-12-01T08:00Z", None)
-    assert local_time(datetime(2026, 12, 1, 9, tzinfo=OSLO), None) == local_time("2026-12-01T08:00", None)
+    assert parse_local_time(naive, "Europe/Oslo") == parse_local_time("2026-12-01T08:00Z", None)
+    assert parse_local_time(datetime(2026, 12, 1, 9, tzinfo=OSLO), None) == parse_local_time("2026-12-01T08:00", None)
 
 
 def test_a_cron_line_is_read_in_its_zone():
@@ -126,7 +126,7 @@ def test_a_cron_line_read_in_the_second_of_two_repeated_hours_does_not_fire_in_t
     [("2026-03-29T02:30:15", "2026-03-29T01:00:00Z"), ("2026-10-25T02:30", "2026-10-25T00:30:00Z")],
 )
 def test_a_missing_local_time_is_the_next_one_and_a_repeated_one_the_first(at, wanted):
-    assert local_time(at, "Europe/Oslo") == datetime.fromisoformat(wanted).timestamp()
+    assert parse_local_time(at, "Europe/Oslo") == datetime.fromisoformat(wanted).timestamp()
 
 
 @pytest.mark.rule("C-31")
@@ -138,12 +138,12 @@ def test_a_missing_local_time_is_the_next_one_and_a_repeated_one_the_first(at, w
 def test_the_times_of_a_cron_line_are_in_order_and_independent_of_the_time_of_the_question(cron, zone, start):
     one = rule(cron=cron, zone=zone)
     at = start.replace(tzinfo=UTC).timestamp()
-    first = next_after(one, at)
-    second = next_after(one, first)
+    first = find_next(one, at)
+    second = find_next(one, first)
     assert at < first < second
     for share in (0.1, 0.5, 0.9):
-        assert next_after(one, at + (first - at) * share - 0.001) == first
-        assert next_after(one, first + (second - first) * share) == second
+        assert find_next(one, at + (first - at) * share - 0.001) == first
+        assert find_next(one, first + (second - first) * share) == second
 
 
 # ------------------------------------------------------------------------------------------- catching up, overlapping
@@ -175,7 +175,7 @@ def test_a_schedule_does_not_fire_before_its_time():
 def test_a_firing_has_a_key_of_its_id_and_its_time():
     what = look(row(), 61.0, is_busy=False)
     assert (what.fires, what.becomes.due) == (60.0, 120.0)
-    assert what.becomes.schedule.last == firing_key("s", 60.0) == "schedule:s@1970-01-01T00:01:00.000Z"
+    assert what.becomes.schedule.last == make_firing_key("s", 60.0) == "schedule:s@1970-01-01T00:01:00.000Z"
 
 
 def test_a_schedule_that_never_fires_again_has_no_row():

@@ -29,7 +29,7 @@ from cantrip_actors.mcp.results import convert_result
 from cantrip_actors.observe import ToolCallUpsert, Upserts
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.tool_server import Listed, Tool, gate_name, gates_of
+from cantrip_actors.terms.tool_server import Listed, Tool, make_gate_name, make_gates
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.mcp.tools import tools
 from tests.runtime.spells import done, say
@@ -137,7 +137,7 @@ def test_a_schema_of_a_server_cannot_cost_hours(schema: Any, told: str | None) -
     given = {"a": "a" * 60 + "!", "a" * 60 + "!": 1}
     server = inproc("t", None)
     listed = Listed.of(server, [MODEST._replace(parameters=schema)])
-    (made,) = gates_of(server, listed, None, in_programs=False)  # type: ignore[arg-type]
+    (made,) = make_gates(server, listed, None, in_programs=False)  # type: ignore[arg-type]
     refused = made.check(ToolCall("1", made.name, given))
     assert (told in refused.reason) if told else not isinstance(refused, Refused)
     result = convert_result(CallToolResult(content=[], structured_content=given), MODEST._replace(output=schema))
@@ -223,10 +223,10 @@ async def test_an_interrupt_reaches_the_server(era: Any) -> None:
 @pytest.mark.rule("MCP-07")
 def test_a_name_has_letters_digits_and_underscores_and_at_most_64_of_them() -> None:
     server = inproc("t", None)
-    assert gate_name(server, "read.file-v2 é") == "t__read_file_v2__"
-    long = gate_name(server, "x" * 100)
+    assert make_gate_name(server, "read.file-v2 é") == "t__read_file_v2__"
+    long = make_gate_name(server, "x" * 100)
     assert len(long) == 64
-    assert long != gate_name(server, "x" * 99)
+    assert long != make_gate_name(server, "x" * 99)
 
 
 @pytest.mark.rule("MCP-07")
@@ -251,7 +251,7 @@ async def test_a_gate_of_the_circle_that_is_called_like_a_tool_is_refused() -> N
 @given(st.lists(st.text(min_size=1, max_size=90), max_size=8))
 def test_every_name_of_a_gate_is_one_that_providers_take(names: list[str]) -> None:
     for name in names:
-        made = gate_name(inproc("server", None), name)
+        made = make_gate_name(inproc("server", None), name)
         assert made.isascii()
         assert made.isidentifier()
         assert len(made) <= 64

@@ -8,7 +8,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, scripted
 from cantrip_actors.looms import Sampled
 from cantrip_actors.mcp import http, inproc
-from cantrip_actors.observe.backfill import spans_of
+from cantrip_actors.observe.backfill import build_spans
 from cantrip_actors.wards import max_tokens, max_turns
 from tests.mcp.test_gates import ERAS, seen
 from tests.mcp.tools import tools
@@ -238,7 +238,7 @@ async def test_the_tokens_of_an_answer_to_a_server_are_in_a_span_below_its_call(
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         outcome = await runtime.cast(cantrip, "go")
         usage = runtime.loom.usage(outcome.entity_id)
-        made = spans_of(runtime.loom.records(outcome.entity_id), runtime.loom.header(outcome.entity_id))
+        made = build_spans(runtime.loom.records(outcome.entity_id), runtime.loom.header(outcome.entity_id))
     answer = sdk.one("chat sage")
     assert parent_of(answer) == sdk.one("execute_tool t__wonder").context.span_id
     assert answer.attributes["cantrip.sampling"] is True

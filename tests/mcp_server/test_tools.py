@@ -104,7 +104,7 @@ async def test_a_call_is_a_reader_while_it_waits_for_its_entity(era: str) -> Non
     async def peek() -> str:
         """Look at the metrics."""
         await anyio.sleep(1)
-        seen.append(telemetry.counters.value_of("cantrip.streams")["mcp",])
+        seen.append(telemetry.counters.read_values("cantrip.streams")["mcp",])
         return "x"
 
     says: Any = [{"tool_calls": [{"gate": "peek", "args": {}}]}, {"content": "so"}]
@@ -115,7 +115,7 @@ async def test_a_call_is_a_reader_while_it_waits_for_its_entity(era: str) -> Non
     ):
         await client.call_tool("peeking", {"intent": "go"})
         assert seen == [1]
-        assert telemetry.counters.value_of("cantrip.streams")["mcp",] == 0
+        assert telemetry.counters.read_values("cantrip.streams")["mcp",] == 0
 
 
 @pytest.mark.rule("MCP-16")
@@ -220,7 +220,7 @@ async def test_requests_of_clients_are_timed_by_method_and_offered_tool(era: str
         await client.call_tool("helper", {"intent": "hello"})
         with contextlib.suppress(MCPError):
             await client.call_tool("made_up", {})
-        timed = telemetry.counters.histograms()["mcp.server.operation.duration"]
+        timed = telemetry.counters.read_histograms()["mcp.server.operation.duration"]
     calls = {labels[1]: (labels[2], one.count) for labels, one in timed.items() if labels[0] == "tools/call"}
     assert calls["helper"] == ("", 1)
     assert calls["_OTHER"][0] != ""
@@ -239,7 +239,7 @@ async def test_a_call_of_a_tool_whose_name_is_not_a_text_is_refused_and_counted(
     ):
         with pytest.raises(MCPError) as refused:
             await client.session.send_request(request, CallToolResult)
-        timed = telemetry.counters.histograms()["mcp.server.operation.duration"]
+        timed = telemetry.counters.read_histograms()["mcp.server.operation.duration"]
     assert refused.value.error.code == INVALID_PARAMS
     calls = {labels[1:]: one.count for labels, one in timed.items() if labels[0] == "tools/call"}
     assert calls == {("_OTHER", "ValidationError"): 1}

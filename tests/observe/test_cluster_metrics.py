@@ -39,7 +39,7 @@ def observed(
 
 
 def value(telemetry: Telemetry, name: str, *labels: str) -> float:
-    return telemetry.counters.value_of(name)[labels]
+    return telemetry.counters.read_values(name)[labels]
 
 
 async def test_a_node_shows_its_load_and_the_nodes_that_it_sees(url: str, telemetry: Telemetry) -> None:
@@ -66,8 +66,8 @@ async def test_mail_is_measured_from_its_sending_to_its_taking_and_to_the_end(ur
         receipts = [await entity.post("two"), await entity.post("three")]
         for receipt in receipts:
             await receipt.episode()
-        waits = telemetry.counters.histograms()["cantrip.mail.wait"][("intent",)]
-        durations = telemetry.counters.histograms()["cantrip.mail.duration"][()]
+        waits = telemetry.counters.read_histograms()["cantrip.mail.wait"][("intent",)]
+        durations = telemetry.counters.read_histograms()["cantrip.mail.duration"][()]
     assert (waits.count, durations.count) == (2, 2)
     assert waits.sum >= 0.3  # the second one waited for the first
     assert durations.sum >= 0.9
@@ -119,7 +119,7 @@ async def test_a_late_timer_and_a_late_schedule_are_measured(url: str, telemetry
     await anyio.sleep(160)
     async with observed(url, telemetry):
         await anyio.sleep(10)
-        lateness = telemetry.counters.histograms()["cantrip.timer.lateness"][()]
+        lateness = telemetry.counters.read_histograms()["cantrip.timer.lateness"][()]
         assert lateness.count == 1
         assert 50 < lateness.sum < 70
 
@@ -128,7 +128,7 @@ async def test_a_submission_is_never_late(url: str, telemetry: Telemetry) -> Non
     async with observed(url, telemetry) as runtime:
         submission = await runtime.submit("desk", "go")
         await submission.episode()
-        assert not telemetry.counters.histograms()["cantrip.timer.lateness"]
+        assert not telemetry.counters.read_histograms()["cantrip.timer.lateness"]
 
 
 @pytest.mark.parametrize(("error", "why"), [(LoomError("away"), "unreachable"), (Fenced("taken"), "fenced")])
@@ -151,7 +151,7 @@ async def test_slices_of_shared_limits_are_counted_by_the_name_of_the_limits(tel
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(spell, "go")
         await runtime.cast(spell, "go")
-        drawn = telemetry.counters.value_of("cantrip.limits.draws")
+        drawn = telemetry.counters.read_values("cantrip.limits.draws")
         assert drawn["team", "drawn"] >= 2
         assert drawn["team", "refused"] >= 1
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from cantrip_actors import Call, Cantrip, Circle, ProviderError, Runtime, gate, scripted
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.observe.content import Messages, mode_of
+from cantrip_actors.observe.content import Messages, parse_mode
 from cantrip_actors.terms.messages import Message
 from cantrip_actors.wards import max_turns
 from tests.observe.spans import Sdk
@@ -79,7 +79,7 @@ async def test_each_mode_has_the_content_in_its_place_and_no_secret(content: str
     ],
 )
 def test_the_environment_says_where_content_goes(variable: str | None, mode: str) -> None:
-    assert mode_of(variable) == mode
+    assert parse_mode(variable) == mode
 
 
 async def test_the_environment_variable_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +139,13 @@ async def test_messages_have_the_shapes_of_the_conventions() -> None:
 
 
 async def test_a_thousand_turns_cost_linear_time_and_bytes_with_new_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sdk, whole, converted = Sdk(), Messages._form, []
+    sdk, whole, converted = Sdk(), Messages._build_message, []
 
     def counted(self: Messages, message: Message) -> Any:
         converted.append(message.role)
         return whole(self, message)
 
-    monkeypatch.setattr(Messages, "_form", counted)
+    monkeypatch.setattr(Messages, "_build_message", counted)
     spell = cantrip([*[say("echo", text="x" * 50)] * 1_000, done(1)], wards=(max_turns(1_001),))
     async with Runtime.open(telemetry=sdk.telemetry(content="span")) as runtime:
         await runtime.cast(spell, "go")

@@ -262,7 +262,7 @@ async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypat
                 await runtime.cast(cantrip([done(1)]), "go")
     exits = [line for line in logged if line["event"] == "child terminated" and line["child"] == "entity"]
     reports = [one for one in telemetry.crashes if one["what"] == "Exited" and one["actor"] == "entity"]
-    assert len(exits) == len(reports) == telemetry.counters.value_of("cantrip.supervisor.crashes")["entity", "crash"]
+    assert len(exits) == len(reports) == telemetry.counters.read_values("cantrip.supervisor.crashes")["entity", "crash"]
     assert {one["exception"] for one in reports} == {"Unreadable"}
     assert {tuple(one["leaves"]) for one in reports} == {("Unreadable: <its text cannot be read>",)}
 

@@ -63,7 +63,7 @@ def counting(**options: Any) -> Telemetry:
 
 
 def value(telemetry: Telemetry, name: str, *labels: str) -> float:
-    return telemetry.counters.value_of(name)[labels]
+    return telemetry.counters.read_values(name)[labels]
 
 
 SECONDS = tuple(0.01 * 2**n for n in range(14))
@@ -169,7 +169,7 @@ async def test_a_failed_query_counts_zero_tokens() -> None:
         with contextlib.suppress(ProviderError):
             await runtime.cast(cantrip(failing, name="failing"), "go")
     for part in ("input_tokens", "output_tokens"):
-        used = telemetry.counters.value_of(f"{USED}{part}")
+        used = telemetry.counters.read_values(f"{USED}{part}")
         assert used == {("chat", "anthropic", "claude-sonnet-4-5", "", "unknown"): 0}
 
 
@@ -192,7 +192,7 @@ async def test_calls_of_a_servers_tools_and_its_connection_are_timed() -> None:
     circle = Circle(["done", inproc("t", tools())], [max_turns(4)])
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(Cantrip(scripted([say("t__add", a=1, b=2), done("ok")]), circle=circle), "go")
-    found = telemetry.counters.histograms()
+    found = telemetry.counters.read_histograms()
     calls = {labels: one.count for labels, one in found["mcp.client.operation.duration"].items()}
     assert calls == {("tools/call", "t__add", ""): 1}
     assert {labels[:2] for labels in found["gen_ai.execute_tool.duration"]} == {
@@ -209,7 +209,7 @@ async def test_a_controllers_run_is_a_workflow_with_its_plans() -> None:
     async with Runtime.open(telemetry=telemetry) as runtime:
         parts = {"dispatcher": make_agent_dispatcher(), "tool_registry": make_tool_registry()}
         await run(ArithmeticTask(op="MUL", a=6, b=7), runtime=runtime, **parts)
-    found = telemetry.counters.histograms()
+    found = telemetry.counters.read_histograms()
     assert {labels: one.count for labels, one in found["gen_ai.invoke_workflow.duration"].items()} == {
         ("controller", ""): 1
     }
@@ -250,7 +250,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         entity = await runtime.start(cantrip([say("look"), done(1)], ask_first(look), name="asking"), "go")
         async for request in runtime.requests(follow=True):
             await anyio.sleep(30)
-            assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
+            assert telemetry.counters.read_values("cantrip.approvals.pending") == {("look",): 1}
             await runtime.decide(request.id, "deny")
             break
         await entity.episode()
@@ -261,18 +261,18 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         states = [loom.state(one) for one in loom.entities()]
         ended = {state: states.count(state) for state in set(states)}
 
-        assert sum(telemetry.counters.value_of("cantrip.turns").values()) == len(turns)
+        assert sum(telemetry.counters.read_values("cantrip.turns").values()) == len(turns)
         for name, field in (
             ("input", "prompt_tokens"),
             ("output", "completion_tokens"),
             ("cache_read.input", "cached_tokens"),
         ):
-            counted = sum(telemetry.counters.value_of(f"{USED}{name}_tokens").values())
+            counted = sum(telemetry.counters.read_values(f"{USED}{name}_tokens").values())
             assert counted == sum(getattr(one, field) for one in usage)
-        assert sum(telemetry.counters.value_of("cantrip.cost.usd").values()) == sum(one.cost for one in usage) > 0
+        assert sum(telemetry.counters.read_values("cantrip.cost.usd").values()) == sum(one.cost for one in usage) > 0
         assert value(telemetry, "cantrip.loom.records", "memory") == records
         ends: dict[str, float] = {}
-        for (reason, _), count in telemetry.counters.value_of("cantrip.entity.ends").items():
+        for (reason, _), count in telemetry.counters.read_values("cantrip.entity.ends").items():
             ends[reason] = ends.get(reason, 0) + count
         assert ends == ended
         assert value(telemetry, "cantrip.entity.ends", "truncated", "max_turns") == 2
@@ -282,14 +282,14 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
         assert value(telemetry, "cantrip.supervisor.crashes", "circle", "crash") == 1
         assert value(telemetry, "cantrip.supervisor.restarts", "circle") == 1
         assert value(telemetry, "cantrip.supervisor.restarts", "entity") == 2
-        calls = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
+        calls = telemetry.counters.read_histograms()["gen_ai.execute_tool.duration"]
         assert sum(one.count for one in calls.values()) == sum(len(turn.gate_calls) for turn in turns)
-        queries = telemetry.counters.histograms()["gen_ai.client.inference.duration"]
+        queries = telemetry.counters.read_histograms()["gen_ai.client.inference.duration"]
         assert sum(one.count for labels, one in queries.items() if labels[-1] == "400") == 1
-        (waited,) = telemetry.counters.histograms()["cantrip.approval.wait"].items()
+        (waited,) = telemetry.counters.read_histograms()["cantrip.approval.wait"].items()
         assert waited[0] == ("look", "deny")
         assert waited[1].count == 1
-        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 0}
+        assert telemetry.counters.read_values("cantrip.approvals.pending") == {("look",): 0}
 
 
 class Priced:
@@ -315,9 +315,9 @@ async def test_a_summary_by_another_crystal_is_counted_with_that_crystal() -> No
     spell = cantrip(own, look, folding=Folding(trigger_after_turns=2, keep_turns=1, summary=other), name="folding")
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(spell, "go")
-        read_ = telemetry.counters.value_of
+        read_ = telemetry.counters.read_values
         tokens, cost = read_(f"{USED}input_tokens"), read_("cantrip.cost.usd")
-        retries, found = read_("cantrip.crystal.retries"), telemetry.counters.histograms()
+        retries, found = read_("cantrip.crystal.retries"), telemetry.counters.read_histograms()
     assert tokens == {("chat", "openai", "big", "", "unknown"): 28, ("chat", "mistral_ai", "small", "", "unknown"): 7}
     assert cost == {("big", "folding"): 2.0, ("small", "folding"): 0.5}
     assert retries == {("mistral:small", "503"): 1}
@@ -336,7 +336,7 @@ async def test_actors_have_the_kind_of_their_role_and_not_a_name() -> None:
     @gate
     async def peek() -> str:
         """Look at the metrics."""
-        seen.update(telemetry.counters.value_of("cantrip.actors"))
+        seen.update(telemetry.counters.read_values("cantrip.actors"))
         return "x"
 
     circle = Circle(["done", peek, inproc("private", tools())], [max_turns(4)])
@@ -351,7 +351,7 @@ async def test_actors_have_the_kind_of_their_role_and_not_a_name() -> None:
 async def test_pending_approvals_are_zero_while_nobody_was_asked() -> None:
     telemetry = counting()
     async with Runtime.open(telemetry=telemetry):
-        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("",): 0}
+        assert telemetry.counters.read_values("cantrip.approvals.pending") == {("",): 0}
         assert "\ncantrip_approvals_pending 0\n" in telemetry.prometheus()
 
 
@@ -364,7 +364,7 @@ async def test_gauges_show_the_current_values() -> None:
     async def peek() -> str:
         """Look at the metrics."""
         for name in ("cantrip.entities", "cantrip.actors", "cantrip.crystal.breaker"):
-            seen[name] = telemetry.counters.value_of(name)
+            seen[name] = telemetry.counters.read_values(name)
         return "x"
 
     async with Runtime.open(telemetry=telemetry) as runtime:
@@ -384,7 +384,7 @@ async def test_an_episode_of_another_process_is_counted_as_resumed(tmp_path: Any
         await anyio.sleep(1)
     telemetry = counting()
     async with Runtime.open(url, cantrips=[spell], telemetry=telemetry) as runtime:
-        assert telemetry.counters.value_of("cantrip.approvals.pending") == {("look",): 1}
+        assert telemetry.counters.read_values("cantrip.approvals.pending") == {("look",): 1}
         (request,) = runtime.requests()
         await runtime.decide(request.id, "allow")
         with anyio.fail_after(60):
@@ -439,7 +439,7 @@ async def test_the_page_parses_and_says_what_the_sdk_reads() -> None:
 
 @pytest.mark.rule("METRIC-03")
 def test_names_have_the_units_and_suffixes_of_prometheus() -> None:
-    page = Counters(METRICS).prometheus()
+    page = Counters(METRICS).render_prometheus()
     assert "# TYPE cantrip_turns_total counter" in page
     assert "# TYPE gen_ai_client_inference_duration_seconds histogram" in page
     assert "# TYPE cantrip_crystal_paused_seconds gauge" in page
@@ -452,7 +452,7 @@ def test_names_have_the_units_and_suffixes_of_prometheus() -> None:
 def test_every_number_can_be_on_the_page(number: float) -> None:
     counters = Counters(METRICS)
     counters.read_gauges_of(lambda: [("cantrip.crystal.paused", ("x",), number)])
-    (shown,) = [value for (name, _), value in parsed(counters.prometheus()).items() if "paused" in name]
+    (shown,) = [value for (name, _), value in parsed(counters.render_prometheus()).items() if "paused" in name]
     assert shown == number or (shown != shown and number != number)  # noqa: PLR0124  # NaN differs from itself
 
 
@@ -461,7 +461,7 @@ def test_hostile_label_values_are_escaped() -> None:
     counters = Counters(METRICS)
     hostile = 'a"b\\c\nd{}=,\ud800\x00'
     counters.add("cantrip.turns", (hostile,))
-    ((_, labels),) = [key for key in parsed(counters.prometheus()) if key[0] == "cantrip_turns_total"]
+    ((_, labels),) = [key for key in parsed(counters.render_prometheus()) if key[0] == "cantrip_turns_total"]
     assert labels == (("gen_ai_agent_name", 'a"b\\c\nd{}=,\\ud800\x00'),)
 
 
@@ -471,10 +471,10 @@ def test_a_label_has_at_most_200_values() -> None:
     for n in range(10_000):
         counters.add("cantrip.turns", (f"agent {n}",))
         counters.observe("gen_ai.invoke_agent.duration", (f"agent {n}", ""), 1.0)
-    series = counters.value_of("cantrip.turns")
+    series = counters.read_values("cantrip.turns")
     assert len(series) == 201
     assert series["other",] == 9_800
-    assert len(counters.histograms()["gen_ai.invoke_agent.duration"]) == 201
+    assert len(counters.read_histograms()["gen_ai.invoke_agent.duration"]) == 201
 
 
 @pytest.mark.rule("METRIC-04")
@@ -493,7 +493,7 @@ async def test_requests_of_more_than_200_gates_are_counted_as_other() -> None:
         for n in range(203):
             await runtime.start(cantrip([say(f"gate{n}"), done(1)], asking(f"gate{n}")), "go")
         await anyio.sleep(5)
-        pending = telemetry.counters.value_of("cantrip.approvals.pending")
+        pending = telemetry.counters.read_values("cantrip.approvals.pending")
         assert len(pending) == 201
         assert pending["gate0",] == 1
         assert pending["other",] == 3
@@ -589,7 +589,7 @@ async def test_tenants_are_counted_only_if_configured() -> None:
     for telemetry, labels in ((counting(), ("x",)), (counting(tenant_metrics=True), ("x", "acme"))):
         async with Runtime.open(telemetry=telemetry) as runtime:
             await runtime.tenant("acme").cast(cantrip([done(1)], name="x"), "go")
-        assert telemetry.counters.value_of("cantrip.turns") == {labels: 1}
+        assert telemetry.counters.read_values("cantrip.turns") == {labels: 1}
 
 
 async def test_a_telemetry_observes_one_open_runtime() -> None:
@@ -600,7 +600,7 @@ async def test_a_telemetry_observes_one_open_runtime() -> None:
                 pass
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")
-    assert sum(telemetry.counters.value_of("cantrip.turns").values()) == 1
+    assert sum(telemetry.counters.read_values("cantrip.turns").values()) == 1
 
 
 @pytest.mark.rule("METRIC-02")
@@ -625,7 +625,7 @@ def test_each_event_of_a_supervisor_has_its_counter() -> None:
     for event in told:
         telemetry.supervised(event)
     counted = {
-        name: telemetry.counters.value_of(f"cantrip.supervisor.{name}")
+        name: telemetry.counters.read_values(f"cantrip.supervisor.{name}")
         for name in ("restarts", "crashes", "gave_up", "zombies", "failed_starts", "dead_letters")
     }
     assert counted == {
@@ -645,9 +645,9 @@ async def test_programs_are_timed_and_those_beyond_a_limit_counted() -> None:
     records = [GateFinished(entity_id="e", turn_id="t", gate="python", result=one, duration_ms=250.0) for one in ended]
     async with Runtime.open(telemetry=telemetry):
         telemetry.written(records)
-        (series,) = telemetry.counters.histograms()["cantrip.sandbox.duration"].items()
+        (series,) = telemetry.counters.read_histograms()["cantrip.sandbox.duration"].items()
     assert (series[0], series[1].count, series[1].sum) == (("python",), 3, 0.75)
-    assert telemetry.counters.value_of("cantrip.sandbox.killed") == {("python", "time"): 1, ("python", "memory"): 1}
+    assert telemetry.counters.read_values("cantrip.sandbox.killed") == {("python", "time"): 1, ("python", "memory"): 1}
 
 
 @pytest.mark.rule("METRIC-02")
@@ -656,7 +656,7 @@ async def test_histograms_of_a_run_have_its_turns_calls_and_commits() -> None:
     spell = cantrip([{**say("look"), "delay": 2.0}, say("look"), done(1)], look, name="looker")
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(spell, "go")
-        found = telemetry.counters.histograms()
+        found = telemetry.counters.read_histograms()
     queries, calls = (found[f"gen_ai.invoke_agent.{what}"]["looker",] for what in ("inference_calls", "tool_calls"))
     assert (queries.count, queries.sum) == (1, 3)
     assert (calls.count, calls.sum) == (1, 3)
@@ -676,7 +676,7 @@ async def test_queries_that_run_and_wait_are_gauges_of_their_crystal() -> None:
         for _ in range(3):
             tasks.start_soon(runtime.cast, spell, "go")
         await anyio.sleep(0.2)
-        seen = {what: telemetry.counters.value_of(f"cantrip.crystal.{what}") for what in ("running", "waiting")}
+        seen = {what: telemetry.counters.read_values(f"cantrip.crystal.{what}") for what in ("running", "waiting")}
     assert seen == {"running": {("anthropic:claude-sonnet-4-5",): 1}, "waiting": {("anthropic:claude-sonnet-4-5",): 2}}
 
 
@@ -702,7 +702,7 @@ async def test_parts_of_an_answer_are_timed_where_something_watches() -> None:
         stop = runtime.watch(lambda _: None)
         await runtime.cast(Cantrip(Streaming(), circle=Circle(["done"], [max_turns(2)])), "go")
         stop()
-    found = telemetry.counters.histograms()
+    found = telemetry.counters.read_histograms()
     (first,) = found["gen_ai.client.inference.time_to_first_chunk"].values()
     (later,) = found["gen_ai.client.inference.time_per_output_chunk"].values()
     assert (first.count, later.count) == (1, 2)
@@ -723,7 +723,7 @@ async def test_gates_that_look_into_files_are_data_stores(tmp_path: Path) -> Non
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(Cantrip(scripted(says), circle=circle), "go")
     kinds = {"read": "datastore", "write": "function", "done": "function"}
-    timed = telemetry.counters.histograms()["gen_ai.execute_tool.duration"]
+    timed = telemetry.counters.read_histograms()["gen_ai.execute_tool.duration"]
     assert {labels[0]: labels[1] for labels in timed} == kinds
     assert {name: sdk.one(f"execute_tool {name}").attributes["gen_ai.tool.type"] for name in kinds} == kinds
 
@@ -736,7 +736,7 @@ async def test_the_lag_of_the_loop_is_the_lateness_of_its_timer() -> None:
         late = partial(telemetry.counters.observe, "cantrip.loop.lag", ())
         tasks.start_soon(pulse.beat, runtime, 1.0, late)
         await anyio.sleep(2.5)
-        lag = telemetry.counters.histograms()["cantrip.loop.lag"][()]
+        lag = telemetry.counters.read_histograms()["cantrip.loop.lag"][()]
         assert (lag.count, lag.sum) == (2, pytest.approx(0.0, abs=1e-6))
         blocked = 0.3  # as a gate does that does not let the loop run
         await anyio.sleep(1)

@@ -51,7 +51,7 @@ def test_tokens_are_counted_as_if_the_text_had_come_whole(given_text) -> None:
     for piece in pieces:
         growing.add(piece, 0.0)
     assert growing.tokens == len(whole.split())
-    assert growing.text() == whole
+    assert growing.get_text() == whole
 
 
 @pytest.mark.rule("U-10", "U-11")

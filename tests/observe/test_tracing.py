@@ -39,7 +39,7 @@ from cantrip_actors import (
 from cantrip_actors.crystals import local
 from cantrip_actors.gates import GateError, ask
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.observe.backfill import otlp_json, spans_of
+from cantrip_actors.observe.backfill import build_spans, otlp_json
 from cantrip_actors.runtime.crystal_actor import CrystalActor
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -230,11 +230,13 @@ async def test_tokens_of_each_modality_are_counted_where_the_provider_says_so(sd
         counted = {
             side: {
                 labels[-1]: count
-                for labels, count in telemetry.counters.value_of(f"gen_ai.client.inference.usage.{side}_tokens").items()
+                for labels, count in telemetry.counters.read_values(
+                    f"gen_ai.client.inference.usage.{side}_tokens"
+                ).items()
             }
             for side in ("input", "output")
         }
-        recorded = spans_of(runtime.loom.records(episode.entity_id), runtime.loom.header(episode.entity_id), None)
+        recorded = build_spans(runtime.loom.records(episode.entity_id), runtime.loom.header(episode.entity_id), None)
     assert counted == {"input": {"unknown": 1, "image": 7, "text": 2}, "output": {"unknown": 0, "audio": 4}}
     live = {
         name: value

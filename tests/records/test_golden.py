@@ -11,7 +11,7 @@ import pytest
 from cantrip_actors import Runtime
 from cantrip_actors.loom import open_store, verify_loom
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.seal import sealed_with
+from cantrip_actors.records.seal import split_link
 
 GOLDEN = Path(__file__).parent / "golden"
 LOOMS = sorted(path.name.removesuffix(".gz") for path in GOLDEN.glob("tables?.*.gz") if path.suffixes[-2] != ".images")
@@ -43,7 +43,7 @@ def maker() -> Any:
 @pytest.mark.parametrize("name", [name for name in WHOLE if name.endswith(".jsonl")])
 def test_a_line_of_an_earlier_version_is_encoded_with_the_same_bytes(name: str, unpacked: Path):
     for line in (unpacked / name).read_bytes().splitlines():
-        plain, _ = sealed_with(line)
+        plain, _ = split_link(line)
         assert encode(decode(plain)) == plain
 
 

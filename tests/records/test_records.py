@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.actions import Spawn
 from cantrip_actors.machine.context import LEFT_OUT, SKIPPED
 from cantrip_actors.machine.events import Begin, Moment
-from cantrip_actors.machine.project import turns_of
+from cantrip_actors.machine.project import read_turns
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.records import (
     ChildStarted,
@@ -67,7 +67,7 @@ class TestTurns:
         drive = run(say(call("look")), say(done()))
         first, second = drive.turns
         rewards: list[Record] = [Rewarded("e1", first.id, value, "later") for value in (0.0, 1.0)]
-        assert [turn.reward for turn in turns_of([*drive.records, *rewards])] == [1.0, None]
+        assert [turn.reward for turn in read_turns([*drive.records, *rewards])] == [1.0, None]
         assert first.reward is None
         assert second.reward is None
 
@@ -75,7 +75,7 @@ class TestTurns:
     def test_an_utterance_whose_turn_was_interrupted_is_not_a_turn(self) -> None:
         drive = run(say(call("look")), say(call("look")), say(done()))
         for cut in range(len(drive.records) + 1):
-            turns = list(turns_of(drive.records[:cut]))
+            turns = list(read_turns(drive.records[:cut]))
             assert turns == drive.turns[: len(turns)]
             assert len(turns) == sum(isinstance(record, Committed) for record in drive.records[:cut])
 
@@ -86,7 +86,7 @@ class TestTurns:
         first = drive.turns[0]
         at = next(n for n, record in enumerate(records) if isinstance(record, Committed)) + 1
         records[at:at] = [ChildStarted("e1", first.id, "call_1_1", f"child{n}", n) for n in range(2)]
-        assert [turn.children for turn in turns_of(records)] == [("child0", "child1"), (), ()]
+        assert [turn.children for turn in read_turns(records)] == [("child0", "child1"), (), ()]
 
     @pytest.mark.rule("LOOM-8", "LOOM-9")
     def test_a_continuation_repeats_the_utterance_but_not_its_usage(self) -> None:

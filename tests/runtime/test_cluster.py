@@ -14,7 +14,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate, scripted
 from cantrip_actors.loom import Unsure
-from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.runtime.clock import compute_time_of_day
 from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres
@@ -61,7 +61,7 @@ async def test_a_node_is_listed_until_it_leaves(url: str) -> None:
             assert (found.name, found.release, found.zone, found.labels) == ("w1", "7", "a", {"disk": "d"})
             assert (found.capacity, found.is_living, found.serves) == (5, True, ["desk"])
         assert await client.cluster.nodes() == []
-        assert client._tree.store._rows("select * from holders") == []
+        assert client._tree.store._fetch_rows("select * from holders") == []
 
 
 @pytest.mark.rule("N-02")
@@ -102,7 +102,7 @@ async def test_a_runtime_without_a_node_makes_no_tables_of_nodes(url: str) -> No
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         await (await runtime.invoke(DESK, "one", name="keeper")).episode()
         assert await runtime.cluster.nodes() == []
-        assert runtime._tree.store._rows("select 1 from sqlite_master where name = 'nodes'") == []
+        assert runtime._tree.store._fetch_rows("select 1 from sqlite_master where name = 'nodes'") == []
 
 
 @pytest.mark.rule("N-21")
@@ -534,7 +534,7 @@ async def test_schedules_that_are_due_together_fire_once_and_soon_in_few_transac
     fired: list[tuple[str, float]] = []
 
     async def note(context: Any) -> object:
-        fired.append((context[-1].content, time_of_day(time.time())))
+        fired.append((context[-1].content, compute_time_of_day(time.time())))
         return done("ok")
 
     desk, calls = cantrip(note, name="desk"), Counter[str]()
@@ -544,7 +544,7 @@ async def test_schedules_that_are_due_together_fire_once_and_soon_in_few_transac
         fired.clear()
         for name, runtime in (("w1", one), ("w2", two)):
             count_calls(runtime, calls, name)
-        due = time_of_day(time.time()) + 30
+        due = compute_time_of_day(time.time()) + 30
         for n in range(200):
             at = datetime.fromtimestamp(due, UTC)
             await one.schedule(f"keeper-{n % 4}", f"intent {n}", at=at, id=f"s{n}")
@@ -572,7 +572,7 @@ async def test_a_timer_whose_first_node_is_frozen_is_carried_out_by_another_one(
     async with node(url, "w1") as one, node(url, "w2") as frozen:
         await (await one.invoke(DESK, "begin", name="keeper")).episode()
         frozen._tree.scheduler.look = _sleep  # type: ignore[method-assign]
-        due = datetime.fromtimestamp(time_of_day(time.time()) + 5, UTC)
+        due = datetime.fromtimestamp(compute_time_of_day(time.time()) + 5, UTC)
         for n in range(10):
             await one.schedule("keeper", f"intent {n}", at=due, id=f"s{n}")
         await anyio.sleep(9)

@@ -374,7 +374,7 @@ async def test_a_sandbox_is_closed_while_other_programs_use_all_threads(language
     """Otherwise an ending entity would wait for each computing program, one after the other."""
     actor = CircleActor(Circle(["done"], medium=language))  # type: ignore[arg-type]
     await actor.handle_call(Compute("1", None, []), None)  # type: ignore[arg-type]
-    limiter = circles._limiter()
+    limiter = circles._get_limiter()
     others = [object() for _ in range(int(limiter.total_tokens))]
     for other in others:
         await limiter.acquire_on_behalf_of(other)

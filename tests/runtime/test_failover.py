@@ -173,7 +173,7 @@ async def test_an_entity_is_resumed_from_its_records_when_the_connection_is_lost
         transact = store._transact
 
         def losing(work: Any, *expected: Any) -> Any:
-            if lost or not store._knows_nodes():
+            if lost or not store._look_for_nodes():
                 return transact(work, *expected)
             lost.append(1)
             if is_kept:

@@ -23,7 +23,7 @@ from cantrip_actors import (
 from cantrip_actors.loom import compact_loom, copy_loom, open_store, thread_jsonl, verify_loom
 from cantrip_actors.loom.export.atif import atif_json, trajectory
 from cantrip_actors.loom.export.chat import chat_jsonl
-from cantrip_actors.loom.export.conversation import as_messages, conversation_of
+from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.observe import Upserts
 from cantrip_actors.observe.upserts import ImageUpsert, MessageUpsert
@@ -312,7 +312,7 @@ class TestGeneratedImages:
                 b"".join(html_page(loom)),
             ):
                 assert text.decode().count(address) == 1
-            assert as_messages(conversation_of(loom, entity))[1].images == (CAT,)
+            assert build_messages(conversation_of(loom, entity))[1].images == (CAT,)
 
     async def test_a_loom_redacted_at_rest_keeps_no_bytes_of_a_generated_image(self, tmp_path: Path) -> None:
         async with Runtime.open(str(tmp_path / "loom.db"), redact="at_rest") as runtime:

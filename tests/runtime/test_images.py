@@ -22,7 +22,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.loom import verify_loom
-from cantrip_actors.loom.export.conversation import as_messages, conversation_of
+from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.observe import Upserts
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
@@ -229,9 +229,9 @@ class TestPrograms:
 
         async with Runtime.open(url) as runtime:
             whole = await runtime.cast(spell(), ["look", C])
-            told = as_messages(conversation_of(runtime.loom, whole.entity_id))
+            told = build_messages(conversation_of(runtime.loom, whole.entity_id))
         with open_loom(url) as loom:
-            assert as_messages(conversation_of(loom, whole.entity_id)) == told
+            assert build_messages(conversation_of(loom, whole.entity_id)) == told
             assert [[i.data for i in turn.images] for turn in loom.turns(whole.entity_id)]
 
 
@@ -296,7 +296,7 @@ class TestRecovery:
         async with Runtime.open(url, cantrips=[spell]) as runtime:
             fork = await runtime.fork(episode.thread[1].id, intent="and again")
             assert fork.result == ["A", "A", "B", "C"]
-            told = as_messages(conversation_of(runtime.loom, fork.entity_id))
+            told = build_messages(conversation_of(runtime.loom, fork.entity_id))
         assert [NAMES[i.name] for one in told for i in one.images] == ["A", "A", "B", "C"]
 
     async def test_an_unloaded_entity_is_loaded_with_its_images(self, tmp_path: Path) -> None:

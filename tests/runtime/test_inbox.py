@@ -201,7 +201,7 @@ async def test_2500_waiting_posts_are_handled_in_order_across_processes(tmp_path
 
     async with Runtime.open(url, cantrips=[cantrip(scripted(policy, record=False))]) as runtime:
         await reached.wait()
-        runtime.entity("x")._loaded().entity.kill()
+        runtime.entity("x")._find_cell().entity.kill()
         await anyio.lowlevel.checkpoint()
         assert PAGE + 200 < len(intents(runtime, entity_id)) < count
     async with Runtime.open(url, cantrips=[SPELL], passivate_after=0.001) as runtime:
@@ -402,9 +402,9 @@ async def test_waiting_mail_is_redacted_at_rest_and_empty_once_it_is_taken(kind:
     await begun(url)
     async with Runtime.open(url, secrets=["open sesame"], redact="at_rest") as sender:
         receipt = await sender.entity("x").post("say open sesame", key="k")
-        ((line,),) = sender._tree.store._new_rows("select line from mail where taken is null")
+        ((line,),) = sender._tree.store._fetch_new_rows("select line from mail where taken is null")
         assert "say " in str(line)
         assert "sesame" not in str(line)
         async with Runtime.open(url, cantrips=[SPELL], secrets=["open sesame"], redact="at_rest"):
             assert "sesame" not in (await receipt.episode()).result
-        assert sender._tree.store._new_rows("select 1 from mail where line <> ''") == []
+        assert sender._tree.store._fetch_new_rows("select 1 from mail where line <> ''") == []

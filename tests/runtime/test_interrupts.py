@@ -287,7 +287,7 @@ async def test_an_interrupt_that_arrives_after_its_episode_has_no_effect(now: bo
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(SPELL, "start", name="x")
         await entity.episode()
-        late = runtime._tree.inboxes.mail(entity.id, "interrupt", {"episode": 1, "why": "enough", "now": now})
+        late = runtime._tree.inboxes.make_mail(entity.id, "interrupt", {"episode": 1, "why": "enough", "now": now})
         receipt = await entity.post("wait")
         await anyio.sleep(100)
         await runtime._tree.inboxes.post(late)

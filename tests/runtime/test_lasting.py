@@ -17,7 +17,7 @@ from cantrip_actors import (
     Runtime,
     scripted,
 )
-from cantrip_actors.machine.project import outcome_of
+from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 
@@ -433,7 +433,7 @@ async def test_the_ward_that_truncated_an_episode_is_read_from_the_log(tmp_path,
     async with Runtime.open(url) as runtime:
         last = runtime.entity("x")
         told = await last.episode() if last is not None else None
-        outcome = outcome_of(runtime.loom.records(entity.id))
+        outcome = find_outcome(runtime.loom.records(entity.id))
     assert live.truncated
     assert live.ward == outcome.ward == named
     assert f"truncated by {ward}" in outcome.summary or f"stopped ({ward})" in outcome.summary

@@ -19,7 +19,7 @@ from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.looms import IntentGiven, Steered, Unsure
 from cantrip_actors.observe import Upserts, fold
 from cantrip_actors.runtime import entity_actor as entity_module
-from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, events_of
+from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, make_events
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import Ward, max_tokens, max_turns, timeout
 from supervisors.testing import virtual
@@ -412,7 +412,7 @@ async def watched(task: Task, wards: list[Ward], struck: list[Blow], late: float
     check_usage(loom, episode)
     told = [event async for event in events if not isinstance(event, (StepStartEvent, FinalResponseEvent))]
     for one in loom.entities():
-        recorded = [_timeless(event) for event in events_of(loom.records(one), 0.0)]
+        recorded = [_timeless(event) for event in make_events(loom.records(one), 0.0)]
         assert [_timeless(event) for event in told if event.entity_id == one] == recorded
         for n, turn in enumerate(turns := loom.turns(one), 1):
             assert [before.id for before in loom.thread(turn.id, own=True)] == [before.id for before in turns[:n]]

@@ -431,8 +431,8 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
         entity = await first.start(spell, "go")
         await anyio.sleep(7)
         first._tree.store.renew = lambda *_: None
-        real = sqlite.now
-        monkeypatch.setattr(sqlite, "now", lambda: real() + 3600)
+        real = sqlite.read_boot_clock
+        monkeypatch.setattr(sqlite, "read_boot_clock", lambda: real() + 3600)
         monkeypatch.setattr(store, "is_alive", lambda _: False)  # as on another machine
         async with Runtime.open(url, cantrips=[spell]) as second:
             episode = await (await second.resume(entity.id)).episode()

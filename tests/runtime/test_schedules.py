@@ -24,7 +24,7 @@ from cantrip_actors.gates import wake_me
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime import scheduler
-from cantrip_actors.runtime.clock import time_of_day
+from cantrip_actors.runtime.clock import compute_time_of_day
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.loom import postgres
@@ -69,7 +69,7 @@ def casts(runtime: Runtime) -> list[str]:
 
 def local(seconds: float = 0.0) -> str:
     """Return a future time, in UTC, without an offset."""
-    return datetime.fromtimestamp(time_of_day(time.time()) + seconds, UTC).replace(tzinfo=None).isoformat()
+    return datetime.fromtimestamp(compute_time_of_day(time.time()) + seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 # -------------------------------------------------------------------------------------------------------------- firing

@@ -29,7 +29,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystals import fallback, limited
-from cantrip_actors.machine.project import outcome_of
+from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.runtime import known_cantrips as known
 from cantrip_actors.terms.messages import Invocation, Message, as_text
@@ -294,7 +294,7 @@ async def test_a_typed_answer_is_requested_until_it_fits():
     spell = Cantrip(scripted(script), circle=Circle([invoiced], [max_turns(5)]))
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
-        again = outcome_of(runtime.loom.records(episode.entity_id))
+        again = find_outcome(runtime.loom.records(episode.entity_id))
     assert 'argument "answer.total": input should be a valid integer' in episode.thread[0].observation
     assert episode.result == again.result == {"total": 3, "items": ["tea"]}
     assert episode.result_as(Invoice) == Invoice(total=3, items=["tea"])

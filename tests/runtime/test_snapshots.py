@@ -20,7 +20,7 @@ from cantrip_actors.circle.medium import medium
 from cantrip_actors.loom import open_store, verify_loom
 from cantrip_actors.machine.actions import Answer, Compute, Program, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
-from cantrip_actors.records.blob import Blob, Snapshot, reference
+from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.records import Committed, GateStarted
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.program_actor import CircleActor
@@ -93,7 +93,7 @@ def language(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every snapshot is small enough to be kept."""
-    monkeypatch.setattr(Account, "affords", lambda _: True)
+    monkeypatch.setattr(Account, "can_afford", lambda _: True)
 
 
 @contextmanager
@@ -306,7 +306,7 @@ class TestUnusableSnapshots:
             import sqlite3
 
             with sqlite3.connect(path) as other:
-                seal = image.sealed_again(b"a key that I made up").seal
+                seal = image.seal_again(b"a key that I made up").seal
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)
@@ -428,7 +428,7 @@ class TestSecrets:
     async def test_snapshots_contain_secrets_and_a_redacted_loom_shows_no_snapshot(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
         from cantrip_actors.loom.redaction import redacted_loom
-        from cantrip_actors.records.records import snapshot_of
+        from cantrip_actors.records.records import get_snapshot
         from cantrip_actors.redact.redactor import Redactor
 
         secret = "hush-9f8e7d6c5b4a-hush"
@@ -443,7 +443,7 @@ class TestSecrets:
             assert any(image is not None and secret.encode() in zlib.decompress(image.data) for image in images)
             shown = redacted_loom(Loom(store, None), Redactor([secret]))  # type: ignore[arg-type]
             (records,) = map(shown.records, shown.entities())
-            assert any(snapshot_of(record) is not None for record in records)
+            assert any(get_snapshot(record) is not None for record in records)
             assert secret not in repr(records)
 
 
@@ -476,7 +476,7 @@ class TestStoredSnapshots:
             account.programs += 1
             account.seconds += seconds
             earned += A_PROGRAM + seconds * A_SECOND
-            if account.affords() and account.take(size) and size > SMALL:
+            if account.can_afford() and account.take(size) and size > SMALL:
                 paid += size
         assert paid <= earned
 
@@ -485,7 +485,7 @@ class TestStoredSnapshots:
         account, made, kept = Account(), 0, 0
         for _ in range(100):
             account.programs += 1
-            if account.affords():
+            if account.can_afford():
                 made += 1
                 kept += account.take(size)
         every = -(-size // A_PROGRAM)
@@ -576,7 +576,7 @@ class Stage:
     def keep(self, snapshot: Any, after: int) -> SnapshotAfter:
         assert snapshot.blob is not None
         self.kept[snapshot.digest] = snapshot.blob
-        return SnapshotAfter(after, reference(snapshot))
+        return SnapshotAfter(after, make_reference(snapshot))
 
     async def run(self, actor: CircleActor, code: str) -> list[Any]:
         """Return the results of a program, step by step."""
@@ -592,7 +592,7 @@ class Stage:
                 )
             told.append((step.gate, step.args, printed))
             answers = (*answers, answer)
-            step = actor._event_of(await actor._answer(answer))
+            step = actor._make_event(await actor._answer(answer))
         if step.snapshot is not None:
             self.images.append(self.keep(step.snapshot, len(self.programs) + 1))
         self.programs.append(Program(code, None, answers, undone=step.limit is not None))
@@ -660,7 +660,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
                 kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
-            step = actor._event_of(await actor._answer(answer))
+            step = actor._make_event(await actor._answer(answer))
         await actor._close()
         assert isinstance(step, Computed)
         first = await untouched(stage, before, code)

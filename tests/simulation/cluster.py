@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import Ask, draw
-from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, no_more, postgres
+from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.loom.postgres import WAITING
 from cantrip_actors.machine.node import (
@@ -40,14 +40,14 @@ from cantrip_actors.machine.node import (
 )
 from cantrip_actors.machine.placement import Candidate, Take, UnloadIdle, can_run, may_load
 from cantrip_actors.machine.project import Life
-from cantrip_actors.machine.schedule import firing_key, look, next_after
+from cantrip_actors.machine.schedule import find_next, look, make_firing_key
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import Mail, key_of
+from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Adopted, Committed, Header, IntentGiven, Record
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.inboxes import LOOK, LOOK_AT_ALL
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
-from cantrip_actors.runtime.placing import member_of
+from cantrip_actors.runtime.placing import make_member
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, turn
 from tests.simulation.server import Change, Server, Transaction
@@ -356,7 +356,7 @@ class Loader(Process):
         what = look(timer, now, is_busy=False)
         if what.fires is None:
             return
-        mail = mail_to(schedule.name, firing_key(timer.id, what.fires), kind="timer")
+        mail = mail_to(schedule.name, make_firing_key(timer.id, what.fires), kind="timer")
         if self.store.replace_timer(timer, what.becomes, [mail]) is not None:
             self.sim.hint()
 
@@ -432,7 +432,7 @@ class SimNode(Loader):
             found = self.store.unowned(1000, seen)
             wanted = [one for one in found if may_look_for(self.state, self.world.now, one.entity_id, one.why)]
             unowned = [self.candidate(one.entity_id) for one in wanted]
-        members = [member_of(row) for row in rows if row.is_living]
+        members = [make_member(row) for row in rows if row.is_living]
         self.members = [
             one._replace(busy=self.busy, is_draining=self.state.is_draining) if one.owner == self.owner else one
             for one in members
@@ -711,7 +711,7 @@ class Simulation:
             else:
                 session.end()
         if not is_machine:
-            no_more(one.owner)
+            mark_gone(one.owner)
         one.kill()
         self.restart(one)
 
@@ -869,7 +869,7 @@ class Simulation:
         """Mail is recorded once and in order, each firing happened once, limits were kept, and logs are whole."""
         for entity in self.entities:
             log = self._log(entity)
-            keys = [key for one in log if isinstance(one, IntentGiven) and (key := key_of(one))]
+            keys = [key for one in log if isinstance(one, IntentGiven) and (key := get_key(one))]
             doubled = [key for key, count in Counter(keys).items() if count > 1]
             if doubled:
                 raise Violation(f"{entity}: recorded more than once: {doubled}")
@@ -892,13 +892,13 @@ class Simulation:
             raise Violation(faults[0])
 
     def _check_schedule(self) -> None:
-        keys = {key_of(one) for one in self._log(self.entities[0]) if isinstance(one, IntentGiven)}
+        keys = {get_key(one) for one in self._log(self.entities[0]) if isinstance(one, IntentGiven)}
         at: float | None = self.began + 2
         while at is not None and at < self.last_firing:
-            key = firing_key("tick", at)
+            key = make_firing_key("tick", at)
             if key not in keys and (self.entities[0], key) not in self.lost:
                 raise Violation(f"the schedule did not fire at {at - self.began:g} s")
-            at = next_after(self.schedule, at)
+            at = find_next(self.schedule, at)
 
     def _check_limits(self) -> None:
         if self.has_forgotten:

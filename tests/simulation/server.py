@@ -29,7 +29,7 @@ import psycopg
 
 from cantrip_actors.loom.nodes import TABLES
 from cantrip_actors.loom.postgres import WAITING
-from cantrip_actors.loom.schema import statements
+from cantrip_actors.loom.schema import write_statements
 from tests.simulation.world import Process, Task, World
 
 __all__ = ["Change", "Server", "Session", "Transaction"]
@@ -141,7 +141,7 @@ class Server:
         self._rowid = 1 << 40
         self._db = db = sqlite3.connect(":memory:", isolation_level=None)
         db.create_function("clock_timestamp", 0, lambda: world.now)
-        for statement in (*statements(0, _TYPES).split(";"), *TABLES):
+        for statement in (*write_statements(0, _TYPES).split(";"), *TABLES):
             db.execute(statement)
         if not has_unique_keys:
             db.execute("drop index mail_keys")

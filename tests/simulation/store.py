@@ -48,7 +48,7 @@ class SimStore(PostgresStore):
     def _check(self, connection: Any) -> None:  # the tables are there
         self._version, self.seal = VERSION, UNSEALED
 
-    def _each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+    def _fetch_each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         """The same query, with the rows as SQLite takes them."""
         names = ", ".join(f"column{at} as {name}" for at, name in enumerate(columns.split(", "), 1))
         marks = ", ".join(f"({', '.join('?' for _ in row)})" for row in rows)
@@ -99,8 +99,8 @@ class KeyNotUnique(SimStore):
 
     has_unique_keys = False
 
-    def _each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
-        return [] if query == _BY_KEY else super()._each(db, query, columns, rows)
+    def _fetch_each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
+        return [] if query == _BY_KEY else super()._fetch_each(db, query, columns, rows)
 
 
 class Unordered(SimStore):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry, carve, crystal_name
+from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry, carve, get_crystal_name
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import AgentRequest, Refused
@@ -133,7 +133,11 @@ class TestConstruction:
         crystal = Named("mine")
         assert isinstance(crystal, Crystal)
         assert Cantrip(crystal, circle=DONE_ONLY).crystal is crystal
-        assert [crystal_name(crystal), crystal_name("a:b"), crystal_name(Named(5))] == ["mine", "a:b", "Named"]
+        assert [get_crystal_name(crystal), get_crystal_name("a:b"), get_crystal_name(Named(5))] == [
+            "mine",
+            "a:b",
+            "Named",
+        ]
 
 
 @pytest.mark.rule("CANTRIP-2")

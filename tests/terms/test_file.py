@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import File, Image, InvalidFile, InvalidImage, LoomError
-from cantrip_actors.records.codec import image_facts, image_of
+from cantrip_actors.records.codec import get_image_facts, make_image
 from cantrip_actors.terms.file import LARGEST
-from cantrip_actors.terms.image import handles, named_in, said
+from cantrip_actors.terms.image import find_handles, select_named, split_message
 from tests.pictures import DOCX, PDF, files, png
 
 pytestmark = pytest.mark.rule("R-20")
@@ -59,7 +59,7 @@ def test_the_type_of_a_file_follows_from_its_bytes_and_not_its_name(data, kind) 
 def test_the_type_of_a_text_follows_from_its_name(filename, kind) -> None:
     made = File(b"x", filename=filename)
     assert (made.media_type, made.is_text) == (kind, True)
-    assert type(image_of(image_facts(made))) is File
+    assert type(make_image(get_image_facts(made))) is File
 
 
 def test_an_office_document_is_detected_by_name_and_any_format_by_a_given_type() -> None:
@@ -127,8 +127,8 @@ def test_a_handle_is_found_in_a_text_for_any_filename(filename) -> None:
     except InvalidFile:
         assert not filename.strip()
         return
-    assert handles(f"see {made.handle}.") == [made.name]
-    assert named_in(f"see {made.handle}.", [made, Image(png())]) == (made,)
+    assert find_handles(f"see {made.handle}.") == [made.name]
+    assert select_named(f"see {made.handle}.", [made, Image(png())]) == (made,)
     assert "\n" not in made.label
 
 
@@ -137,18 +137,18 @@ def test_a_file_survives_copies_pickles_and_the_loom(made) -> None:
     assert copy.copy(made) is copy.deepcopy(made) is made
     again = pickle.loads(pickle.dumps(made))
     assert (again, again.after, again.found()) == (made, made.after, made.found())
-    kept = image_of(image_facts(made))
+    kept = make_image(get_image_facts(made))
     assert (kept, kept.after, type(kept)) == (made, made.after, type(made))
-    assert image_facts(kept) == image_facts(made)
+    assert get_image_facts(kept) == get_image_facts(made)
 
 
 def test_files_and_images_keep_their_order_in_a_message() -> None:
     report, photo, notes = File(PDF, filename="a.pdf"), Image(png()), File(b"x", filename="b.txt")
-    given_ = said(["Compare", report, photo, "with", notes], "")
+    given_ = split_message(["Compare", report, photo, "with", notes], "")
     assert given_.text == "Compare\nwith"
     assert given_.images == (report, photo, notes)
     assert [one.after for one in given_.images] == [7, 7, None]
-    assert said(report, "").text == report.label
+    assert split_message(report, "").text == report.label
 
 
 def test_a_file_does_not_change() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
 from cantrip_actors.terms.file import LARGEST
-from cantrip_actors.terms.image import Given, handles, labelled, named_in, said
-from cantrip_actors.terms.image_header import media_type_of, size_of
+from cantrip_actors.terms.image import Given, add_labels, find_handles, select_named, split_message
+from cantrip_actors.terms.image_header import detect_media_type, read_size
 from tests.pictures import gif, images, jpeg, png, webp
 
 PNG = Image(png(640, 480))
@@ -37,9 +37,9 @@ class TestReading:
     def test_a_truncated_or_invalid_header_is_not_an_error(self, data, draw):
         cut = draw.draw(st.integers(12, len(data)))
         broken = data[:cut] + draw.draw(st.binary(max_size=30))
-        kind = media_type_of(broken)
+        kind = detect_media_type(broken)
         assert kind is not None
-        width, height = size_of(broken, kind)
+        width, height = read_size(broken, kind)
         assert (width is None) == (height is None)
 
     @pytest.mark.parametrize(
@@ -149,42 +149,42 @@ class TestAsText:
     @given(st.lists(images, max_size=4), st.text(max_size=20))
     def test_an_image_is_found_by_its_handle_in_any_text(self, some, between):
         text = between.join(image.handle for image in some)
-        assert handles(text) == list(dict.fromkeys(image.name for image in some))
-        assert [one.name for one in named_in(text, some)] == handles(text)
+        assert find_handles(text) == list(dict.fromkeys(image.name for image in some))
+        assert [one.name for one in select_named(text, some)] == find_handles(text)
 
     def test_a_text_without_handles_names_no_image(self):
-        assert named_in("[image/png, 12 KB, 3×2] and [image, 0000000g]", [PNG]) == ()
+        assert select_named("[image/png, 12 KB, 3×2] and [image, 0000000g]", [PNG]) == ()
 
     def test_labels_are_added_to_a_text_without_handles(self):
-        assert labelled("look", [PNG]) == f"look {PNG.label}"
-        assert labelled(f"look at {PNG.handle}", [PNG]) == f"look at {PNG.handle}"
-        assert labelled("look", []) == "look"
+        assert add_labels("look", [PNG]) == f"look {PNG.label}"
+        assert add_labels(f"look at {PNG.handle}", [PNG]) == f"look at {PNG.handle}"
+        assert add_labels("look", []) == "look"
 
 
 @pytest.mark.rule("INTENT-1")
 class TestMessageParts:
     def test_a_message_of_a_text_alone_is_that_text(self):
-        assert said("go", "intent") == Given("go", ())
+        assert split_message("go", "intent") == Given("go", ())
 
     def test_texts_are_joined_and_images_keep_their_position(self):
         a, b, c = (Image(png(shade=shade)) for shade in (1, 2, 3))
-        text, some = said([a, "Compare this:", b, "with this:", c], "intent")
+        text, some = split_message([a, "Compare this:", b, "with this:", c], "intent")
         assert text == "Compare this:\nwith this:"
         assert some == (a, b, c)
         assert [one.after for one in some] == [0, 13, None]
 
     @pytest.mark.parametrize("given", [PNG, [PNG], (PNG,), [" ", PNG]])
     def test_an_image_alone_has_a_text(self, given):
-        assert said(given, "intent") == Given(PNG.label, (PNG,))
+        assert split_message(given, "intent") == Given(PNG.label, (PNG,))
 
     @pytest.mark.parametrize("given", ["", " \n", [], [""], None, 5, [5], ["go", b"png"], {"text": "go"}])
     def test_an_empty_message_is_refused(self, given):
         with pytest.raises(InvalidIntent):
-            said(given, "intent is required: expected a text")
+            split_message(given, "intent is required: expected a text")
 
     @given(st.lists(st.text(min_size=1).filter(str.strip) | images, min_size=1, max_size=6))
     def test_texts_and_images_survive_joining(self, given):
-        text, some = said(given, "intent")
+        text, some = split_message(given, "intent")
         texts = [one for one in given if isinstance(one, str)]
         assert list(some) == [one for one in given if isinstance(one, Image)]
         if texts:

@@ -19,8 +19,8 @@ from cantrip_actors.terms.messages import (
     ToolDefinition,
     Usage,
     as_text,
-    encodable,
-    tool_choice_of,
+    make_encodable,
+    parse_tool_choice,
 )
 
 
@@ -282,13 +282,13 @@ class TestAsText:
 
 @given(st.text(st.characters(codec=None)))
 def test_encodable_text_changes_only_lone_surrogates(text):
-    made = encodable(text)
+    made = make_encodable(text)
     made.encode()
     if not any("\ud800" <= sign <= "\udfff" for sign in text):
         assert made == text
 
 
 def test_tool_choices_are_normalised():
-    assert [tool_choice_of(one) for one in (None, "auto", "required", "none")] == [None, "auto", "required", "none"]
+    assert [parse_tool_choice(one) for one in (None, "auto", "required", "none")] == [None, "auto", "required", "none"]
     with pytest.raises(InvalidCantrip, match='tool_choice "any": expected "auto", "required" or "none"'):
-        tool_choice_of("any")
+        parse_tool_choice("any")

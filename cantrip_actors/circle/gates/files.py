@@ -32,7 +32,7 @@ from cantrip_actors.circle.gates.confine import Place, mode_of, place, refusal
 from cantrip_actors.terms.file import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.gate import Injected, gate
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.image_header import media_type_of
+from cantrip_actors.terms.image_header import detect_media_type
 
 CHARACTERS: Final = 50_000
 """Characters of one result: about 12,000 tokens."""
@@ -79,7 +79,7 @@ def read(
     with os.fdopen(place(root, path).open(), "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
         beginning = raw.read(_PEEK)
-        if images and media_type_of(beginning) is not None:
+        if images and detect_media_type(beginning) is not None:
             return _picture(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
         if b"\0" in beginning:
             raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')

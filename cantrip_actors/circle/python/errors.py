@@ -15,7 +15,7 @@ from typing import Final
 from pydantic_monty import Frame, MontyRuntimeError, MontySyntaxError
 
 from cantrip_actors.circle.step import Limit, LimitExceeded
-from cantrip_actors.terms.messages import encodable
+from cantrip_actors.terms.messages import make_encodable
 
 REQUESTS: Final = 1_000
 """Requests to the host, other than gate calls, that a program may make in one step: unknown names, files, clocks."""
@@ -102,7 +102,7 @@ def describe(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] =
 
 
 def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
-    text = encodable(error.display("type-msg"))
+    text = make_encodable(error.display("type-msg"))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
 
 
@@ -137,4 +137,4 @@ def _place(frame: Frame, here: str) -> str:
     function = f", in {frame.function_name}" if frame.function_name not in (None, "<module>") else ""
     source = (frame.source_line or "").strip().partition("\n")[0]  # for a decorator it is the whole definition
     shown = f": {source if len(source) <= 120 else source[:119] + '…'}" if source else ""
-    return encodable(f"line {frame.line}{earlier}{function}{shown}")
+    return make_encodable(f"line {frame.line}{earlier}{function}{shown}")

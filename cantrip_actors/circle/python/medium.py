@@ -32,7 +32,7 @@ from cantrip_actors.circle.python.gates import callables, capability, for_calls,
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
-from cantrip_actors.terms.messages import ToolDefinition, encodable
+from cantrip_actors.terms.messages import ToolDefinition, make_encodable
 
 _ESCAPED: Final = 6
 """The most bytes that one character of the output takes in JSON."""
@@ -71,7 +71,7 @@ class PythonSandbox:
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` with `variables` set first, until it calls a gate or ends."""
-        return self._step("begin", self._idle, code=encodable(code), inputs=variables or {}, check=self._check)
+        return self._step("begin", self._idle, code=make_encodable(code), inputs=variables or {}, check=self._check)
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
         """Continue after a gate. Answering the same suspension again forks the program.

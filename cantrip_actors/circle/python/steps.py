@@ -51,7 +51,7 @@ from cantrip_actors.circle.step import (
     Suspended,
 )
 from cantrip_actors.terms.bounds import NotPlain, TooLarge
-from cantrip_actors.terms.messages import encodable
+from cantrip_actors.terms.messages import make_encodable
 
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
@@ -118,7 +118,7 @@ class _Turn:
         self.printed += len(kept)
         self.cut += len(text) - len(kept)
         if kept:
-            self.stream.write(encodable(kept).encode())
+            self.stream.write(make_encodable(kept).encode())
         if self.cut:  # the next notice, which is at least as long, overwrites this one
             self.stream.seek(-self.stream.write(self.notice().encode()), 1)
 
@@ -128,7 +128,7 @@ class _Turn:
 
     def output(self) -> str:
         """Return the output of this step."""
-        return encodable("".join(self.kept)) + self.notice()
+        return make_encodable("".join(self.kept)) + self.notice()
 
 
 class Clock(Protocol):
@@ -465,11 +465,11 @@ def _bind(gate: str, parameters: list[str], args: Any, kwargs: Mapping[str, Any]
 
 def _refuse_request(snapshot: FunctionSnapshot) -> Result:
     """Return the error for a request other than a gate call: a file, a clock, a module or an undefined name."""
-    name = encodable(str(snapshot.function_name))
+    name = make_encodable(str(snapshot.function_name))
     if not snapshot.is_os_function:
         return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
     if name == "import":
-        module = next((encodable(one) for one in snapshot.args if isinstance(one, str)), "?")
+        module = next((make_encodable(one) for one in snapshot.args if isinstance(one, str)), "?")
         return {"exc_type": "ModuleNotFoundError", "message": f"there is no module {module!r} in this Python"}
     return {"exc_type": "PermissionError", "message": f"{name}: the sandbox has no files, environment or clock"}
 

@@ -24,7 +24,7 @@ from pydantic_monty import MontyClassProxy, MontyClassTypeProxy, MontyFileHandle
 
 from cantrip_actors.circle.plain import Conversion
 from cantrip_actors.terms.bounds import DEEPEST, NotPlain, TooLarge
-from cantrip_actors.terms.messages import encodable
+from cantrip_actors.terms.messages import make_encodable
 
 _TEXT_OF_INSIDE: Final = re.compile(
     r"(?:range\(-?\d+, -?\d+(?:, -?\d+)?\)|dict_(?:keys|values|items)\(\[.*\]\)"
@@ -93,7 +93,7 @@ class Arguments(Conversion):
 
     def name(self, name: str) -> str:
         """Return the name of an argument. Raises TooLarge."""
-        made = encodable(name)
+        made = make_encodable(name)
         self.count_text(made)
         return made
 
@@ -146,4 +146,4 @@ def render(read: Callable[[], Any]) -> Any:
 
 
 def _render_text(value: object) -> str:
-    return encodable(_repr.repr(value))
+    return make_encodable(_repr.repr(value))

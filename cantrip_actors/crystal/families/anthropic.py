@@ -26,7 +26,7 @@ from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
 REFUSED: Final = "refusal"
 CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
@@ -454,7 +454,7 @@ class Anthropic(Family):
             yield "", {"tools": tools}
             if asked.choice == "required":
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
-            elif (gate := named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
             elif asked.choice == "none":  # also for models that refuse to be forced to call
                 yield "", {"tool_choice": {"type": "none"}}

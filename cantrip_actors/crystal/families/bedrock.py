@@ -30,7 +30,7 @@ from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.crystal.typed_settings import Table
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
 CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "guardrail_intervened", "content_filtered"})
 """Reasons to stop in the middle of an item."""
@@ -409,7 +409,7 @@ class Bedrock(Anthropic):
             yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
         if asked.tools and asked.choice != "none":  # Converse has no value for "none": tools are not offered then
             yield "", {"toolConfig": {"tools": self.encoder.tools(asked.tools, tool_list)}}
-            gate = named_gate(asked.choice)
+            gate = find_named_gate(asked.choice)
             if asked.choice == "required":
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
             elif gate is not None:

@@ -25,7 +25,7 @@ from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
 CUT_OFF: Final = frozenset({"length", "model_length", "content_filter"})
 """Reasons to stop in the middle of an item."""
@@ -669,7 +669,7 @@ class Chat(Family):
             yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
-            elif (gate := named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "function": {"name": gate}}}
 
     def thinking(self, effort: str) -> Mapping[str, Any]:

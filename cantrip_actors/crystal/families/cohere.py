@@ -15,7 +15,7 @@ from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
-from cantrip_actors.terms.messages import Message, named_gate
+from cantrip_actors.terms.messages import Message, find_named_gate
 
 FAILED: Final[Mapping[str, int]] = {"ERROR": 500, "ERROR_TOXIC": 400, "TIMEOUT": 504}
 """Reasons to stop that are failures, and the statuses that they stand for."""
@@ -198,7 +198,7 @@ class Cohere(Chat):
 
     def _tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """One gate is forced by offering no other."""
-        gate, offered = named_gate(asked.choice), asked.tools
+        gate, offered = find_named_gate(asked.choice), asked.tools
         if gate is not None:
             offered = [tool for tool in offered if tool.name == gate] or offered
         yield "", {"tools": self.encoder.tools(offered, function_list)}

@@ -24,7 +24,7 @@ from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import GOOGLE, Table, candidates_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition, named_gate
+from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
 FLUKES: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
@@ -546,7 +546,7 @@ class Google(Family):
             mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
             if mode is not None:  # never without tools (trap 4.4.9)
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
-            elif (gate := named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(asked.choice)) is not None:
                 forced = {"mode": "ANY", "allowedFunctionNames": [gate]}
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": forced}}
             if settings.server_tools:  # its calls have to go back with ours

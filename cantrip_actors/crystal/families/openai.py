@@ -16,7 +16,7 @@ from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.shapes import objects
 from cantrip_actors.crystal.sse import Event
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import Response
 
 _METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
@@ -60,5 +60,5 @@ def replayed(provider: str, raw_response: Any) -> Scripted:
     """
     normalise = NORMALISERS.get(provider)
     if normalise is None:
-        raise InvalidCantrip(f'no recordings of provider "{provider}": {nearest(provider, NORMALISERS)}')
+        raise InvalidCantrip(f'no recordings of provider "{provider}": {suggest_nearest(provider, NORMALISERS)}')
     return scripted(lambda _: normalise(raw_response), name=provider)

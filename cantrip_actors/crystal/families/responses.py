@@ -29,7 +29,7 @@ from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, ToolDefinition, named_gate
+from cantrip_actors.terms.messages import Message, ToolDefinition, find_named_gate
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls (trap 4.2.9)."""
@@ -625,7 +625,7 @@ class Responses(Family):
             yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
-            elif (gate := named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "name": gate}}
 
     image_tokens = staticmethod(openai_tokens)

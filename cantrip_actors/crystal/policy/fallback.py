@@ -19,7 +19,7 @@ from typing import Any, Final
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
@@ -52,7 +52,7 @@ class Fallback(AnsweringCrystal):
         self.given = tuple(given)
         self.crystals = tuple(map(resolve, given)) if crystals is None else crystals
         self.when = when
-        self.name = f"fallback({', '.join(map(crystal_name, self.crystals))})"
+        self.name = f"fallback({', '.join(map(get_crystal_name, self.crystals))})"
         windows = [getattr(one, "context_window", None) for one in self.crystals]
         # the smallest, so that folding happens in time for every crystal
         self.context_window = min((one for one in windows if isinstance(one, int)), default=None)
@@ -103,7 +103,7 @@ class Fallback(AnsweringCrystal):
         watch = None if query.emit is None else Watch(query.emit)
         failed: list[tuple[str, CrystalError]] = []
         for number, crystal in enumerate(self.crystals):
-            name = crystal_name(crystal)
+            name = get_crystal_name(crystal)
             shown = query if watch is None else watch.prepare(query)
             reply = await ask_one(number, self.member(number), shown)
             if isinstance(reply, Response):

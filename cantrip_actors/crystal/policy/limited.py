@@ -18,7 +18,7 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Response
 
@@ -127,9 +127,9 @@ def limited(
     if isinstance(inner, Fallback):
         raise InvalidCantrip("limited: limit the crystals one by one: fallback(limited(…), limited(…))")
     if isinstance(inner, PostingCrystal):
-        raise InvalidCantrip(f"limited: {crystal_name(inner)} answers hours later: its provider limits it")
+        raise InvalidCantrip(f"limited: {get_crystal_name(inner)} answers hours later: its provider limits it")
     if terms_of(inner) is not NO_TERMS:
-        raise InvalidCantrip(f"limited: {crystal_name(inner)} has terms already: give all of them at once")
+        raise InvalidCantrip(f"limited: {get_crystal_name(inner)} has terms already: give all of them at once")
     if not callable(getattr(inner, "invoke", None)):
         raise InvalidCantrip(f"limited: expected 'family:model' or an object with invoke, got {crystal!r}")
     fields = (concurrency, requests_per_minute, tokens_per_minute)

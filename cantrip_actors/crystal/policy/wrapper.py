@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cantrip_actors.terms.cantrip import Crystal, crystal_name
+from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
 from cantrip_actors.terms.server_tools import ServerTool
 
 
@@ -13,7 +13,7 @@ class CrystalWrapper:
 
     def __init__(self, crystal: Crystal, name: str = "") -> None:
         self.crystal = crystal
-        self.name = f"{name}{crystal_name(crystal)}"
+        self.name = f"{name}{get_crystal_name(crystal)}"
         window = getattr(crystal, "context_window", None)
         self.context_window = window if isinstance(window, int) else None
         self.image_tokens = getattr(crystal, "image_tokens", None)

@@ -21,12 +21,12 @@ from dataclasses import replace
 from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
-from cantrip_actors.loom.export.chat import parts_of, tools_of
+from cantrip_actors.loom.export.chat import build_tools, split_parts
 from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation_of
-from cantrip_actors.loom.export.thread import as_decision, as_resume
+from cantrip_actors.loom.export.thread import build_decision, build_resume
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Folded
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -37,17 +37,17 @@ VERSION = "ATIF-v1.8"
 
 def atif_json(document: dict[str, Any]) -> bytes:
     """Return a trajectory as one line of JSON, newline included."""
-    return dumps(document, mark=False) + b"\n"
+    return dump_json(document, mark=False) + b"\n"
 
 
 def trajectory(loom: Loom, entity_id: str) -> dict[str, Any]:
     """Return the trajectory of an entity and everything below it, with all of its steps. Raises LoomError."""
     conversation = conversation_of(loom, entity_id)
-    return _document(
+    return _build_document(
         loom,
         conversation,
         entity_id,
-        list(_steps(conversation, conversation.items, conversation.inherited)),
+        list(_build_steps(conversation, conversation.items, conversation.inherited)),
         loom.below(entity_id),
     )
 
@@ -62,21 +62,21 @@ def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
     left = list(loom.below(entity_id))
     documents = []
     for number, (conversation, copied, items) in enumerate(parts, 1):
-        here = [child for child in _children(items) if child in left] if number < len(parts) else list(left)
+        here = [child for child in _find_children(items) if child in left] if number < len(parts) else list(left)
         left = [child for child in left if child not in here]
-        steps = list(_steps(conversation, (*copied, *items), len(copied)))
-        document = _document(loom, conversation, _segment_id(entity_id, number), steps, here)
+        steps = list(_build_steps(conversation, (*copied, *items), len(copied)))
+        document = _build_document(loom, conversation, _make_segment_id(entity_id, number), steps, here)
         if number < len(parts):
-            document["continued_trajectory_ref"] = _segment_id(entity_id, number + 1)
+            document["continued_trajectory_ref"] = _make_segment_id(entity_id, number + 1)
         documents.append(document)
     return documents
 
 
-def _segment_id(entity_id: str, number: int) -> str:
+def _make_segment_id(entity_id: str, number: int) -> str:
     return entity_id if number == 1 else f"{entity_id}#{number}"
 
 
-def _document(
+def _build_document(
     loom: Loom, conversation: Conversation, name: str, steps: list[dict[str, Any]], children: Sequence[str]
 ) -> dict[str, Any]:
     header = conversation.header
@@ -88,7 +88,7 @@ def _document(
         "name": header.name or "cantrip",
         "version": header.cantrip_id,
         "model_name": header.crystal,
-        "tool_definitions": tools_of(header),
+        "tool_definitions": build_tools(header),
     }
     document: dict[str, Any] = {
         "schema_version": VERSION,
@@ -96,15 +96,15 @@ def _document(
         "trajectory_id": name,
         "agent": agent,
         "steps": steps,
-        "final_metrics": _totals(steps),
-        "extra": _kin(loom, conversation),
+        "final_metrics": _sum_totals(steps),
+        "extra": _describe_kin(loom, conversation),
     }
     if children:
         document["subagent_trajectories"] = [trajectory(loom, child) for child in children]
     return document
 
 
-def _kin(loom: Loom, conversation: Conversation) -> dict[str, Any]:
+def _describe_kin(loom: Loom, conversation: Conversation) -> dict[str, Any]:
     header = conversation.header
     kin: dict[str, Any] = {"entity": header.entity_id, "state": loom.state(header.entity_id), "depth": header.depth}
     if header.parent_turn is not None:
@@ -117,14 +117,14 @@ def _kin(loom: Loom, conversation: Conversation) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- steps
 
 
-def _steps(conversation: Conversation, items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
+def _build_steps(conversation: Conversation, items: Iterable[Item], copied: int) -> Iterator[dict[str, Any]]:
     """Yield a step for each item; the first `copied` are marked as copied and refer to no children.
 
     After a move to another crystal, the agent's steps name the crystal.
     """
     crystal = conversation.header.crystal
     for number, item in enumerate(items):
-        step = _step(item, refer=number >= copied)
+        step = _build_step(item, refer=number >= copied)
         if isinstance(item, Moved) and number >= copied:
             crystal = item.header.crystal
         elif isinstance(item, Said) and crystal != conversation.header.crystal:
@@ -132,36 +132,36 @@ def _steps(conversation: Conversation, items: Iterable[Item], copied: int) -> It
         yield step | ({"is_copied_context": True} if number < copied else {})
 
 
-def _step(item: Item, *, refer: bool) -> dict[str, Any]:
+def _build_step(item: Item, *, refer: bool) -> dict[str, Any]:
     if isinstance(item, Said):
-        return _utterance_step(item, refer=refer)
+        return _build_utterance_step(item, refer=refer)
     if isinstance(item, Moved):
         now = item.header
-        moved = {"kind": "adopted", "cantrip": now.cantrip_id, "tool_definitions": tools_of(now)}
+        moved = {"kind": "adopted", "cantrip": now.cantrip_id, "tool_definitions": build_tools(now)}
         prompt = now.call.get("system_prompt") or ""
         return {"timestamp": item.at, "source": "system", "message": prompt, "extra": moved}
     if not isinstance(item, Heard):
         extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
         return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
     source = "system" if item.kind == "reminder" else "user"
-    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _content(item.text, item.images)}
+    step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _build_content(item.text, item.images)}
     return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
 
 
-def _utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
+def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
     utterance, last = item.utterance, item.turns[-1]
     step: dict[str, Any] = {
         "timestamp": item.turns[0].at,
         "source": "agent",
-        "message": _content(render_utterance(utterance).content or "", utterance.images),
+        "message": _build_content(render_utterance(utterance).content or "", utterance.images),
         "llm_call_count": 1,
     }
     if utterance.thinking:
         step["reasoning_content"] = utterance.thinking
     if utterance.tool_calls:
         step["tool_calls"] = [_call(call) for call in utterance.tool_calls]
-    results = [_result(one, one.call_id, refer=refer) for one in item.results]
-    results += [_result(one, None, refer=refer) for one in item.others]
+    results = [_build_result(one, one.call_id, refer=refer) for one in item.results]
+    results += [_build_result(one, None, refer=refer) for one in item.others]
     if results:
         step["observation"] = {"results": results}
     usage = utterance.usage
@@ -177,9 +177,9 @@ def _utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
         "duration_ms": sum(turn.duration_ms for turn in item.turns),
     }
     if item.decisions:
-        extra["decisions"] = [as_decision(one) for one in item.decisions]
+        extra["decisions"] = [build_decision(one) for one in item.decisions]
     if item.resumes:
-        extra["resumes"] = list(map(as_resume, item.resumes))
+        extra["resumes"] = list(map(build_resume, item.resumes))
     rewards = [reward for reward in item.rewards if reward is not None]
     if rewards:
         extra["reward"] = rewards[-1]
@@ -196,9 +196,9 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return said
 
 
-def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
+def _build_result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
     seen = one.observation
-    result: dict[str, Any] = {"content": one.text if seen is None else _content(one.text, seen.images)}
+    result: dict[str, Any] = {"content": one.text if seen is None else _build_content(one.text, seen.images)}
     if call_id is not None:
         result = {"source_call_id": call_id, **result}
     extra: dict[str, Any] = {} if call_id is not None else {"gate": one.gate}
@@ -215,19 +215,19 @@ def _result(one: Result, call_id: str | None, *, refer: bool) -> dict[str, Any]:
     return result | ({"extra": extra} if extra else {})
 
 
-def _content(text: str, images: Sequence[File]) -> str | list[dict[str, Any]]:
+def _build_content(text: str, images: Sequence[File]) -> str | list[dict[str, Any]]:
     """Return a text, or the parts of a text with images."""
-    return [_part(part) for part in parts_of(text, images)] if images else text
+    return [_build_part(part) for part in split_parts(text, images)] if images else text
 
 
-def _part(part: str | File) -> dict[str, Any]:
+def _build_part(part: str | File) -> dict[str, Any]:
     address = None if isinstance(part, str) else address_of(part)
     if isinstance(part, str) or address is None or not isinstance(part, Image):
         return {"type": "text", "text": part if isinstance(part, str) else part.label}
     return {"type": "image", "source": {"media_type": part.media_type, "path": address}}
 
 
-def _totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _sum_totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
     steps = list(steps)
     metrics = [step["metrics"] for step in steps if "metrics" in step and "is_copied_context" not in step]
     return {
@@ -285,7 +285,7 @@ def _select_visible(items: Sequence[Item], fold: Folded | None) -> Iterator[Item
     yield from (item for item in items[cut:] if isinstance(item, Heard | Said))
 
 
-def _children(items: Iterable[Item]) -> Iterator[str]:
+def _find_children(items: Iterable[Item]) -> Iterator[str]:
     for item in items:
         if isinstance(item, Said):
             for result in (*item.results, *item.others):

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
-from cantrip_actors.loom.export.conversation import Conversation, as_messages
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.loom.export.conversation import Conversation, build_messages
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -31,19 +31,19 @@ def chat_jsonl(
     With `metadata` each line names its entity and turn, its ending, and its rewards. It is optional, because some
     services refuse lines with unknown fields.
     """
-    for one in (part for whole in conversation for part in whole.by_call()):
-        messages = as_messages(one, hide_ephemeral=hide_ephemeral)
+    for one in (part for whole in conversation for part in whole.split_by_call()):
+        messages = build_messages(one, hide_ephemeral=hide_ephemeral)
         if not any(message.role == "assistant" for message in messages):
             continue
-        line: dict[str, Any] = {"messages": chat_messages(messages)}
-        if tools := tools_of(one.header):
+        line: dict[str, Any] = {"messages": build_chat_messages(messages)}
+        if tools := build_tools(one.header):
             line["tools"] = tools
         if metadata:
-            line["metadata"] = _about(one)
-        yield dumps(line, mark=False) + b"\n"
+            line["metadata"] = _build_metadata(one)
+        yield dump_json(line, mark=False) + b"\n"
 
 
-def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def build_chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Return messages in the form of a chat interface."""
     made: list[dict[str, Any]] = []
     images_of_results: list[dict[str, Any]] = []  # images of results, held until the last result of a run of results
@@ -51,15 +51,15 @@ def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
         if message.role != "tool" and images_of_results:
             made.append({"role": "user", "content": images_of_results})
             images_of_results = []
-        made.append(_message(message))
+        made.append(_build_message(message))
         if message.images and message.role in ("assistant", "tool"):
             whose = f"[from the result of {message.gate}, call {message.tool_call_id}]"
             whose = whose if message.role == "tool" else "[made by the assistant]"
-            images_of_results += [{"type": "text", "text": whose}, *map(_image, message.images)]
+            images_of_results += [{"type": "text", "text": whose}, *map(_build_image, message.images)]
     return [*made, {"role": "user", "content": images_of_results}] if images_of_results else made
 
 
-def parts_of(text: str, images: Iterable[File]) -> Iterator[str | File]:
+def split_parts(text: str, images: Iterable[File]) -> Iterator[str | File]:
     """Yield a text and its images, in order."""
     done = 0
     for image in images:
@@ -72,19 +72,21 @@ def parts_of(text: str, images: Iterable[File]) -> Iterator[str | File]:
         yield rest
 
 
-def _image(image: File) -> dict[str, Any]:
+def _build_image(image: File) -> dict[str, Any]:
     address = address_of(image)
     if address is None or not isinstance(image, Image):
         return {"type": "text", "text": image.label}
     return {"type": "image_url", "image_url": {"url": address}}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _build_message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content or ""}
     if message.images and message.role == "user":
-        parts = parts_of(message.content or "", message.images)
-        conversation = [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+        parts = split_parts(message.content or "", message.images)
+        conversation = [
+            {"type": "text", "text": part} if isinstance(part, str) else _build_image(part) for part in parts
+        ]
         return {"role": message.role, "content": conversation}
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
@@ -95,7 +97,7 @@ def _message(message: Message) -> dict[str, Any]:
     return said
 
 
-def tools_of(header: Header) -> list[dict[str, Any]]:
+def build_tools(header: Header) -> list[dict[str, Any]]:
     """Return the gates that an entity had, as function definitions."""
     tools = []
     for gate in header.circle.get("gates", ()):
@@ -109,7 +111,7 @@ def tools_of(header: Header) -> list[dict[str, Any]]:
     return tools
 
 
-def _about(conversation: Conversation) -> dict[str, Any]:
+def _build_metadata(conversation: Conversation) -> dict[str, Any]:
     turns = [turn for item in conversation.said for turn in item.turns]
     rewards = {
         turn.turn_id: reward

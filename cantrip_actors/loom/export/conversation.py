@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_result, render_unanswered, render_utterance
-from cantrip_actors.machine.program import result_text
-from cantrip_actors.machine.project import rewards_of
-from cantrip_actors.machine.project.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation
+from cantrip_actors.machine.program import render_result_text
+from cantrip_actors.machine.project import collect_rewards
+from cantrip_actors.machine.project.conversation import (
+    Conversation,
+    Heard,
+    Item,
+    Moved,
+    Result,
+    Said,
+    build_conversation,
+)
 from cantrip_actors.terms.messages import Message
 
 __all__ = [
@@ -18,10 +26,10 @@ __all__ = [
     "Moved",
     "Result",
     "Said",
-    "as_messages",
-    "conversation",
+    "build_conversation",
+    "build_item_messages",
+    "build_messages",
     "conversation_of",
-    "messages_of",
 ]
 
 
@@ -33,21 +41,21 @@ def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Con
     if until is None:
         header = loom.header(entity_id)
         before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn is not None else []
-        return conversation([*before, *loom.records(entity_id)])
-    rewards = rewards_of(loom.records(loom.owner(until))).values()
-    return conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
+        return build_conversation([*before, *loom.records(entity_id)])
+    rewards = collect_rewards(loom.records(loom.owner(until))).values()
+    return build_conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
 
 
-def as_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
+def build_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:
     """Return the conversation as messages: system prompt, users, assistant with calls, a message for every result."""
     prompt = conversation.system_prompt
     messages = [Message("system", prompt)] if prompt else []
     for item in conversation.items:
-        messages.extend(messages_of(item, hide_ephemeral=hide_ephemeral))
+        messages.extend(build_item_messages(item, hide_ephemeral=hide_ephemeral))
     return messages
 
 
-def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
+def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message]:
     """Yield the messages of one item; a fold has none."""
     match item:
         case Heard():
@@ -64,6 +72,8 @@ def messages_of(item: Item, *, hide_ephemeral: bool = False) -> Iterator[Message
             for one in item.others:  # results for a program, which may not have shown them to the crystal
                 if one.observation is not None and one.observation.tool_call_id is None:
                     ended, images = one.observation.result, one.observation.images
-                    yield Message("user", result_text(ended) if isinstance(ended, dict) else one.text, images=images)
+                    yield Message(
+                        "user", render_result_text(ended) if isinstance(ended, dict) else one.text, images=images
+                    )
         case _:
             pass

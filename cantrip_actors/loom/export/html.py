@@ -24,12 +24,12 @@ from typing import Any, Final
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import Entry, entries_of, first_intent, header_in_force, rewards_of
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.machine.project import Entry, collect_rewards, find_first_intent, find_header_in_force, read_entries
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import labelled
+from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.server_tools import ServerCall
 
@@ -39,9 +39,9 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
 
     A link to an entity that is not in the page says so.
     """
-    style, program = _asset("page.css"), _program()
+    style, program = _asset("page.css"), _read_program()
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(program)}'; "
+        f"default-src 'none'; style-src '{_hash_text(style)}'; script-src '{_hash_text(program)}'; "
         "img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
@@ -56,14 +56,14 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
     index: list[dict[str, Any]] = []
     for number, entity_id in enumerate(loom.entities() if entities is None else entities):
         header, records = loom.header(entity_id), loom.records(entity_id)
-        entries = list(entries_of(records))
+        entries = list(read_entries(records))
         turns = [entry.turn for entry in entries if entry.turn is not None]
         sums = tally(records)
         total.add(sums)
-        now = header_in_force(header, records)
-        index.append({"n": number, **_summary(loom, now, records, turns, sums)})
-        yield _data(f"e-{number}", _entity(header, entries, rewards_of(records)))
-    yield _data("index", {"title": title, "entities": index, "totals": _finite(total.as_json())})
+        now = find_header_in_force(header, records)
+        index.append({"n": number, **_build_summary(loom, now, records, turns, sums)})
+        yield _render_data(f"e-{number}", _build_entity(header, entries, collect_rewards(records)))
+    yield _render_data("index", {"title": title, "entities": index, "totals": _replace_non_finite(total.as_json())})
     yield f"<script>{program}</script>\n</body>\n</html>\n".encode()
 
 
@@ -84,9 +84,11 @@ def family(loom: Loom, entity_id: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------- what is in the page
 
 
-def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally) -> dict[str, Any]:
+def _build_summary(
+    loom: Loom, header: Header, records: Iterable[Record], turns: list[Turn], sums: Tally
+) -> dict[str, Any]:
     """Return the facts about an entity that lists and links show."""
-    first = first_intent(records)
+    first = find_first_intent(records)
     usage = sums.usage
     return {
         "id": header.entity_id,
@@ -98,17 +100,17 @@ def _summary(loom: Loom, header: Header, records: Iterable[Record], turns: list[
         "parent": header.parent_entity,
         "turn": header.parent_turn,
         "forked": header.forked,
-        "intent": "" if first is None else labelled(first.intent, first.images)[:300],
+        "intent": "" if first is None else add_labels(first.intent, first.images)[:300],
         "turns": [turn.id for turn in turns],
         "tokens": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
-        "cost": _number(usage.cost),
-        "ms": _number(sums.turn_durations.total_ms),
+        "cost": _convert_number(usage.cost),
+        "ms": _convert_number(sums.turn_durations.total_ms),
         "errors": sums.errors,
         "below": len(loom.subtree(header.entity_id)) - 1,
     }
 
 
-def _entity(header: Header, entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> dict[str, Any]:
+def _build_entity(header: Header, entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> dict[str, Any]:
     """Return everything that happened to an entity, in order."""
     gates = [gate["name"] if isinstance(gate, dict) else str(gate) for gate in header.circle.get("gates", ())]
     circle = {"medium": header.circle.get("medium"), "wards": header.circle.get("wards")}
@@ -117,15 +119,15 @@ def _entity(header: Header, entries: list[Entry], rewards: dict[str, list[Reward
         "system": as_text(header.call.get("system_prompt") or ""),
         "gates": gates,
         "circle": as_text({"call": call, **circle}),
-        "items": list(_items(entries, rewards)),
+        "items": list(_build_items(entries, rewards)),
     }
 
 
-def _items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator[dict[str, Any]]:
+def _build_items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator[dict[str, Any]]:
     for entry in entries:
         if entry.turn is not None:
-            given = [_number(one.reward) for one in rewards.get(entry.turn.id, ())]
-            yield _turn(entry.turn, given, [_number(one) for one in entry.durations])
+            given = [_convert_number(one.reward) for one in rewards.get(entry.turn.id, ())]
+            yield _build_turn(entry.turn, given, [_convert_number(one) for one in entry.durations])
         elif entry.kind == "fold":
             yield {"kind": "fold", "marker": entry.text}
         elif entry.kind == "moved":
@@ -133,13 +135,13 @@ def _items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> Iterator
         elif entry.kind == "end":
             yield {"kind": "ended", "state": entry.reason, "at": entry.at, "detail": entry.text}
         else:
-            said: dict[str, Any] = {"kind": entry.kind, "text": entry.text} | _images(entry.images)
+            said: dict[str, Any] = {"kind": entry.kind, "text": entry.text} | _build_images(entry.images)
             if entry.kind == "intent":
                 said["context"] = "" if entry.context is None else as_text(entry.context)
             yield said if entry.kind == "cut" else said | {"at": entry.at}
 
 
-def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:
+def _build_turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:
     meta = turn.metadata
     said = not turn.continues  # an utterance is shown with its first turn (LOOM-8)
     calls = {call.id for call in turn.tool_calls} if said else set()
@@ -149,10 +151,10 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
         "id": turn.id,
         "no": turn.sequence,
         "at": meta.timestamp,
-        "ms": _number(meta.duration_ms),
+        "ms": _convert_number(meta.duration_ms),
         "goes": turn.continues,
         "say": (turn.content or "") if said else "",
-        **_images(turn.made),
+        **_build_images(turn.made),
         "think": (turn.thinking or "") if said else "",
         "code": (turn.code or "") if said else "",
         "calls": [
@@ -163,7 +165,7 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
             *({"id": call.id, "gate": call.gate, "args": call.arguments} for call in (turn.tool_calls if said else ())),
         ],
         "seen": [
-            *map(_server_result, turn.server_calls),
+            *map(_build_server_result, turn.server_calls),
             *(
                 {
                     "id": seen.tool_call_id,
@@ -173,7 +175,7 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
                     "err": seen.is_error,
                     "eph": seen.ephemeral,
                     "ms": durations[number] if number < len(durations) else None,
-                    **_images(seen.images),
+                    **_build_images(seen.images),
                 }
                 for number, seen in enumerate(turn.gate_calls)
             ),
@@ -181,8 +183,8 @@ def _turn(turn: Turn, rewards: list[float | None], durations: list[float | None]
         **({"who": [one.in_words for one in turn.decisions]} if turn.decisions else {}),
         **({"resumed": [one.in_words for one in turn.resumes]} if turn.resumes else {}),
         "tokens": [meta.tokens_prompt, meta.tokens_completion, meta.tokens_cached],
-        "cost": _number(meta.cost),
-        "reward": _number(turn.reward),
+        "cost": _convert_number(meta.cost),
+        "reward": _convert_number(turn.reward),
         "rewards": rewards,
         "ends": ends if turn.terminated or turn.truncated else None,
     }
@@ -192,7 +194,7 @@ def _describe_server_tool(call: ServerCall) -> str:
     return f"{call.name or call.tool} (run by the provider)"
 
 
-def _server_result(call: ServerCall) -> dict[str, Any]:
+def _build_server_result(call: ServerCall) -> dict[str, Any]:
     """Return the result of a tool that the provider ran, in the form of a gate's result."""
     text = "" if call.result is None else as_text(call.result)
     return {
@@ -207,7 +209,7 @@ def _server_result(call: ServerCall) -> dict[str, Any]:
 _UNTIMED: Final = {"eph": False, "ms": None}
 
 
-def _images(images: tuple[File, ...]) -> dict[str, Any]:
+def _build_images(images: tuple[File, ...]) -> dict[str, Any]:
     """Return images as the page shows them: with their bytes, or a description without bytes."""
     if not images:
         return {}
@@ -219,7 +221,7 @@ def _images(images: tuple[File, ...]) -> dict[str, Any]:
 
 
 @cache
-def _program() -> str:
+def _read_program() -> str:
     """Return the page's program: what it shares with the live page, where that is a module, and its own part."""
     return _asset("shared.js").replace("\nexport ", "\n") + _asset("page.js")
 
@@ -228,27 +230,27 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 _ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 
 
-def _data(id: str, value: dict[str, Any]) -> bytes:
+def _render_data(id: str, value: dict[str, Any]) -> bytes:
     """Return JSON in a script element that no browser runs. JSON uses the escaped characters in its strings only."""
-    said = dumps(value, mark=False)
+    said = dump_json(value, mark=False)
     for sign, escape in _ESCAPED:
         said = said.replace(sign, escape)
     return f'<script type="application/json" id="{id}">'.encode() + said + b"</script>\n"
 
 
-def _number(value: float | None) -> float | None:
+def _convert_number(value: float | None) -> float | None:
     """Return a number that JSON can write."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return _number(value) if isinstance(value, float) else value
+        return {name: _replace_non_finite(part) for name, part in value.items()}
+    return _convert_number(value) if isinstance(value, float) else value

@@ -19,10 +19,17 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from cantrip_actors.loom.export.chat import chat_messages, tools_of
-from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Said, conversation_of, messages_of
+from cantrip_actors.loom.export.chat import build_chat_messages, build_tools
+from cantrip_actors.loom.export.conversation import (
+    Conversation,
+    Heard,
+    Item,
+    Said,
+    build_item_messages,
+    conversation_of,
+)
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.messages import Message
 
 
@@ -43,24 +50,24 @@ def pairs_jsonl(loom: Loom, *, margin: float = 0.0) -> Iterator[bytes]:
     for header in loom.headers():
         if header.forked and header.parent_turn is not None and header.parent_turn not in done:
             done.add(header.parent_turn)
-            yield from _pairs(loom, header.parent_turn, margin)
+            yield from _build_pairs(loom, header.parent_turn, margin)
 
 
-def _pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
+def _build_pairs(loom: Loom, turn_id: str, margin: float) -> Iterator[bytes]:
     siblings = [conversation_of(loom, fork) for fork in loom.forks(turn_id)]
     shared = siblings[0].inherited
     ways: dict[bytes, list[_Way]] = {}
     for conversation in [conversation_of(loom, loom.owner(turn_id)), *siblings]:
-        way = _way(conversation, shared)
+        way = _build_way(conversation, shared)
         if way is not None:
-            ways.setdefault(dumps(way.prompt, mark=False), []).append(way)
+            ways.setdefault(dump_json(way.prompt, mark=False), []).append(way)
     for same in ways.values():
         for better, worse in combinations(sorted(same, key=lambda way: -way.reward), 2):
             if better.reward - worse.reward > margin:
-                yield dumps(_line(turn_id, better, worse), mark=False) + b"\n"
+                yield dump_json(_build_line(turn_id, better, worse), mark=False) + b"\n"
 
 
-def _way(conversation: Conversation, shared: int) -> _Way | None:
+def _build_way(conversation: Conversation, shared: int) -> _Way | None:
     """Return the continuation after the first `shared` items; None if it has no rewarded utterance."""
     items = conversation.items[shared:]
     first = next((n for n, item in enumerate(items) if isinstance(item, Said)), None)
@@ -68,19 +75,19 @@ def _way(conversation: Conversation, shared: int) -> _Way | None:
         return None
     after = [n for n, item in enumerate(items) if n > first and isinstance(item, Heard) and item.kind == "intent"]
     said = items[first : after[0] if after else None]
-    turn_id, reward = _worth(said)
+    turn_id, reward = _find_worth(said)
     if reward is None:
         return None
-    header = conversation.header_at(shared + first)
+    header = conversation.get_header_at(shared + first)
     prompt_text = replace(conversation, header=header).system_prompt
     before = [] if prompt_text is None else [Message("system", prompt_text)]
     for item in conversation.items[: shared + first]:
-        before.extend(messages_of(item))
-    prompt = {"prompt": chat_messages(before), "tools": tools_of(header)}
+        before.extend(build_item_messages(item))
+    prompt = {"prompt": build_chat_messages(before), "tools": build_tools(header)}
     return _Way(conversation, prompt, said, turn_id, reward)
 
 
-def _worth(items: Sequence[Item]) -> tuple[str, float | None]:
+def _find_worth(items: Sequence[Item]) -> tuple[str, float | None]:
     for item in reversed(items):
         if isinstance(item, Said):
             for turn, reward in zip(reversed(item.turns), reversed(item.rewards), strict=True):
@@ -89,19 +96,19 @@ def _worth(items: Sequence[Item]) -> tuple[str, float | None]:
     return "", None
 
 
-def _line(turn_id: str, better: _Way, worse: _Way) -> dict[str, Any]:
+def _build_line(turn_id: str, better: _Way, worse: _Way) -> dict[str, Any]:
     return {
         "prompt": better.prompt["prompt"],
-        "chosen": _completion(better),
-        "rejected": _completion(worse),
+        "chosen": _build_completion(better),
+        "rejected": _build_completion(worse),
         "tools": better.prompt["tools"],
-        "metadata": {"from_turn": turn_id, "chosen": _about(better), "rejected": _about(worse)},
+        "metadata": {"from_turn": turn_id, "chosen": _build_metadata(better), "rejected": _build_metadata(worse)},
     }
 
 
-def _completion(way: _Way) -> list[dict[str, Any]]:
-    return chat_messages(message for item in way.items for message in messages_of(item))
+def _build_completion(way: _Way) -> list[dict[str, Any]]:
+    return build_chat_messages(message for item in way.items for message in build_item_messages(item))
 
 
-def _about(way: _Way) -> dict[str, Any]:
+def _build_metadata(way: _Way) -> dict[str, Any]:
     return {"entity": way.conversation.header.entity_id, "turn": way.turn_id, "reward": way.reward}

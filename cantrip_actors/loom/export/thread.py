@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from cantrip_actors.loom.blobs import address_of
-from cantrip_actors.records.codec import dumps
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
@@ -23,13 +23,13 @@ from cantrip_actors.terms.file import File
 
 def thread_jsonl(turns: Iterable[Turn]) -> bytes:
     """Return `turns` as JSON Lines, every field of SPEC 6.1 in each, nulls included."""
-    return b"".join(dumps(turn_fields(turn), mark=False) + b"\n" for turn in turns)
+    return b"".join(dump_json(build_turn_fields(turn), mark=False) + b"\n" for turn in turns)
 
 
-def turn_fields(turn: Turn) -> dict[str, Any]:
+def build_turn_fields(turn: Turn) -> dict[str, Any]:
     """Return a turn with the field names of SPEC 6.1."""
     m = turn.metadata
-    decided = {"decisions": [as_decision(one) for one in turn.decisions]} if turn.decisions else {}
+    decided = {"decisions": [build_decision(one) for one in turn.decisions]} if turn.decisions else {}
     return {
         "id": turn.id,
         "parent_id": turn.parent_id,
@@ -38,11 +38,11 @@ def turn_fields(turn: Turn) -> dict[str, Any]:
         "sequence": turn.sequence,
         "utterance": turn.utterance,
         "observation": turn.observation,
-        "gate_calls": [_gate_call(o) for o in turn.gate_calls],
-        **({"images": [_image(image) for image in turn.made]} if turn.made else {}),
+        "gate_calls": [_build_gate_call(o) for o in turn.gate_calls],
+        **({"images": [_build_image(image) for image in turn.made]} if turn.made else {}),
         **decided,
-        **({"resumes": list(map(as_resume, turn.resumes))} if turn.resumes else {}),
-        **_served(turn),
+        **({"resumes": list(map(build_resume, turn.resumes))} if turn.resumes else {}),
+        **_build_served(turn),
         **({"left_out": list(turn.left_out)} if turn.left_out else {}),
         **({"adjusted": dict(turn.adjusted)} if turn.adjusted else {}),
         "metadata": {
@@ -58,19 +58,19 @@ def turn_fields(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _served(turn: Turn) -> dict[str, Any]:
+def _build_served(turn: Turn) -> dict[str, Any]:
     """Return what the provider did with tools of its own, and the sources it named; {} for other turns."""
     made = {"server_calls": list(map(asdict, turn.server_calls)), "citations": list(map(asdict, turn.citations))}
     return {name: told for name, told in made.items() if told}
 
 
-def _gate_call(o: Observation) -> dict[str, Any]:
+def _build_gate_call(o: Observation) -> dict[str, Any]:
     """Return a gate call in the form of D-005, with `images` if the gate returned any."""
     told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
-    return told | {"images": [_image(image) for image in o.images]} if o.images else told
+    return told | {"images": [_build_image(image) for image in o.images]} if o.images else told
 
 
-def as_decision(one: Decided) -> dict[str, Any]:
+def build_decision(one: Decided) -> dict[str, Any]:
     """Return a decision: who decided about which call, and how that is known."""
     return {
         "tool_call_id": one.tool_call_id,
@@ -82,7 +82,7 @@ def as_decision(one: Decided) -> dict[str, Any]:
     }
 
 
-def as_resume(one: Resumed) -> dict[str, Any]:
+def build_resume(one: Resumed) -> dict[str, Any]:
     """Return who resumed the entity, and when."""
     return {"by": one.by, "at": one.at}
 
@@ -90,7 +90,7 @@ def as_resume(one: Resumed) -> dict[str, Any]:
 _NAMED: Final = ("filename", "provider", "file_id")
 
 
-def _image(image: File) -> dict[str, Any]:
+def _build_image(image: File) -> dict[str, Any]:
     """Return an image as a data URL, null without bytes; another file as a description."""
     named = {name: value for name in _NAMED if (value := getattr(image, name)) is not None}
     return {

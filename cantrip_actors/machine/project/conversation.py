@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Literal
 
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
-from cantrip_actors.machine.project.entity import header_in_force
+from cantrip_actors.machine.project.entity import find_header_in_force
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -72,7 +72,7 @@ class Said:
     """An utterance with the results of its calls, and the turns of the loom that it became.
 
     `results` are in the order of the calls, one each. `others` belong to a program: the results of its gate calls, and
-    last, without a call id, the result of the program itself, as `result_text` showed it to the crystal.
+    last, without a call id, the result of the program itself, as `render_result_text` showed it to the crystal.
     """
 
     utterance: Utterance
@@ -117,12 +117,12 @@ class Conversation:
         prompt = self.header.call.get("system_prompt")
         return prompt if isinstance(prompt, str) and prompt else None
 
-    def header_at(self, index: int) -> Header:
+    def get_header_at(self, index: int) -> Header:
         """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
         moves = [one.header for one in self.items[self.inherited : index] if isinstance(one, Moved)]
         return moves[-1] if moves else self.header
 
-    def by_call(self) -> Iterator[Conversation]:
+    def split_by_call(self) -> Iterator[Conversation]:
         """Yield the conversation as the crystal saw it under each call that was in force, oldest call first.
 
         Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
@@ -135,7 +135,7 @@ class Conversation:
         for begin, end in pairwise([self.inherited, *moves, len(self.items)]):
             if any(isinstance(item, Said) for item in self.items[begin:end]):
                 ended = self.ended if end == len(self.items) else None
-                header = self.header_at(begin + 1)
+                header = self.get_header_at(begin + 1)
                 yield replace(self, header=header, items=self.items[:end], inherited=begin, ended=ended)
 
     @property
@@ -144,7 +144,7 @@ class Conversation:
         return [item for item in self.items if isinstance(item, Said)]
 
 
-def conversation(records: Iterable[Record]) -> Conversation:
+def build_conversation(records: Iterable[Record]) -> Conversation:
     """Return the conversation in `records`: a `Loom.lineage`, or all records of an entity that is not a fork.
 
     Raises ValueError if the records do not begin with a header.
@@ -152,7 +152,7 @@ def conversation(records: Iterable[Record]) -> Conversation:
     reader = _Reader()
     for record in records:
         reader.read(record)
-    return reader.conversation()
+    return reader.build_conversation()
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class _Open:
     def unanswered(self) -> Sequence[ToolCall]:
         return self.utterance.tool_calls[len(self.results) :]
 
-    def to_said(self, rewards: dict[str, float]) -> Said:
+    def finish(self, rewards: dict[str, float]) -> Said:
         results, others = self.results[: self.committed[0]], self.others[: self.committed[1]]
         rest = self.utterance.tool_calls[len(results) :]
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
@@ -235,7 +235,7 @@ class _Reader:
             case Folded():
                 self._items.append(record)
             case Adopted():
-                self._in_force = header_in_force(self._headers[-1], [record])
+                self._in_force = find_header_in_force(self._headers[-1], [record])
                 self._items.append(Moved(self._in_force, record.at))
             case Rewarded():
                 self._rewards[record.turn_id] = record.reward
@@ -288,10 +288,10 @@ class _Reader:
         self._open = None
         self._items.append(Heard(kind, text, at, entity, images))
 
-    def conversation(self) -> Conversation:
+    def build_conversation(self) -> Conversation:
         if not self._headers:
             raise ValueError(
                 "no header among the records: expected a thread from its beginning, as Loom.lineage has it"
             )
-        items = tuple(item.to_said(self._rewards) if isinstance(item, _Open) else item for item in self._items)
+        items = tuple(item.finish(self._rewards) if isinstance(item, _Open) else item for item in self._items)
         return Conversation(self._headers[-1], items, self._inherited, self._ended)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
-from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
+from cantrip_actors.machine.project.outcome import get_outcome
+from cantrip_actors.machine.project.record import as_forgotten, as_header, get_committed_turn
 from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -33,24 +33,24 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 __all__ = [
     "CantripRef",
     "Status",
-    "asked_in",
-    "cantrip_in",
-    "children_in",
-    "episode_in",
-    "first_intent",
+    "find_cantrip",
+    "find_episode",
+    "find_first_intent",
+    "find_header_in_force",
+    "find_last_metadata",
+    "find_outcome",
+    "find_refusal",
+    "find_status",
+    "fold_state",
     "fork_of",
+    "get_header",
     "has_taken",
-    "header_in_force",
-    "header_of",
-    "intents_in",
     "is_over",
-    "last_metadata",
-    "outcome_of",
-    "refusal_of",
-    "state_of",
-    "status_of",
-    "turns_quoting",
-    "usage_of",
+    "list_asked",
+    "list_children",
+    "list_intents",
+    "list_turns_quoting",
+    "sum_usage",
 ]
 
 BOOKED: Final = frozenset({Utterance, Folded, Sampled, Ended})
@@ -60,14 +60,14 @@ Status = Literal["active", "waiting", "forgotten"] | EndReason
 """Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
 
 
-def header_of(records: Sequence[Record]) -> Header:
+def get_header(records: Sequence[Record]) -> Header:
     """Return the header that an entity's log begins with."""
     header = as_header(records[0])
     assert header is not None, "a log begins with its header"
     return header
 
 
-def cantrip_in(records: Iterable[Record], before: CantripRef) -> CantripRef:
+def find_cantrip(records: Iterable[Record], before: CantripRef) -> CantripRef:
     """Return the cantrip that an entity works with after these records, if it worked with `before`."""
     for record in records:
         if isinstance(record, Adopted):
@@ -75,7 +75,7 @@ def cantrip_in(records: Iterable[Record], before: CantripRef) -> CantripRef:
     return before
 
 
-def header_in_force(header: Header, records: Iterable[Record]) -> Header:
+def find_header_in_force(header: Header, records: Iterable[Record]) -> Header:
     """Return an entity's header with the cantrip, call, circle and crystal in force after `records`."""
     for record in records:
         if isinstance(record, Adopted):
@@ -101,9 +101,9 @@ def is_over(records: Iterable[Record]) -> bool:
     return False
 
 
-def state_of(records: Sequence[Record]) -> State:
+def fold_state(records: Sequence[Record]) -> State:
     """Return the state after an entity's whole log; its cantrip is not needed."""
-    return fold(Shape.of_header(header_of(records)), records)
+    return fold(Shape.of_header(get_header(records)), records)
 
 
 def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
@@ -113,7 +113,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     whose turn was not committed is left out.
     """
     records = list(lineage)
-    while records and committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
+    while records and get_committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
         records.pop()
     state = fold(shape, records)
     close_turn(state)
@@ -128,7 +128,7 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     return state
 
 
-def status_of(records: Iterable[Record]) -> Status:
+def find_status(records: Iterable[Record]) -> Status:
     """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
     status: Status = "active"
     for record in records:
@@ -148,25 +148,25 @@ def status_of(records: Iterable[Record]) -> Status:
     return status
 
 
-def outcome_of(records: Sequence[Record], below: Usage = NO_USAGE) -> Outcome | None:
+def find_outcome(records: Sequence[Record], below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode of an entity ended, from its whole log; None while it is under way.
 
     `below` is the usage of the subtrees of its children.
     """
-    return outcome_at(state_of(records), below)
+    return get_outcome(fold_state(records), below)
 
 
 _FINISHED: Final = ("terminated", "truncated")
 
 
-def episode_in(
+def find_episode(
     records: Sequence[Record], key: str, subtree_usage: Callable[[str], Usage] = lambda _: NO_USAGE
 ) -> Outcome | None:
     """Return how the episode of the intent with that key ended; None if it has not, or was not given.
 
     "" is the key of an intent that no mail brought: the first one. `subtree_usage` returns the usage of a child.
     """
-    shape = Shape.of_header(header_of(records))
+    shape = Shape.of_header(get_header(records))
     state, outcome, below = State(shape.parent_turn), None, NO_USAGE
     is_it, is_cut = False, False
     for record in records:
@@ -182,7 +182,7 @@ def episode_in(
         if isinstance(record, ChildStarted):
             below = below + subtree_usage(record.child_id)
         if is_it:
-            outcome = outcome_at(state, below)
+            outcome = get_outcome(state, below)
     return outcome
 
 
@@ -191,29 +191,29 @@ def has_taken(records: Iterable[Record], key: str) -> bool:
     return any(isinstance(record, IntentGiven) and record.key == key for record in records)
 
 
-def last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
+def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
     """Return the provider's metadata of the newest utterance, such as its reason to stop."""
     said = next((one for one in reversed(records) if isinstance(one, Utterance)), None)
     return {} if said is None else said.metadata
 
 
-def refusal_of(records: Iterable[Record], key: str) -> str | None:
+def find_refusal(records: Iterable[Record], key: str) -> str | None:
     """Return why the mail with that key was refused, or None."""
     return next((r.reason for r in records if isinstance(r, MailRefused) and r.key == key), None)
 
 
-def asked_in(records: Sequence[Record]) -> list[str]:
+def list_asked(records: Sequence[Record]) -> list[str]:
     """Return the entities whose answers the entity waits for, from its whole log."""
-    asked = state_of(records).turn.asked
+    asked = fold_state(records).turn.asked
     return [] if asked is None else [asked.to]
 
 
-def children_in(records: Iterable[Record]) -> list[str]:
+def list_children(records: Iterable[Record]) -> list[str]:
     """Return the children that were started, in order."""
     return [record.child_id for record in records if isinstance(record, ChildStarted)]
 
 
-def turns_quoting(records: Iterable[Record], child: str) -> list[str]:
+def list_turns_quoting(records: Iterable[Record], child: str) -> list[str]:
     """Return the turns of a parent in which the result of a child's call stands, in order."""
     calls: set[str] = set()
     turns: dict[str, None] = {}
@@ -226,17 +226,17 @@ def turns_quoting(records: Iterable[Record], child: str) -> list[str]:
     return list(turns)
 
 
-def intents_in(records: Iterable[Record]) -> list[IntentGiven]:
+def list_intents(records: Iterable[Record]) -> list[IntentGiven]:
     """Return the intents that were given, in order."""
     return [record for record in records if isinstance(record, IntentGiven)]
 
 
-def first_intent(records: Iterable[Record]) -> IntentGiven | None:
+def find_first_intent(records: Iterable[Record]) -> IntentGiven | None:
     """Return the first intent; None if the process was killed between the header and it."""
     return next((record for record in records if isinstance(record, IntentGiven)), None)
 
 
-def usage_of(records: Iterable[Record]) -> Usage:
+def sum_usage(records: Iterable[Record]) -> Usage:
     """Return the tokens that the records book (PROD-3): utterances, summaries, answers for servers, and broken ones."""
     total = NO_USAGE
     for record in records:

@@ -124,7 +124,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
 Fact = Began | Said | Running | Ran | Turned | Delegated | Compacted | Lent | Waiting | Settled | Closed
 
 
-def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
+def read_facts(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
     """Yield the facts of records in order, each with its entity and its turn (or "")."""
     header: Header | None = None
     for record in records:
@@ -145,26 +145,26 @@ def measured_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Fact]]:
             yield record.entity_id, "", Closed(record.reason, record.ward, record.at, record.usage or NO_USAGE)
 
 
-def _said(record: Utterance) -> Said:
+def _read_said(record: Utterance) -> Said:
     return Said(record.usage, record.duration_ms / 1e3, record.metadata)
 
 
-def _ran(record: GateFinished) -> Ran:
+def _read_ran(record: GateFinished) -> Ran:
     seconds = record.duration_ms / 1e3
     return Ran(record.gate, record.tool_call_id, seconds, record.is_error, record.result, record.args)
 
 
-def _turned(record: Committed) -> Turned:
+def _read_turned(record: Committed) -> Turned:
     continues = record.continues is not None
     terminated, truncated = record.terminated, record.truncated
     return Turned(record.sequence, record.at, record.duration_ms / 1e3, continues, terminated, truncated, record.ward)
 
 
 _OF_A_TURN: Final[Mapping[type, Callable[[Any], Fact]]] = {
-    Utterance: _said,
+    Utterance: _read_said,
     GateStarted: lambda record: Running(record.gate, record.tool_call_id),
-    GateFinished: _ran,
-    Committed: _turned,
+    GateFinished: _read_ran,
+    Committed: _read_turned,
     ChildStarted: lambda record: Delegated(record.tool_call_id, record.child_id, record.trace),
     Requested: lambda record: Waiting(record.id, record.gate, record.at),
     Decided: lambda record: Settled(record.request_id, record.decision, record.at),

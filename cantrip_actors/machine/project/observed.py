@@ -66,7 +66,7 @@ class Answered(NamedTuple):
 Observed = Begun | Response | ToolCall | Observation | Asks | Answered | Done | Finished
 
 
-def observed_in(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]]:
+def read_observed(records: Iterable[Record]) -> Iterator[tuple[str, str, Observed]]:
     """Yield the observable facts in records, in order, each with its entity and its turn (or "").
 
     A `ToolCall` comes from a program: the calls of a tools circle are in the `Response`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cantrip_actors.machine.context import summarise
 from cantrip_actors.machine.state import Phase, State
 from cantrip_actors.records.records import Committed, Ended
-from cantrip_actors.terms.image import NO_IMAGES, named_in
+from cantrip_actors.terms.image import NO_IMAGES, select_named
 from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
@@ -23,7 +23,7 @@ def is_end_recorded(state: State) -> bool:
     return state.phase is Phase.OVER or isinstance(state.episode.end, Ended)
 
 
-def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
+def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
     """Return how the last episode ended, or None while it is under way.
 
     `below` is the usage of the subtrees of its children.
@@ -37,7 +37,7 @@ def outcome_at(state: State, below: Usage = NO_USAGE) -> Outcome | None:
         if end.terminated:
             finished = state.turn.finished
             result = state.episode.words if finished is None else finished.result
-            images = named_in(as_text(result), conversation.images) if conversation.images and result else NO_IMAGES
+            images = select_named(as_text(result), conversation.images) if conversation.images and result else NO_IMAGES
             return Outcome(
                 result,
                 "terminated",

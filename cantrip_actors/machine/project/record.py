@@ -44,7 +44,7 @@ class Life(IntEnum):
     """The entity has ended, and the content of its records is gone."""
 
 
-def life_after(record: Record, before: Life, *, lasting: bool) -> Life:
+def compute_life(record: Record, before: Life, *, lasting: bool) -> Life:
     """Return where an entity stands after `record`. After its header it is BUSY."""
     kind = type(record)
     if kind is IntentGiven or kind is Decided:
@@ -63,17 +63,17 @@ def as_header(record: Record) -> Header | None:
     return record if type(record) is Header else None
 
 
-def committed_turn(record: Record) -> str | None:
+def get_committed_turn(record: Record) -> str | None:
     """Return the turn that the record completes, or None."""
     return record.turn_id if type(record) is Committed else None
 
 
-def turn_number(record: Record) -> int | None:
+def get_turn_number(record: Record) -> int | None:
     """Return the number, among those of its entity, of the turn that the record completes, or None."""
     return record.sequence if type(record) is Committed else None
 
 
-def named_turn(record: Record) -> str | None:
+def get_named_turn(record: Record) -> str | None:
     """Return the turn that has to be in the loom before the record (LOOM-2), or None."""
     if type(record) is Committed:
         return record.parent_id
@@ -87,12 +87,12 @@ def as_forgotten(record: Record) -> ForgottenRecord | None:
     return record if type(record) is ForgottenRecord else None
 
 
-def needs_lease(record: Record) -> bool:
+def is_for_lease_holder(record: Record) -> bool:
     """Return whether only the holder of the lease may append the record; any process may append a reward (LOOM-3)."""
     return type(record) is not Rewarded
 
 
-def sender_of(record: Record) -> str:
+def get_sender(record: Record) -> str:
     """Return the sender of the mail that a record takes, or who gave a reward or resumed; "" if it is unknown."""
     if isinstance(record, (Rewarded, Resumed)):
         return record.by
@@ -101,6 +101,6 @@ def sender_of(record: Record) -> str:
     return ""
 
 
-def time_of(record: Record) -> str:
+def get_time(record: Record) -> str:
     """Return when a record was made, ISO 8601 in UTC; "" for a kind that does not say so."""
     return getattr(record, "at", "")

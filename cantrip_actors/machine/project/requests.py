@@ -23,7 +23,7 @@ def request_in(newest: Sequence[Record]) -> Requested | None:
     return next((record for record in reversed(newest) if isinstance(record, Requested)), None)
 
 
-def decision_in(records: Iterable[Record], request_id: str) -> Requested | Verdict | None:
+def find_decision(records: Iterable[Record], request_id: str) -> Requested | Verdict | None:
     """Return the decision about a request; the request if it is open; None if there is no such request."""
     found: Requested | None = None
     for record in records:
@@ -36,7 +36,7 @@ def decision_in(records: Iterable[Record], request_id: str) -> Requested | Verdi
     return found
 
 
-def waited_in(records: Iterable[Record], now: float) -> float:
+def measure_waited(records: Iterable[Record], now: float) -> float:
     """Return how many seconds an entity has waited for people, until `now` in seconds since the epoch."""
     waited, since = 0.0, None
     for record in records:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_actors.machine.project.entity import status_of, usage_of
-from cantrip_actors.machine.project.record import committed_turn
-from cantrip_actors.machine.project.turns import rewards_of
+from cantrip_actors.machine.project.entity import find_status, sum_usage
+from cantrip_actors.machine.project.record import get_committed_turn
+from cantrip_actors.machine.project.turns import collect_rewards
 from cantrip_actors.records.records import Committed, Folded, GateFinished, Header, Record, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -48,7 +48,7 @@ class Durations:
         """The mean duration; 0 without durations."""
         return self.total_ms / self.count if self.count else 0.0
 
-    def percentile(self, share: float) -> float:
+    def compute_percentile(self, share: float) -> float:
         """Return the milliseconds below which this share (0 to 1) of the durations lies; 0 without durations."""
         left = share * self.count
         for step in sorted(self.steps):
@@ -63,8 +63,8 @@ class Durations:
             "count": self.count,
             "total_ms": self.total_ms,
             "mean_ms": self.mean_ms,
-            "p50_ms": self.percentile(0.5),
-            "p95_ms": self.percentile(0.95),
+            "p50_ms": self.compute_percentile(0.5),
+            "p95_ms": self.compute_percentile(0.95),
             "max_ms": self.max_ms,
         }
 
@@ -172,10 +172,10 @@ class Tally:
 
 def tally(records: Sequence[Record]) -> Tally:
     """Return the sums of one entity, from its whole log (PROD-3, LOOM-9)."""
-    status = status_of(records)
-    sums = Tally(usage=usage_of(records))
+    status = find_status(records)
+    sums = Tally(usage=sum_usage(records))
     if status == "forgotten":  # neither gates nor durations are known
-        turns = sum(committed_turn(record) is not None for record in records)
+        turns = sum(get_committed_turn(record) is not None for record in records)
         return Tally(entities=1, turns=turns, usage=sums.usage, states=Counter([status]))
     for record in records:
         match record:
@@ -196,6 +196,6 @@ def tally(records: Sequence[Record]) -> Tally:
             case _:
                 pass
     sums.states[status] += 1
-    rewards = [given[-1].reward for given in rewards_of(records).values()]
+    rewards = [given[-1].reward for given in collect_rewards(records).values()]
     sums.rewarded, sums.reward_total = len(rewards), math.fsum(rewards)
     return sums

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
-from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import sender_of, time_of
+from cantrip_actors.machine.project.outcome import get_outcome
+from cantrip_actors.machine.project.record import get_sender, get_time
 from cantrip_actors.machine.project.turns import TurnReader
 from cantrip_actors.machine.state import Shape, State
 from cantrip_actors.records.records import (
@@ -101,8 +101,8 @@ class Story:
             self._state = State(self._shape.parent_turn)
         assert self._header is not None, "a log begins with its header"
         assert self._shape is not None, "likewise"
-        part, was_over, at = 0, self.is_over, time_of(record)
-        by = sender_of(record)
+        part, was_over, at = 0, self.is_over, get_time(record)
+        by = get_sender(record)
         turn = self._turns.add(record)
         if turn is not None:
             yield StoryEvent("turn", self.number, part, turn, at)
@@ -120,7 +120,7 @@ class Story:
             case _:
                 pass
         is_cut = isinstance(record, Committed) and record.truncated and record.ward is None
-        outcome = None if is_cut else outcome_at(self._state)  # of a turn that was cut the next record says why
+        outcome = None if is_cut else get_outcome(self._state)  # of a turn that was cut the next record says why
         if outcome is not None and self._is_in_episode:
             self._is_in_episode = False
             if self._header.lasting:

@@ -28,7 +28,7 @@ from cantrip_actors.records.turn import Turn, TurnMetadata
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
-from cantrip_actors.terms.server_tools import citations_in, server_calls_in
+from cantrip_actors.terms.server_tools import find_citations, find_server_calls
 
 
 class Entry(NamedTuple):
@@ -49,9 +49,9 @@ class Entry(NamedTuple):
     durations: tuple[float, ...] = ()
 
 
-def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
+def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     """Yield the history of one entity, in order, from its whole log."""
-    turns = turns_of(records)
+    turns = read_turns(records)
     said: Utterance | None = None
     durations: list[float] = []
     for record in records:
@@ -68,7 +68,7 @@ def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
             case Ended():
                 yield Entry("end", record.detail or "", record.at, reason=record.reason)
             case ForgottenRecord():
-                yield Entry("end", _why_forgotten(record), record.at, reason="forgotten")
+                yield Entry("end", _explain_forgotten(record), record.at, reason="forgotten")
                 said = None
             case Utterance():
                 said, durations = record, []
@@ -80,10 +80,10 @@ def entries_of(records: Sequence[Record]) -> Iterator[Entry]:
             case _:
                 pass
     if said is not None:
-        yield Entry("cut", _utterance_text(said), images=said.images)
+        yield Entry("cut", _render_utterance(said), images=said.images)
 
 
-def rewards_of(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
+def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
     """Return the rewards of each turn, oldest first: the latest counts (LOOM-3)."""
     found: dict[str, list[Rewarded]] = {}
     for record in records:
@@ -92,7 +92,7 @@ def rewards_of(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
     return found
 
 
-def turns_of(records: Iterable[Record]) -> Iterator[Turn]:
+def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
     """Yield the committed turns of one entity, oldest first, from its whole log: a reward may come much later."""
     rewards: dict[str, float] = {}
     turns: list[Turn] = []
@@ -139,7 +139,7 @@ class TurnReader:
             case Resumed():
                 self._resumes.append(record)
             case Committed():
-                turn = _turn(record, self._said, self._gates, self._cantrip_id)
+                turn = _build_turn(record, self._said, self._gates, self._cantrip_id)
                 if self._decisions or self._resumes:
                     turn = replace(turn, decisions=tuple(self._decisions), resumes=tuple(self._resumes))
                 self._gates, self._decisions, self._resumes = [], [], []
@@ -151,7 +151,7 @@ class TurnReader:
         return None
 
 
-def _turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
+def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
     continues = done.utterance_id != done.turn_id
     usage = NO_USAGE if said is None or continues else said.usage
     calls = said.tool_calls if said is not None else ()
@@ -171,7 +171,7 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], can
         cantrip_id=cantrip,
         entity_id=done.entity_id,
         sequence=done.sequence,
-        utterance=_utterance_text(said),
+        utterance=_render_utterance(said),
         observation="\n".join(o.content for o in gates),
         gate_calls=tuple(gates),
         metadata=TurnMetadata(
@@ -181,7 +181,7 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], can
             done.duration_ms,
             done.at,
             usage.cost,
-            _written(said, usage),
+            _count_written(said, usage),
         ),
         terminated=done.terminated,
         truncated=done.truncated,
@@ -193,34 +193,34 @@ def _turn(done: Committed, said: Utterance | None, gates: list[Observation], can
         blocks=said.blocks if said is not None else (),
         ward=done.ward,
         made=said.images if said is not None and not continues else (),
-        server_calls=server_calls_in(said.metadata) if said is not None and not continues else (),
-        citations=citations_in(said.metadata) if said is not None and not continues else (),
-        left_out=_left_out(said) if said is not None and not continues else (),
-        adjusted=_adjusted(said) if said is not None and not continues else {},
+        server_calls=find_server_calls(said.metadata) if said is not None and not continues else (),
+        citations=find_citations(said.metadata) if said is not None and not continues else (),
+        left_out=_read_left_out(said) if said is not None and not continues else (),
+        adjusted=_read_adjusted(said) if said is not None and not continues else {},
     )
 
 
-def _left_out(said: Utterance) -> tuple[str, ...]:
+def _read_left_out(said: Utterance) -> tuple[str, ...]:
     names = said.metadata.get("left_out")
     return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
 
 
-def _adjusted(said: Utterance) -> Mapping[str, Mapping[str, str]]:
+def _read_adjusted(said: Utterance) -> Mapping[str, Mapping[str, str]]:
     changes = said.metadata.get("adjusted")
     return changes if isinstance(changes, Mapping) and all(isinstance(one, Mapping) for one in changes.values()) else {}
 
 
-def _written(said: Utterance | None, usage: Usage) -> int:
+def _count_written(said: Utterance | None, usage: Usage) -> int:
     told = 0 if said is None or usage is NO_USAGE else said.metadata.get("cache_written_tokens", 0)
     return told if isinstance(told, int) else 0
 
 
-def _why_forgotten(record: ForgottenRecord) -> str:
+def _explain_forgotten(record: ForgottenRecord) -> str:
     by = f" by {record.by}" if record.by else ""
     return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
 
 
-def _utterance_text(said: Utterance | None) -> str:
+def _render_utterance(said: Utterance | None) -> str:
     if said is None:
         return ""
     parts = [said.content] if said.content else []

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from cantrip_actors import Cantrip, scripted
 from cantrip_actors.loom.export.chat import chat_jsonl
-from cantrip_actors.loom.export.conversation import Said, as_messages, conversation, conversation_of
+from cantrip_actors.loom.export.conversation import Said, build_conversation, build_messages, conversation_of
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.project import fork_of
@@ -48,10 +48,12 @@ class TestConversation:
         assert len(turns) == 19
         for turn_id in turns:
             told = conversation_of(written.loom, written.loom.owner(turn_id), until=turn_id)
-            shown = [(m.role, m.tool_calls, m.tool_call_id, m.is_error) for m in as_messages(told, hide_ephemeral=True)]
+            shown = [
+                (m.role, m.tool_calls, m.tool_call_id, m.is_error) for m in build_messages(told, hide_ephemeral=True)
+            ]
             expected = replayed(written.loom, turn_id, cantrip(scripted([])))
             assert shown == [(m.role, m.tool_calls, m.tool_call_id, m.is_error) for m in expected]
-            assert [m.content for m in as_messages(told, hide_ephemeral=True)] == [m.content for m in expected]
+            assert [m.content for m in build_messages(told, hide_ephemeral=True)] == [m.content for m in expected]
 
     @given(histories())
     def test_the_export_of_any_history_equals_the_context_of_its_entity(self, history):
@@ -59,7 +61,7 @@ class TestConversation:
         made_with = cantrip(scripted([]))
         for turn_id in history.owners:
             told = conversation_of(loom, loom.owner(turn_id), until=turn_id)
-            assert [m for m in as_messages(told) if m.role != "system"] == [
+            assert [m for m in build_messages(told) if m.role != "system"] == [
                 m for m in replayed(loom, turn_id, made_with) if m.role != "system"
             ]
 
@@ -79,11 +81,11 @@ class TestConversation:
     def test_a_turn_interrupted_by_a_crash_is_left_out(self):
         cut = Utterance(entity_id="e", turn_id="t2", content="and then", tool_calls=(), usage=Usage(), duration_ms=1.0)
         loom = loom_of([header("e"), IntentGiven("e", "go", AT), *turn("e", "t1", None), cut])
-        assert [m.role for m in as_messages(conversation_of(loom, "e"))] == ["system", "user", "assistant", "tool"]
+        assert [m.role for m in build_messages(conversation_of(loom, "e"))] == ["system", "user", "assistant", "tool"]
 
     def test_records_without_a_header_are_refused(self):
         with pytest.raises(ValueError, match="no header"):
-            conversation([Steered("e", "x", AT)])
+            build_conversation([Steered("e", "x", AT)])
 
     @pytest.mark.rule("D-003", "D-004")
     def test_a_call_that_was_not_run_has_a_message_that_says_why(self):
@@ -106,7 +108,7 @@ class TestConversation:
                     ),
                 ]
             )
-            contents = [m.content for m in as_messages(conversation_of(loom, "e"))]
+            contents = [m.content for m in build_messages(conversation_of(loom, "e"))]
             assert contents == ["be terse", "go", "just talk", NO_GATE, None, "1", why]
 
     @pytest.mark.rule("CIRCLE-4")
@@ -131,7 +133,7 @@ class TestConversation:
             ]
         )
         told = conversation_of(loom, "e")
-        assert [(m.role, m.content) for m in as_messages(told)] == [
+        assert [(m.role, m.content) for m in build_messages(told)] == [
             ("system", "be terse"),
             ("user", "go"),
             ("assistant", "print(echo('x'))"),
