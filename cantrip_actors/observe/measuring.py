@@ -157,7 +157,7 @@ class Measuring:
         self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
         self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
-        for request in core.requests.of_entities(None):
+        for request in core.requests.list_of_entities(None):
             self._pending[request.entity] = (request.gate, request.asked_at)
             self._asking.add(request.gate)
 
