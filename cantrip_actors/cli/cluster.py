@@ -356,11 +356,7 @@ def where(
     as_json: Json = False,
 ) -> None:
     """Print the node that runs an entity."""
-
-    async def work(runtime: Runtime) -> Any:
-        return await runtime.cluster.where(name)
-
-    found = run_quietly(loom, work, as_json=as_json)
+    found = run_quietly(loom, lambda runtime: runtime.cluster.where(name), as_json=as_json)
     line = f"no node runs {name}" if found is None else found.name
     output.show(None if found is None else _row(found), [line], as_json=as_json)
 
@@ -368,22 +364,16 @@ def where(
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
 def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the entities that have work and that no living node can run, and those in quarantine."""
-
-    async def work(runtime: Runtime) -> list[dict[str, Any]]:
-        return [one._asdict() for one in await runtime.cluster.stranded()]
-
-    rows = run_quietly(loom, work, as_json=as_json)
+    found = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
+    rows = [one._asdict() for one in found]
     print_rows(rows, _render_stranded(rows), "nothing is stranded", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))
 def queues(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the queues of submissions: how much waits and runs, and their bounds."""
-
-    async def work(runtime: Runtime) -> list[dict[str, Any]]:
-        return [one._asdict() for one in await runtime.cluster.queues()]
-
-    rows = run_quietly(loom, work, as_json=as_json)
+    found = run_quietly(loom, lambda runtime: runtime.cluster.queues(), as_json=as_json)
+    rows = [one._asdict() for one in found]
     print_rows(rows, _queue_table(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 
 
@@ -393,11 +383,7 @@ def free(
     loom: Url = LOOM,
 ) -> None:
     """Lift the quarantine of an entity, so that a node runs it again."""
-
-    async def work(runtime: Runtime) -> bool:
-        return await runtime.cluster.free(name)
-
-    was_quarantined = run_quietly(loom, work, as_json=False)
+    was_quarantined = run_quietly(loom, lambda runtime: runtime.cluster.free(name), as_json=False)
     output.print_lines([f"{name} is free" if was_quarantined else f"{name} is not in quarantine"])
 
 
@@ -407,11 +393,7 @@ def drain(
     loom: Url = LOOM,
 ) -> None:
     """Ask a worker to hand its entities over and to exit; whatever runs it may start it again."""
-
-    async def work(runtime: Runtime) -> int:
-        return await runtime.cluster.drain(node)
-
-    asked = run_quietly(loom, work, as_json=False)
+    asked = run_quietly(loom, lambda runtime: runtime.cluster.drain(node), as_json=False)
     if not asked:
         output.print_note(f"error: no living node is called {node}")
         raise typer.Exit(2)
@@ -454,11 +436,7 @@ def release_(
     loom: Url = LOOM,
 ) -> None:
     """Make a release the newest one: idle entities move to it with their next intents. This is how to roll back."""
-
-    async def work(runtime: Runtime) -> None:
-        await runtime.cluster.use_release(release)
-
-    run_quietly(loom, work, as_json=False)
+    run_quietly(loom, lambda runtime: runtime.cluster.use_release(release), as_json=False)
     output.print_lines([f"{release} is the newest release"])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.logs import configure_logs
@@ -36,6 +37,17 @@ LOOM = "sqlite:.cantrip/loom.db"
 def examples(*lines: str) -> str:
     r"""Return examples for the end of a help text; the mark `\b` keeps their lines apart."""
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+class FirstCommand(TyperGroup):
+    """A group of commands whose first one is meant if the word for it is left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word if it was left out."""  # newer typers bring their own click: no common type
+        is_named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        if not is_named and (args or not self.no_args_is_help):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
 
 
 class Backend(StrEnum):

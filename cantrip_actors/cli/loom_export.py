@@ -100,34 +100,28 @@ def export(
 
 
 def _pieces(loom: Loom, form: Format, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
-    from cantrip_actors.loom import thread_jsonl
-    from cantrip_actors.loom.export.atif import atif_json, trajectory
-    from cantrip_actors.loom.export.chat import chat_jsonl
-    from cantrip_actors.loom.export.conversation import conversation_of
-    from cantrip_actors.loom.export.html import family, html_page
-    from cantrip_actors.loom.export.pairs import pairs_jsonl
-
     match form:
-        case Format.jsonl:
-            threads = (loom.turns(one) for one in loom.entities()) if last is None else [loom.thread(last)]
-            for turns in threads:
-                yield from (thread_jsonl([turn]) for turn in turns)
+        case Format.jsonl if last is not None:
+            from cantrip_actors.loom import thread_jsonl
+
+            yield from (thread_jsonl([turn]) for turn in loom.thread(last))
         case Format.chat if last is not None:
+            from cantrip_actors.loom.export.chat import chat_jsonl
+            from cantrip_actors.loom.export.conversation import conversation_of
+
             yield from chat_jsonl([conversation_of(loom, loom.owner(last), until=last)])
-        case Format.chat:
-            yield from chat_jsonl(conversation_of(loom, one) for one in loom.entities())
-        case Format.pairs:
-            yield from pairs_jsonl(loom)
-        case Format.atif:
-            roots = (header.entity_id for header in loom.headers() if header.parent_entity is None)
-            for one in roots if entity is None else [entity]:
-                yield atif_json(trajectory(loom, one))
         case Format.html:
+            from cantrip_actors.loom.export.html import family, html_page
+
             yield from html_page(loom, None if entity is None else family(loom, entity), title=title)
         case Format.otlp_json:
             from cantrip_actors.observe.backfill import otlp_json
 
             yield from otlp_json(loom, loom.entities() if entity is None else loom.subtree(entity))
+        case Format.jsonl | Format.chat | Format.pairs | Format.atif:
+            from cantrip_actors.loom.export.formats import export_lines
+
+            yield from export_lines(loom, form.value, entity)
 
 
 def _array(lines: Iterable[bytes]) -> Iterator[bytes]:

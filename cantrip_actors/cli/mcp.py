@@ -6,26 +6,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cantrip_actors.cli import mcp_client
-from cantrip_actors.cli.command import LOOM, Backend, IfUnattended, Loop, Unattended, Url, examples, report_errors
+from cantrip_actors.cli.command import (
+    LOOM,
+    Backend,
+    FirstCommand,
+    IfUnattended,
+    Loop,
+    Unattended,
+    Url,
+    examples,
+    report_errors,
+)
 from cantrip_actors.cli.logs import configure_logs
-
-
-class _Mcp(TyperGroup):
-    """A group whose first word may be left out: it is `serve` then."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the word `serve` if it was left out."""  # newer typers bring their own click: no common type
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
-
 
 app = typer.Typer(
     name="mcp",
-    cls=_Mcp,
+    cls=FirstCommand,
     help="Offer cantrips as tools (Model Context Protocol).\n\n"
     "`cantrip mcp RECIPE...` is `cantrip mcp serve RECIPE...`, which has the options.\n\n"
     "\b\nExamples:\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     LOOM,
     Backend,
+    FirstCommand,
     IfUnattended,
     Loop,
     Unattended,
@@ -25,19 +25,9 @@ from cantrip_actors.cli.logs import configure_logs
 TOKENS = Path(".cantrip/tokens.toml")
 
 
-class _Serve(TyperGroup):
-    """A group whose first word may be left out: it is `run` then."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the word `run` if it was left out."""  # newer typers bring their own click: no common type
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
     name="serve",
-    cls=_Serve,
+    cls=FirstCommand,
     help="Serve entities over HTTP, with a live page and OpenAI's API.\n\n"
     "`cantrip serve RECIPE...` is `cantrip serve run RECIPE...`, which has the options.\n\n"
     "\b\nExamples:\n"

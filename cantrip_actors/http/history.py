@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice, takewhile
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 from anyio import to_thread
 from starlette.responses import StreamingResponse
 
-from cantrip_actors import Loom, LoomError
+from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.feeds import story_data
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
 from cantrip_actors.http.sse import Position
+from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
@@ -117,28 +117,4 @@ async def export(call: Call) -> StreamingResponse:
     entity = None if wanted.entity is None else call.entity_id(wanted.entity)
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
-    return StreamingResponse(_lines(call.loom, wanted.format, entity), media_type="application/x-ndjson")
-
-
-def _lines(loom: Loom, form: str, entity: str | None) -> Iterator[bytes]:
-    """Yield the lines of an export; Starlette asks for each in a thread."""
-    from cantrip_actors.loom import thread_jsonl
-    from cantrip_actors.loom.export.atif import atif_json, trajectory
-    from cantrip_actors.loom.export.chat import chat_jsonl
-    from cantrip_actors.loom.export.conversation import conversation_of
-    from cantrip_actors.loom.export.pairs import pairs_jsonl
-
-    wanted = loom.entities() if entity is None else loom.subtree(entity)
-    match form:
-        case "jsonl":
-            for one in wanted:
-                yield from (thread_jsonl([turn]) for turn in loom.turns(one))
-        case "chat":
-            yield from chat_jsonl(conversation_of(loom, one) for one in wanted)
-        case "pairs":
-            yield from pairs_jsonl(loom)
-        case _:
-            roots = wanted if entity is None else [entity]
-            for one in roots:
-                if entity is not None or loom.header(one).parent_entity is None:
-                    yield atif_json(trajectory(loom, one))
+    return StreamingResponse(export_lines(call.loom, wanted.format, entity), media_type="application/x-ndjson")

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from cantrip_actors import Cantrip, InvalidCantrip, RequestFeed, Runtime
+from cantrip_actors import Cantrip, RequestFeed, Runtime
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, Limits
@@ -19,6 +19,7 @@ from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.overview import Overview
+from cantrip_actors.terms.cantrip import by_name
 
 
 class Service:
@@ -203,15 +204,3 @@ class Service:
             feed.drain()
         if not self._feeds:
             self.has_no_readers.set()
-
-
-def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
-    """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
-    found: dict[str, Cantrip] = {}
-    for cantrip in cantrips:
-        if cantrip.name is None:
-            raise InvalidCantrip("a service offers cantrips by their names: give it a `name`")
-        if cantrip.name in found:
-            raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
-        found[cantrip.name] = cantrip
-    return found

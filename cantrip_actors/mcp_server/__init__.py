@@ -6,6 +6,6 @@ Importing this package imports the MCP SDK, which takes about a second: import i
 from cantrip_actors.mcp_server.callers import Caller, Refused
 from cantrip_actors.mcp_server.server import make_server
 from cantrip_actors.mcp_server.stdio import serve_stdio
-from cantrip_actors.mcp_server.tools import by_name
+from cantrip_actors.terms.cantrip import by_name
 
 __all__ = ["Caller", "Refused", "by_name", "make_server", "serve_stdio"]

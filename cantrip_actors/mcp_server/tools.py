@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -62,18 +62,6 @@ class Offer:
     arguments: type[_Arguments]
     scope: str
     tool: types.Tool
-
-
-def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
-    """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
-    found: dict[str, Cantrip] = {}
-    for cantrip in cantrips:
-        if cantrip.name is None:
-            raise InvalidCantrip("a tool is called as its cantrip is: give the cantrip a `name`")
-        if cantrip.name in found:
-            raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
-        found[cantrip.name] = cantrip
-    return found
 
 
 def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:

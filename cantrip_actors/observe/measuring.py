@@ -415,7 +415,8 @@ class Measuring:
         model = reply.metadata.get("model") if isinstance(reply, Response) else None
         answered = model if isinstance(model, str) else ""
         if crystal is not cell.crystal.crystal:
-            return (names.CHAT, *names.split_crystal_name(get_crystal_name(crystal)), answered, *_address_of(crystal))
+            crystal_name = get_crystal_name(crystal)
+            return (names.CHAT, *names.split_crystal_name(crystal_name), answered, *get_address(crystal))
         about = self._find_about(cell.entity_id)
         return (names.CHAT, about.provider, about.model, answered, about.server, about.port)
 
@@ -536,7 +537,7 @@ def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
 def _describe_cell(cell: Cell) -> _About:
     plan = cell.plan
     told = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
-    server, port = _address_of(cell.crystal.crystal)
+    server, port = get_address(cell.crystal.crystal)
     about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
@@ -547,7 +548,7 @@ def _describe_cell(cell: Cell) -> _About:
     return about
 
 
-def _address_of(crystal: Any) -> tuple[str, str]:
+def get_address(crystal: Any) -> tuple[str, str]:
     """Return the host and the port of a crystal's provider; empty texts if it has none."""
     address = getattr(crystal, "address", None)
     parts = urlsplit(address if isinstance(address, str) else "")

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
 from opentelemetry import context as otel
 from opentelemetry import trace
@@ -47,7 +46,7 @@ from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settle
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import build_spans, emit, find_parent_trace
 from cantrip_actors.observe.content import Messages, build_definitions, build_output, dump_text
-from cantrip_actors.observe.measuring import get_error_type, get_method, get_tool_type
+from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
 from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
@@ -571,11 +570,9 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
             known[attribute] = value
         elif isinstance(value, (list, tuple)):
             known[attribute] = list(value)
-    address = getattr(crystal, "address", None)
-    if isinstance(address, str):
-        parts = urlsplit(address)
-        known[names.SERVER] = parts.hostname or ""
-        known[names.PORT] = parts.port or (80 if parts.scheme == "http" else 443)
+    server, port = get_address(crystal)
+    if server:
+        known[names.SERVER], known[names.PORT] = server, int(port)
     return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
 
 

@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
@@ -288,35 +289,17 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
 """For each kind of record, the fields that a line must have, with values that say nothing."""
 
 
-def _get_nothing(_: Record) -> tuple[()]:
-    return ()
+def _find_free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    names = [field.name for field in msgspec.structs.fields(kind) if field.type in _ANY_JSON]
+    if len(names) == 1:
+        return lambda record: (getattr(record, names[0]),)
+    return attrgetter(*names) if names else lambda _: ()
 
 
+_ANY_JSON: Final = (Any, Mapping[str, Any], Mapping[str, Any] | None)
 _FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
-    records.Header: lambda r: (r.call, r.circle),
-    records.IntentGiven: lambda r: (r.context,),
+    **{kind: _find_free_values(kind) for kind in get_args(Record)},
     records.Utterance: lambda r: (*[call.args for call in r.tool_calls], *r.blocks, r.metadata),
-    records.GateStarted: lambda r: (r.args,),
-    records.GateFinished: lambda r: (r.args, r.result),
     records.Rewarded: lambda r: (r.reward,),
-    records.Ended: lambda r: (r.result,),
-    records.Adopted: lambda r: (r.call, r.circle),
-    records.QueryPosted: lambda r: (r.handle,),
-    records.Requested: lambda r: (r.args, r.answer_schema, r.state),
-    records.Decided: lambda r: (r.args, r.answer),
-    **dict.fromkeys(
-        (
-            records.Steered,
-            records.Committed,
-            records.ChildStarted,
-            records.Folded,
-            records.Sampled,
-            records.MailRefused,
-            records.Resumed,
-            records.Asked,
-            records.ForgottenRecord,
-        ),
-        _get_nothing,
-    ),
 }
 """The values of a record that may be any JSON."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
@@ -334,6 +334,18 @@ def get_crystal_name(crystal: Crystal | str) -> str:
         return crystal
     name = getattr(crystal, "name", None)
     return name if isinstance(name, str) else type(crystal).__name__
+
+
+def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
+    """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
+    found: dict[str, Cantrip] = {}
+    for cantrip in cantrips:
+        if cantrip.name is None:
+            raise InvalidCantrip("a cantrip is offered by its name: give it a `name`")
+        if cantrip.name in found:
+            raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
+        found[cantrip.name] = cantrip
+    return found
 
 
 def is_interchangeable(one: Cantrip, other: Cantrip) -> bool:
