@@ -204,7 +204,7 @@ class Gate:
             kind=kind,
             function=function,
             ephemeral=ephemeral,
-            visible_for=visible_for,
+            visible_for=_visible_for(name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_timeout(name, timeout),
@@ -370,7 +370,7 @@ def gate(
             injected=injected,
             required_injected=required_injected,
             ephemeral=ephemeral,
-            visible_for=visible_for,
+            visible_for=_visible_for(own_name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_timeout(own_name, timeout),
@@ -498,11 +498,21 @@ def _timeout(name: str, timeout: float | None) -> float | None:
     return timeout
 
 
+def _visible_for(name: str, queries: int) -> int:
+    if isinstance(queries, bool) or not isinstance(queries, int) or queries < 0:
+        raise InvalidCantrip(f"gate {name}: visible_for: expected a whole number of queries >= 0, got {queries!r}")
+    return queries
+
+
 def _keep(_: str, value: Any) -> Any:
     return value
 
 
-_SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _timeout, "risks": read_risks}
+_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
+    "timeout": _timeout,
+    "risks": read_risks,
+    "visible_for": _visible_for,
+}
 """The settings of `with_` that are checked."""
 
 
