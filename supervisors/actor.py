@@ -18,6 +18,7 @@ from supervisors.errors import NotRunning
 from supervisors.reasons import SHUTDOWN, Crash, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
 from supervisors.sending import Sending
+from supervisors.spec import check_seconds
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -139,6 +140,8 @@ class Actor:
         """
         me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
         backend, timer, deadline = me.system.backend, None, None
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         while (message := _take(me, match)) is _NO_MESSAGE:
             if timeout is not None:
                 now = backend.now()
@@ -197,10 +200,12 @@ class Actor:
 
         It is not delivered if the timer is cancelled, or this incarnation ends, before that.
         """
+        check_seconds("send_after", seconds)
         return Sending(self._me, seconds, message, every=False)
 
     def send_every(self, seconds: float, message: Any) -> Timer:
         """Deliver `message` to `handle_info` every `seconds`; missed ticks are not made up for."""
+        check_seconds("send_every", seconds)
         if not seconds > 0:
             raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
         return Sending(self._me, seconds, message, every=True)

@@ -27,7 +27,7 @@ from supervisors.policy import AutoShutdown, RestartWindow, Strategy, get_quiet_
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
-from supervisors.spec import check_flags
+from supervisors.spec import check_flags, is_hashable
 
 if TYPE_CHECKING:
     from supervisors.system import ActorSystem
@@ -220,7 +220,7 @@ class BaseSupervisor(Actor):
 
     def ref_of(self, id: Hashable) -> ActorRef | None:
         """Return the ref of a static child, if it has one yet."""
-        child = self._children.get(id)
+        child = self._children.get(id) if is_hashable(id) else None
         return None if child is None else child.ref
 
     def which_children(self) -> list[ChildInfo]:

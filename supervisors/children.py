@@ -190,6 +190,7 @@ class Child:
         if ref is None:
             ref = actor.ref_class()
         elif not isinstance(ref, actor.ref_class):
+            self.ref = None
             return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
         elif not self.restarts and ref._is_open:  # noqa: SLF001 - of this package
             self.ref = None  # so that the end of this child does not end the other ref
@@ -199,7 +200,7 @@ class Child:
         ref.parent = self.parent.ref
         if self.spec.name is not None:
             try:
-                self.parent.system.registry.register(self.spec.name, ref)
+                self.parent.system.registry.reserve(self.spec.name, ref)
             except NameTaken as taken:
                 return Crash(taken)
         return ref

@@ -54,7 +54,8 @@ class DynamicSupervisor(BaseSupervisor):
         super().__init__("one_for_one", max_restarts, period, "never", hibernate_after)
         if template is not None:
             check_child(template, "never")
-        if max_children is not None and (isinstance(max_children, bool) or max_children < 0):
+        whole = isinstance(max_children, int) and not isinstance(max_children, bool)
+        if max_children is not None and not (whole and max_children >= 0):
             raise SpecError("max_children", f"is a whole number, 0 or more, got {max_children!r}")
         self._template = template
         self._max_children = max_children

@@ -24,6 +24,7 @@ from supervisors.errors import Failed, MailboxFull, NotRunning, SelfCall
 from supervisors.events import DeadLetter
 from supervisors.mailbox import UNBOUNDED, Mailbox
 from supervisors.reasons import SHUTDOWN, ExitReason, Normal
+from supervisors.spec import check_seconds
 
 if TYPE_CHECKING:
     from supervisors.child import Incarnation
@@ -179,6 +180,8 @@ class ActorRef:
             MailboxFull: its mailbox is bounded and full.
             Exception: what the callee passed to `caller.fail`.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         system, box = self._system, self._box
         if system is None or self._outcome is not None:
             raise NotRunning(self, self._reason)

@@ -6,51 +6,68 @@ freed when the identity ends. There is no discovery across processes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeAlias
 
-from supervisors.errors import MailboxFull, NameTaken
+from supervisors.errors import MailboxFull, NameTaken, NotRunning
 from supervisors.ref import ActorRef, Down
+
+_Watch: TypeAlias = Callable[[Down], None]
 
 
 class Registry:
     """The names of one system: `system.registry`."""
 
     def __init__(self) -> None:
-        self._names: dict[Hashable, ActorRef] = {}
-        self._groups: dict[Hashable, dict[ActorRef, None]] = {}  # in the order of joining
+        # Beside each ref: the callback that watches its end, by which it is no longer watched.
+        self._names: dict[Hashable, tuple[ActorRef, _Watch]] = {}
+        self._groups: dict[Hashable, dict[ActorRef, _Watch]] = {}  # in the order of joining
 
     def register(self, name: Hashable, ref: ActorRef) -> None:
         """Give `ref` a name, until it ends and will not be restarted.
 
         Raises:
             NameTaken: another actor has the name.
+            NotRunning: `ref` has ended and will not be restarted.
         """
-        holder = self._names.get(name)
+        if ref._outcome is not None:  # noqa: SLF001 - part of the package
+            raise NotRunning(ref, ref.last_exit)
+        self.reserve(name, ref)
+
+    def reserve(self, name: Hashable, ref: ActorRef) -> None:
+        """Like `register`, for the supervisor that is about to start the actor.
+
+        Raises:
+            NameTaken: another actor has the name.
+        """
+        holder = self.whereis(name)
         if holder is ref:
             return
         if holder is not None:
             raise NameTaken(name, holder)
-        self._names[name] = ref
 
         def free(_: Down) -> None:
-            if self._names.get(name) is ref:
-                del self._names[name]
+            self.unregister(name)
 
-        ref._watch(self, free, final=True)  # noqa: SLF001 - part of the package
+        self._names[name] = ref, free
+        ref._watch(free, free, final=True)  # noqa: SLF001
 
     def join(self, group: Hashable, ref: ActorRef) -> None:
-        """Add `ref` to a group, until it ends or leaves. Does nothing if it is a member."""
-        members = self._groups.setdefault(group, {})
-        if ref not in members:
-            members[ref] = None
-            ref._watch(self, lambda _: self.leave(group, ref), final=True)  # noqa: SLF001
+        """Add `ref` to a group, until it ends or leaves. Does nothing if it is a member, or has ended for good."""
+        if ref in self._groups.get(group, ()) or ref._outcome is not None:  # noqa: SLF001
+            return
+
+        def leave(_: Down) -> None:
+            self.leave(group, ref)
+
+        self._groups.setdefault(group, {})[ref] = leave
+        ref._watch(leave, leave, final=True)  # noqa: SLF001
 
     def leave(self, group: Hashable, ref: ActorRef) -> None:
         """Remove `ref` from a group. Does nothing if it is not a member."""
-        members = self._groups.get(group)
-        if members is not None:
-            members.pop(ref, None)
+        members = self._groups.get(group, {})
+        if ref in members:
+            ref._unwatch(members.pop(ref))  # noqa: SLF001
             if not members:
                 del self._groups[group]
 
@@ -76,11 +93,13 @@ class Registry:
 
     def unregister(self, name: Hashable) -> None:
         """Free a name. Does nothing if no actor has it."""
-        self._names.pop(name, None)
+        if name in self._names:
+            ref, free = self._names.pop(name)
+            ref._unwatch(free)  # noqa: SLF001
 
     def whereis(self, name: Hashable) -> ActorRef | None:
         """Return the actor with this name, or `None`."""
-        return self._names.get(name)
+        return self._names[name][0] if name in self._names else None
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(list(self._names))

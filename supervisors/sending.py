@@ -26,10 +26,10 @@ class Sending:
         self._seconds = seconds
         self._message = message
         self._every = every
+        self._timer = self._arm()
         if me.timers is None:
             me.timers = set()
         me.timers.add(self)
-        self._timer = self._arm()
 
     def _arm(self) -> Timer:
         backend = self._me.system.backend

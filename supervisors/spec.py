@@ -61,6 +61,9 @@ class ChildSpec(Generic[A_co]):
     def __post_init__(self) -> None:
         if self.id is None:
             raise SpecError("id", "a child needs one")
+        for what, key in (("id", self.id), ("name", self.name)):
+            if not is_hashable(key):
+                raise SpecError(what, f"is a value that can be the key of a dict, got {key!r}")
         if not callable(self.start):
             raise SpecError("start", f"has to be callable without arguments, got {self.start!r}")
         if self.restart not in _RESTARTS:
@@ -69,6 +72,8 @@ class ChildSpec(Generic[A_co]):
             check_shutdown(self.shutdown)
         if self.type is not None and self.type not in _TYPES:
             raise SpecError("type", f"is one of {', '.join(_TYPES)}, got {self.type!r}")
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise SpecError("backoff", f"is a Backoff or None, got {self.backoff!r}")
         if self.significant and self.restart == "permanent":
             raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 
@@ -107,6 +112,25 @@ def check_flags(
         raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
     if hibernate_after is not None and not (_is_number(hibernate_after) and 0 <= hibernate_after < math.inf):
         raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {hibernate_after!r}")
+
+
+def is_hashable(key: object) -> TypeGuard[Hashable]:
+    """Return whether `key` can be the key of a dict. A tuple with a list in it is a `Hashable` and cannot."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def check_seconds(what: str, seconds: object) -> None:
+    """Refuse a time that is not a number: a timer without a due time would never fire, or delay all others.
+
+    Raises:
+        ValueError: naming `what`.
+    """
+    if not _is_number(seconds) or math.isnan(seconds):
+        raise ValueError(f"{what}: expected seconds, got {seconds!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -44,7 +44,7 @@ from supervisors.reasons import (
     Stop,
 )
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_children
+from supervisors.spec import ChildSpec, check_child, check_children, is_hashable
 
 
 class Supervisor(BaseSupervisor):
@@ -268,7 +268,7 @@ class Supervisor(BaseSupervisor):
             child = self._children.get(target.id)
             if child is not None and child.ref is target:
                 return child
-        elif isinstance(target, Hashable) and (child := self._children.get(target)) is not None:
+        elif is_hashable(target) and (child := self._children.get(target)) is not None:
             return child
         raise ChildNotFound(target)
 

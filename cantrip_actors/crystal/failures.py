@@ -213,7 +213,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         except ValueError:
             try:
                 seconds = parsedate_to_datetime(value).timestamp() - now
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
         if isfinite(seconds):
             return max(0.0, seconds)

@@ -60,12 +60,12 @@ class Reply:
 
 def events(*values: Any, names: bool = True, done: bool = False) -> bytes:
     """Return server-sent events with these values as JSON, each named by its `type` if it has one."""
-    made = b""
+    made = []
     for value in values:
         data = value if isinstance(value, bytes) else orjson.dumps(value)
         name = value.get("type") if names and isinstance(value, Mapping) else None
-        made += (b"event: %b\n" % str(name).encode() if name else b"") + b"data: %b\n\n" % data
-    return made + (b"data: [DONE]\n\n" if done else b"")
+        made.append((b"event: %b\n" % str(name).encode() if name else b"") + b"data: %b\n\n" % data)
+    return b"".join(made) + (b"data: [DONE]\n\n" if done else b"")
 
 
 def rate_limited(retry_after: float | None = None, **headers: str) -> Reply:

@@ -212,10 +212,14 @@ class SqliteStore(TableStore):
             check_same_thread=False,
             uri=True,
         )
-        connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
-        connection.execute("pragma wal_autocheckpoint = 0")
-        connection.execute("pragma secure_delete = on")  # so that taken mail leaves no bytes
-        connection.execute("pragma journal_size_limit = 67108864")
+        try:
+            connection.execute(f"pragma synchronous = {_SYNCHRONOUS[self.durability]}")
+            connection.execute("pragma wal_autocheckpoint = 0")
+            connection.execute("pragma secure_delete = on")  # so that taken mail leaves no bytes
+            connection.execute("pragma journal_size_limit = 67108864")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     def _get_sidecar_path(self, suffix: str) -> Path:

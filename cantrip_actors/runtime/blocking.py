@@ -10,9 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from threading import get_ident
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -30,9 +45,11 @@ from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.tool_server import ToolServer
 from supervisors.events import Event
 
+Arguments = TypeVarTuple("Arguments")
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -40,10 +57,60 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+CLOSED = "the runtime is not open: use it inside `with Runtime.blocking(…) as runtime`"
+FORKED = (
+    "the runtime was opened in another process, of which this one is a fork without the runtime's thread: open a "
+    "runtime here, after the fork"
+)
+INSIDE = (
+    "a blocking runtime was called in its own event loop, which would wait for itself: make the gate a plain function, "
+    "which runs in a thread, or use Runtime.open and await"
+)
+
+
+class Portal:
+    """The way into a blocking runtime's event loop, for the other threads of its process."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self._process = os.getpid()
+        self._thread = portal.call(get_ident)
+
+    @overload
+    def call(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> T: ...
+    @overload
+    def call(self, function: Callable[[Unpack[Arguments]], T], *args: *Arguments) -> T: ...
+    def call(self, function: Callable[[Unpack[Arguments]], Any], *args: *Arguments) -> Any:
+        """Call a function in the event loop, and wait for its result."""
+        return self.start(function, *args).result()
+
+    @overload
+    def start(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> Future[T]: ...
+    @overload
+    def start(self, function: Callable[[Unpack[Arguments]], T], *args: *Arguments) -> Future[T]: ...
+    def start(self, function: Callable[[Unpack[Arguments]], Any], *args: *Arguments) -> Future[Any]:
+        """Call a function in the event loop, and return the future of its result.
+
+        Raises RuntimeClosed if no other thread of this process runs the event loop.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeClosed(FORKED)
+        if get_ident() == self._thread:
+            raise RuntimeClosed(INSIDE)
+        try:
+            return self._portal.start_task_soon(function, *args)
+        except RuntimeError as gone:
+            raise RuntimeClosed(CLOSED) from gone
+
+    def enter(self, context: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
+        """Return a blocking version of a context manager."""
+        return self._portal.wrap_async_context_manager(context)
+
+
 class _Blocking(Generic[S]):
     """An object that lives in the event loop's thread, and the portal that calls it."""
 
-    def __init__(self, inner: S, portal: BlockingPortal) -> None:
+    def __init__(self, inner: S, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
 
@@ -85,7 +152,7 @@ def _call_blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callabl
 
 
 def _wrap_result(
-    wrap: Callable[[T, BlockingPortal], R], method: Callable[Concatenate[S, P], Awaitable[T] | T]
+    wrap: Callable[[T, Portal], R], method: Callable[Concatenate[S, P], Awaitable[T] | T]
 ) -> Callable[Concatenate[_Blocking[S], P], R]:
     """Return a blocking version of a method whose result is wrapped in a blocking class."""
     waited = _call_in_loop(method)
@@ -111,8 +178,8 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
 
     def __next__(self) -> T:
         try:
-            following = self._portal.start_task_soon(self._inner.__anext__)
-        except RuntimeError:
+            following = self._portal.start(self._inner.__anext__)
+        except RuntimeClosed:
             if not self._inner.is_over:
                 raise
             return self._read_rest()
@@ -260,7 +327,7 @@ class BlockingRuntime(_Blocking[Runtime]):
             start_blocking_portal(backend=backend) as portal,
             portal.wrap_async_context_manager(Runtime.open(url, **options)) as runtime,
         ):
-            yield cls(runtime, portal)
+            yield cls(runtime, Portal(portal))
 
     loom: _Value[Loom] = _Value()
     shown_loom: _Value[Loom] = _Value()
@@ -270,7 +337,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     def use_server(self, server: ToolServer) -> Iterator[BlockingHeldServer]:
         """Keep a server of tools while the context is open, as `Runtime.use_server`: `with`."""
         held = self._portal.call(self._inner.use_server, server)
-        with self._portal.wrap_async_context_manager(held) as kept:
+        with self._portal.enter(held) as kept:
             yield BlockingHeldServer(kept, self._portal)
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:

@@ -37,6 +37,7 @@ from cantrip_actors.terms.wrapper import Unattended
 from supervisors import (
     ActorRef,
     Crash,
+    GaveUp,
     RestartedWith,
     Shutdown,
     SupervisorRef,
@@ -331,7 +332,7 @@ class Cell:
         if self.error is not None:
             return self.error
         reason = self.entity.last_exit
-        is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (RestartedWith, Dismissed))
+        is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (GaveUp, RestartedWith, Dismissed))
         if not (is_left and (self.root.plan.lasting or self.root.wait.is_suspended)):
             return self.crash_error()
         error = RuntimeClosed(

@@ -11,7 +11,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cantrip_actors.loom.redaction import redact_fields, redact_mail, redact_record
 from cantrip_actors.records.mail import Mail
@@ -20,6 +20,12 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger, redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
 from cantrip_actors.terms.circle import Circle
+
+READ: Final = 100_000
+"""The most characters of a traceback that are redacted: a message of megabytes would hold up the event loop."""
+
+LOGGED: Final = 20_000
+"""The most characters of a traceback in a log line: fewer than READ, because half of a secret is not recognised."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -100,10 +106,15 @@ class Guard:
     def report_failure(self, what: str, gate: str, failure: BaseException) -> None:
         """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback.
 
-        The traceback is a text, because some renderers show the variables of an `exc_info`.
+        The traceback is a text, because some renderers show the variables of an `exc_info`. Of a long one the beginning
+        is logged.
         """
         text = "".join(traceback.format_exception(failure)).rstrip("\n")
-        _log.warning(what, gate=gate, error=type(failure).__name__, exception=self.redactor.text(text))
+        shown = self.redactor.text(text[:READ])
+        more = len(text) - LOGGED if len(text) > READ else len(shown) - LOGGED
+        if more > 0:
+            shown = f"{shown[:LOGGED]}… ({more} more characters)"
+        _log.warning(what, gate=gate, error=type(failure).__name__, exception=shown)
 
 
 class GuardedLogger:

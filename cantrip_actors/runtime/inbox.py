@@ -195,7 +195,8 @@ class Inbox:
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""
-        new = [one for one in mail if one.no not in self._known]
+        # senders that repeat a key at the same moment are all told the one mail that it stands for
+        new = list({one.no: one for one in mail if one.no not in self._known}.values())
         if len(mail) >= PAGE:
             self._has_more = True  # the rest is read when this page is taken
         for one in new:

@@ -188,6 +188,10 @@ class Cantrip:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
         if circle is None:
             raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
+        if crystals is not None and not isinstance(crystals, Mapping):
+            raise InvalidCantrip(
+                f"cantrip: crystals: expected a mapping of names or depths to crystals, got {type(crystals).__name__}"
+            )
         named = crystals or {}
         for what, one in (("crystal", crystal), *((f"crystals[{key!r}]", one) for key, one in named.items())):
             _check_crystal(what, one)

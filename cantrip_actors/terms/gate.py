@@ -185,7 +185,7 @@ class Gate:
             kind=kind,
             function=function,
             ephemeral=ephemeral,
-            visible_for=visible_for,
+            visible_for=_visible_for(name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_check_timeout(name, timeout),
@@ -351,7 +351,7 @@ def gate(
             injected=injected,
             required_injected=required_injected,
             ephemeral=ephemeral,
-            visible_for=visible_for,
+            visible_for=_visible_for(own_name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_check_timeout(own_name, timeout),
@@ -479,11 +479,21 @@ def _check_timeout(name: str, timeout: float | None) -> float | None:
     return timeout
 
 
+def _visible_for(name: str, queries: int) -> int:
+    if isinstance(queries, bool) or not isinstance(queries, int) or queries < 0:
+        raise InvalidCantrip(f"gate {name}: visible_for: expected a whole number of queries >= 0, got {queries!r}")
+    return queries
+
+
 def _keep(_: str, value: Any) -> Any:
     return value
 
 
-_SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _check_timeout, "risks": read_risks}
+_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
+    "timeout": _check_timeout,
+    "risks": read_risks,
+    "visible_for": _visible_for,
+}
 """The settings of `with_` that are checked."""
 
 

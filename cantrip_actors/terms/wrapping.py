@@ -57,6 +57,9 @@ def wrap(
 
     Raises InvalidCantrip without any step, and for a step that cannot be called.
     """
+    for when, given in (("pre", pre), ("post", post)):
+        if not isinstance(given, (list, tuple)):
+            raise InvalidCantrip(f"wrap: {when}: expected a list of functions, as in {when}=[…], got {given!r}")
     steps = (*pre, *post)
     if not steps:
         raise InvalidCantrip("wrap: expected a step before or after the gate: pre=[…], post=[…]")

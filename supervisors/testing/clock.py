@@ -119,6 +119,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._executor_done)
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        """Join the threads of the default executor; from Python 3.12 on the loop limits the time that this takes."""
+        self._in_executors += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._in_executors -= 1
+
     def _executor_done(self, _: asyncio.Future[Any]) -> None:
         self._in_executors -= 1
 

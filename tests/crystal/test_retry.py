@@ -178,6 +178,7 @@ NOW = 1_767_225_600.0  # Thu, 01 Jan 2026 00:00:00 GMT
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, 60.0),
         ({"retry-after": "Wed, 31 Dec 2025 00:01:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 99999999999 07:28:00 GMT"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),

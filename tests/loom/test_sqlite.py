@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,8 @@ from tests.loom.processes import python
 from tests.loom.test_jsonl import file_size_limit
 from tests.loom.test_store import anywhere, assert_holds, examples
 from tests.pictures import png
+
+OPEN_FILES = Path("/proc/self/fd")
 
 
 @pytest.fixture
@@ -154,6 +157,17 @@ def test_a_file_that_is_not_a_database_is_refused(path, read_only):
     with pytest.raises(LoomError, match=r"file is not a database\. Give the path of another file"):
         open_store(path, read_only=read_only)
     assert path.read_bytes() == b"garbage" * 1000
+
+
+@pytest.mark.rule("X-14")
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="it reads the list of open files in /proc")
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_that_is_refused_is_closed(path, read_only):
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(LoomError) as refused:
+        open_store(path, read_only=read_only)
+    open_files = [file.readlink() for file in OPEN_FILES.iterdir() if file.is_symlink()]
+    assert path not in open_files, refused  # whose traceback keeps the frames
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -93,6 +93,14 @@ class TestResolving:
         with pytest.raises(InvalidCantrip, match="wrap: expected"):
             wrap("write", **steps)
 
+    @pytest.mark.rule("F-44")
+    @pytest.mark.parametrize("when", ["pre", "post"])
+    def test_steps_that_are_not_in_a_list_are_refused(self, when: str) -> None:
+        """Those of a generator were checked, and then none were left to run."""
+        for steps in (through, (step for step in [through]), {through}):
+            with pytest.raises(InvalidCantrip, match=f"wrap: {when}: expected a list of functions"):
+                wrap("write", **{when: steps})
+
     def test_an_unknown_gate_is_refused(self) -> None:
         with pytest.raises(InvalidCantrip, match='unknown gate "wriet"'):
             Circle(["done", wrap("wriet", pre=[through])])

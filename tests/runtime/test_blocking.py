@@ -1,6 +1,7 @@
 """The blocking runtime: synchronous code does everything with long-lived entities that async code does."""
 
 import inspect
+import os
 import threading
 import time
 
@@ -19,6 +20,7 @@ from cantrip_actors import (
     Runtime,
     RuntimeClosed,
     Subscription,
+    gate,
     scripted,
 )
 from cantrip_actors.crystal import Query
@@ -27,7 +29,7 @@ from cantrip_actors.runtime.blocking import BlockingHeldServer, BlockingReceipt,
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.tool_servers import HeldServer
 from tests.mcp.prompting import prompting
-from tests.runtime.spells import cantrip, done
+from tests.runtime.spells import cantrip, done, say
 
 
 @pytest.mark.rule("D-001")
@@ -220,6 +222,48 @@ def test_blocking_code_watches_asks_drains_and_sees_crystals() -> None:
         assert runtime.drain(1.0) is True
         with pytest.raises(RuntimeClosed):
             runtime.cast(quick, "too late")
+
+
+def test_blocking_code_is_told_that_its_runtime_has_closed() -> None:
+    with Runtime.blocking() as runtime:
+        entity = runtime.invoke(quick, "start")
+    for call in (lambda: runtime.cast(quick, "late"), lambda: entity.send("late"), runtime.requests):
+        with pytest.raises(RuntimeClosed, match=r"not open: use it inside `with Runtime\.blocking"):
+            call()
+
+
+def test_an_async_gate_that_calls_its_own_blocking_runtime_reads_what_to_do() -> None:
+    with Runtime.blocking() as runtime:
+
+        @gate
+        async def nested() -> object:
+            """Cast."""
+            return runtime.cast(quick, "inner").result
+
+        calls = [say("nested"), done("over")]
+        episode = runtime.cast(cantrip(calls, nested), "go")
+    [observation] = episode.thread[0].observations
+    assert observation.is_error
+    assert "make the gate a plain function" in str(observation.content)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_of_the_process_is_told_to_open_its_own_runtime() -> None:
+    with Runtime.blocking() as runtime:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                runtime.cast(quick, "in the fork")
+            except RuntimeClosed as refused:
+                os.write(writer, str(refused).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        with os.fdopen(reader) as told:
+            assert "open a runtime here, after the fork" in told.read()
+        assert runtime.cast(quick, "in the parent").result == "in the parent"
 
 
 def test_several_threads_send_to_one_entity() -> None:

@@ -8,6 +8,8 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, GateCall, Runtime, ask_first, gate, scripted, wrap
 from cantrip_actors.gates import GateError
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.runtime.guard import LOGGED, READ
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 
@@ -47,6 +49,30 @@ async def test_the_traceback_of_a_gate_is_redacted() -> None:
     (line,) = await logged(broken, name="broken", secrets=[SECRET])
     assert SECRET not in repr(line)
     assert line["exception"].endswith("KeyError: '[redacted:secret]'")
+
+
+@pytest.mark.rule("X-01")
+async def test_of_a_long_exception_of_a_gate_the_beginning_is_redacted_and_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redacted: list[int] = []
+    redact = Redactor.text
+
+    def count(self: Redactor, text: str) -> str:
+        redacted.append(len(text))
+        return redact(self, text)
+
+    @gate
+    async def verbose() -> str:
+        """Break with a whole page."""
+        raise ValueError(f"{SECRET}: {'x' * 5_000_000}")
+
+    monkeypatch.setattr(Redactor, "text", count)
+    (line,) = await logged(verbose, name="verbose", secrets=[SECRET])
+    assert "ValueError: [redacted:secret]: xxx" in line["exception"]
+    assert line["exception"].endswith("more characters)")
+    assert len(line["exception"]) < LOGGED + 50
+    assert max(redacted) <= READ
 
 
 @pytest.mark.parametrize("where", ["pre", "post"])

@@ -20,6 +20,7 @@ from cantrip_actors import (
     Runtime,
     scripted,
 )
+from supervisors.events import Exited
 from tests.exhaustive import part
 from tests.runtime.kills import Kill, attempt, intents
 from tests.runtime.spells import cantrip, done, say
@@ -133,6 +134,28 @@ async def test_20_concurrent_sends_with_one_key_are_handled_once(url: str, where
 
         assert same(await at_once(20, send)).result == "order"
         assert intents(runtime, entity.id) == ["start", "order"]
+
+
+@pytest.mark.rule("C-11")
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_concurrent_sends_that_repeat_several_keys_are_each_handled_once(url: str, store: str) -> None:
+    """All posts share one transaction, which gives repetitions the number of the mail that they repeat."""
+    crashes: list[Exited] = []
+    async with Runtime.open(url if store == "sqlite" else "memory:") as runtime:
+        runtime.watch_actors(lambda event: crashes.append(event) if isinstance(event, Exited) else None)
+        entity = await runtime.invoke(SPELL, "start")
+        await entity.episode()
+        results: list[Any] = []
+
+        async def send(n: int) -> None:
+            results.append((n, (await entity.send(f"order {n}", key=f"{n}")).result))
+
+        async with anyio.create_task_group() as tasks:
+            for n in [*range(5)] * 3:
+                tasks.start_soon(send, n)
+        assert sorted(results) == sorted((n, f"order {n}") for n in [*range(5)] * 3)
+        assert sorted(intents(runtime, entity.id)) == [*(f"order {n}" for n in range(5)), "start"]
+        assert crashes == []
 
 
 @pytest.mark.rule("C-11")

@@ -14,6 +14,7 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Resumed
+from cantrip_actors.runtime.cell_tree import RESTARTS
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
@@ -535,6 +536,29 @@ async def test_an_entity_killed_during_a_write_is_resumed_from_the_finished_writ
             cell.entity.kill()
             assert (await entity.episode()).result == "over"
     assert len(world.effects) == len(set(world.effects))
+
+
+@pytest.mark.rule("D-011", "S-31")
+async def test_a_caller_is_told_that_an_entity_was_restarted_too_often_and_that_entity_continues() -> None:
+    async def answer(context: Invocation) -> object:
+        return {**done(context[-1].content), "delay": 0 if context[-1].content == "start" else 5.0}
+
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        entity = await runtime.invoke(cantrip(scripted(answer)), "start")
+        await entity.episode()
+
+        async def strike() -> None:
+            await anyio.sleep(1)
+            cell = runtime._tree.living.get(entity.id)
+            assert cell is not None
+            for _ in range(RESTARTS + 1):
+                cell.circle.kill()
+                await anyio.sleep(0.001)
+
+        tasks.start_soon(strike)
+        with pytest.raises(EntityCrashed, match="too many restarts, the last of child 'circle'"):
+            await entity.send("one")
+        assert (await entity.send("two")).result == "two"
 
 
 @pytest.mark.rule("D-011", "COMP-8")

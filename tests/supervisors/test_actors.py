@@ -1,5 +1,7 @@
 """Calls, mail, and everything that an actor can do."""
 
+import math
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -628,6 +630,21 @@ async def test_unlink_and_a_link_to_an_actor_that_is_not_running(new_system):
         assert isinstance(reason.exception, NotRunning)
 
 
+@pytest.mark.rule("S-38")
+@pytest.mark.parametrize("seconds", [None, "5", math.nan])
+async def test_a_timer_without_seconds_is_refused_and_the_actor_can_end(new_system, seconds):
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec(restart="temporary"))
+        for request in ("send_after", "send_every"):
+            with pytest.raises(ValueError, match="expected seconds"):
+                getattr(ref._incarnation.actor, request)(seconds, "tick")
+        with pytest.raises(ValueError, match="timeout: expected seconds"):
+            await ref.call("hello", timeout=seconds or "5")
+        assert ref.mailbox_depth == 0
+        ref.exit()
+        assert isinstance(await ref.exited(), Shutdown)
+
+
 async def test_timers_send_after_and_every_and_end_with_the_incarnation(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Watcher))
@@ -785,6 +802,31 @@ async def test_groups_broadcast_to_their_members(new_system):
         assert system.registry.broadcast("nobody", "x") == 0
         await refs[2].call(None)
         assert [script.seen for script in scripts] == [["hello"]] * 3
+
+
+async def test_an_actor_that_joins_and_leaves_often_is_watched_once(new_system):
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec())
+        for _ in range(1_000):
+            system.registry.join("all", ref)
+            system.registry.leave("all", ref)
+            system.registry.register("a", ref)
+            system.registry.unregister("a")
+        system.registry.join("all", ref)
+        system.registry.register("a", ref)
+        assert len(ref._watchers) == 2
+
+
+async def test_an_actor_that_has_ended_gets_no_name_and_joins_no_group(new_system):
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec(restart="temporary"))
+        ref.exit()
+        await ref.exited()
+        system.registry.join("all", ref)
+        assert system.registry.members("all") == []
+        with pytest.raises(NotRunning):
+            system.registry.register("a", ref)
+        assert system.registry.whereis("a") is None
 
 
 # --- identity -----------------------------------------------------------------------------------------------------

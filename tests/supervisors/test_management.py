@@ -91,6 +91,17 @@ async def test_only_stopped_children_can_be_restarted_or_deleted(new_system):
         assert await system.root.which_children() == []
 
 
+@pytest.mark.rule("S-39", "S-42")
+async def test_an_id_that_no_dict_can_hold_is_not_known_and_leaves_the_supervisor_alone(new_system):
+    async with new_system() as system:
+        for request in (system.root.terminate_child, system.root.restart_child, system.root.delete_child):
+            with pytest.raises(ChildNotFound):
+                await request(("a", ["b"]))
+        with pytest.raises(ChildNotFound):
+            system.root.child(("a", ["b"]))
+        assert system.root.alive
+
+
 @pytest.mark.rule("S-42")
 async def test_a_dynamic_supervisor_refuses_restart_and_delete_and_names_children_by_ref(new_system):
     async with new_system() as system:

@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from supervisors import Actor, ActorSystem, ChildSpec, DynamicSupervisor, SpecError, Supervisor, SupervisorRef
+from supervisors import (
+    Actor,
+    ActorSystem,
+    ChildSpec,
+    DynamicSupervisor,
+    SpecError,
+    StartFailed,
+    Supervisor,
+    SupervisorRef,
+)
 
 
 @pytest.mark.rule("S-11")
@@ -27,6 +36,10 @@ async def test_defaults_equal_the_defaults_of_otp(new_system):
     ("what", "wrong"),
     [
         ("id", {"id": None}),
+        ("id", {"id": ["a"]}),
+        ("id", {"id": ("a", ["b"])}),
+        ("name", {"name": ("a", ["b"])}),
+        ("backoff", {"backoff": 3}),
         ("start", {"start": "Actor"}),
         ("restart", {"restart": "always"}),
         ("shutdown", {"shutdown": -1}),
@@ -62,6 +75,22 @@ def test_wrong_flags_are_refused_with_their_own_reason(what, wrong):
     with pytest.raises(SpecError) as refused:
         Supervisor(**wrong)
     assert refused.value.what == what
+
+
+@pytest.mark.rule("S-12")
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "2"])
+def test_wrong_max_children_are_refused(wrong):
+    with pytest.raises(SpecError) as refused:
+        DynamicSupervisor(max_children=wrong)
+    assert refused.value.what == "max_children"
+
+
+@pytest.mark.rule("S-12")
+async def test_a_ref_of_another_type_fails_the_start_and_leaves_the_supervisor_alone(new_system):
+    async with new_system() as system:
+        with pytest.raises(StartFailed, match="needs a ActorRef"):
+            await system.start(ChildSpec("a", Actor, ref="a"))
+        assert (await system.start(ChildSpec("a", Actor))).alive
 
 
 @pytest.mark.rule("S-13")

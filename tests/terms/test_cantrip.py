@@ -113,6 +113,7 @@ class TestConstruction:
             ({"child_crystal": 0}, "child_crystal: expected"),
             ({"crystals": {"big": None}}, "'big'.*expected"),
             ({"crystals": {"big": "claude"}}, "'big'.*expected"),
+            ({"crystals": ["claude"]}, "cantrip: crystals: expected a mapping.*got list"),
             ({"call": "You are terse"}, "cantrip: call: expected a Call, got str"),
             ({"circle": ["done"]}, "cantrip: circle: expected a Circle, got list"),
             ({"folding": 3}, "cantrip: folding: expected a Folding, got int"),

@@ -206,6 +206,19 @@ class TestDefinition:
             with pytest.raises(InvalidCantrip, match="timeout: expected seconds > 0"):
                 make()
 
+    @pytest.mark.rule("D-010")
+    @pytest.mark.parametrize("queries", [-1, 1.5, True, "2", None])
+    def test_invalid_numbers_of_queries_are_refused(self, queries):
+        def look() -> None: ...
+
+        for make in (
+            lambda: gate(ephemeral=True, visible_for=queries)(look),
+            lambda: search.with_(visible_for=queries),
+            lambda: Gate.of(None, name="x", visible_for=queries),
+        ):
+            with pytest.raises(InvalidCantrip, match="visible_for: expected a whole number"):
+                make()
+
     @pytest.mark.rule("D-002")
     def test_the_old_names_of_the_delegation_gates_are_aliases(self):
         assert standard("call_entity") is CALL_AGENT

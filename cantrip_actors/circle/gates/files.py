@@ -63,6 +63,8 @@ PASSED: Final = 64_000_000
 
 _PEEK: Final = 8192
 
+_PIECE: Final = 65_536
+
 Root = Injected[Path]
 
 
@@ -105,11 +107,10 @@ def _picture(data: bytes, path: str, size: int) -> Image:
 def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
     """Return the requested lines, as far as they fit, and a note how to read the rest (empty at the end)."""
     passed = _Passed(file)
-    for number in range(1, offset):
-        if not passed.skip_line():
-            if number == 1:
-                return "", f"the file is empty, there is no line {offset}"
-            return "", f"the file has {number - 1} lines, there is no line {offset}"
+    lines = passed.skip_lines(offset - 1)
+    if lines < offset - 1:
+        found = f"has {lines} lines" if lines else "is empty"
+        return "", f"the file {found}, there is no line {offset}"
     passed.skip(column)
     taken: list_[str] = []
     room, line, at = CHARACTERS, offset, column
@@ -146,8 +147,30 @@ class _Passed:
         self._left -= len(piece)
         return piece
 
-    def skip_line(self) -> bool:
-        """Skip one line of any length without storing it; return whether there was one."""
+    def skip_lines(self, count: int) -> int:
+        """Skip lines of any length without storing them; return how many there were.
+
+        It counts the lines of whole pieces, and skips line by line only in the piece that it has to end in.
+        """
+        skipped, piece = 0, ""
+        while count > skipped:
+            at, before = self._file.tell(), piece
+            piece = self._read(_PIECE)
+            found = piece.count("\n")
+            if skipped + found < count and len(piece) == _PIECE:
+                skipped += found
+                continue
+            self._file.seek(at)
+            self._left += len(piece)
+            if not piece and before and not before.endswith("\n"):
+                skipped += 1  # the file ends with a piece, in the middle of a line
+            break
+        while skipped < count and self._skip_line():
+            skipped += 1
+        return skipped
+
+    def _skip_line(self) -> bool:
+        """Skip one line; return whether there was one."""
         seen = False
         while piece := self._read(_PEEK, line=True):
             seen = True

@@ -81,6 +81,28 @@ class TestRead:
         (root / "empty").touch()
         assert read(root=root, path="empty", offset=2) == "[the file is empty, there is no line 2]"
 
+    @pytest.mark.rule("X-06")
+    @pytest.mark.parametrize("text", ["ab\n\ncd\nefgh", "abcd\nefg", "\n" * 9, "äö\nü", "abcdefghijkl"])
+    def test_lines_are_skipped_in_pieces_of_any_size(self, root, monkeypatch, text):
+        (root / "b.txt").write_text(text, encoding="utf-8")
+        lines = text.splitlines(keepends=True)
+        for size in range(1, len(text) + 2):
+            monkeypatch.setattr(files, "_PIECE", size)
+            for n in range(len(lines)):
+                assert read(root=root, path="b.txt", offset=n + 1) == "".join(lines[n:])
+            far = len(lines) + 2
+            end = f"[the file has {len(lines)} lines, there is no line {far}]"
+            assert read(root=root, path="b.txt", offset=far) == end
+
+    @pytest.mark.rule("X-06")
+    def test_millions_of_lines_are_not_skipped_one_by_one(self, root, monkeypatch):
+        skipped = []
+        skip_line = files._Passed._skip_line
+        monkeypatch.setattr(files._Passed, "_skip_line", lambda passed: skipped.append(1) or skip_line(passed))
+        (root / "b.txt").write_text("\n" * 1_000_000 + "here")
+        assert read(root=root, path="b.txt", offset=1_000_001) == "here"
+        assert len(skipped) <= files._PIECE
+
     def test_a_long_file_is_cut_with_a_note_where_to_continue(self, root):
         whole = "".join(f"line {n}\n" for n in range(20_000))
         (root / "long.txt").write_text(whole)
