@@ -10,6 +10,7 @@ A `MailPlan` follows one transaction mail by mail, asks `Known` what the store a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
 from cantrip_actors.machine.project import Life, life_after
@@ -40,6 +41,15 @@ class QueueFull(LoomError):
 
 class Taken(LoomError):
     """The mail was already taken, here or by another process: nothing of the batch is recorded."""
+
+
+class TakenMail(NamedTuple):
+    """Mail that the record with the number `taken` took."""
+
+    no: int
+    entity_id: str
+    lane: int
+    taken: int
 
 
 class MailPlan:

@@ -27,7 +27,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkp
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail
 from cantrip_actors.loom.lease import (
     DEATHS,
     NO_LEASES,
@@ -43,10 +43,10 @@ from cantrip_actors.loom.lease import (
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
-from cantrip_actors.machine.project import Life, as_forgotten
+from cantrip_actors.machine.project import Life, as_forgotten, settled_in
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.mail import INTENTS, Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, link_of, sealed_with
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
@@ -55,6 +55,9 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
 
 T = TypeVar("T")
+
+A_FEW = 64
+"""Records that most episodes have at most."""
 
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
@@ -275,10 +278,33 @@ class Store(ABC):
 
     @abstractmethod
     def expire_mail(self, before: str) -> None:
-        """Forget mail that records took before that time (ISO 8601, UTC); its keys can be used again.
+        """Forget mail that was settled before that time (ISO 8601, UTC); its keys can be used again.
 
-        The latest mail of a store is kept, so that no number is used twice.
+        An intent is settled when its episode has ended, other mail when a record takes it. The latest mail of a store
+        is kept, so that no number is used twice.
         """
+
+    def _settled(self, old: Sequence[TakenMail], before: str) -> list[TakenMail]:
+        """Return which of this mail, all of it taken before that time, was settled before it, too.
+
+        An entity works on one intent at a time, so only the last one may still be under way.
+        """
+        newest: dict[str, int] = {}
+        for one in old:
+            if one.lane == INTENTS:
+                newest[one.entity_id] = max(one.taken, newest.get(one.entity_id, 0))
+        return [
+            one
+            for one in old
+            if one.lane != INTENTS or one.taken < newest[one.entity_id] or self._is_settled(one, before)
+        ]
+
+    def _is_settled(self, intent: TakenMail, before: str) -> bool:
+        for limit in (A_FEW, sys.maxsize):
+            at = settled_in(self.records(intent.entity_id, after=intent.taken - 1, limit=limit))
+            if at is not None:
+                return at < before
+        return False
 
     @abstractmethod
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:

@@ -371,7 +371,7 @@ class Inboxes:
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
 
     async def expire(self) -> None:
-        """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
+        """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._in_store(partial(self._core.store.expire_mail, text))

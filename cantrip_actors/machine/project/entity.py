@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
+from cantrip_actors.machine.project.record import Life, as_forgotten, as_header, committed_turn, life_after, time_of
 from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -47,6 +47,7 @@ __all__ = [
     "last_metadata",
     "outcome_of",
     "refusal_of",
+    "settled_in",
     "state_of",
     "status_of",
     "turns_quoting",
@@ -124,7 +125,8 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     state.inherited = state.sequence
     state.parent_id = shape.parent_turn
     state.episode = Episode(trace=state.episode.trace)
-    state.usage = NO_USAGE
+    state.usage, state.spawned = NO_USAGE, 0
+    state.remembered = {}  # a person decided for the other entity
     return state
 
 
@@ -184,6 +186,15 @@ def episode_in(
         if is_it:
             outcome = outcome_at(state, below)
     return outcome
+
+
+def settled_in(records: Iterable[Record]) -> str | None:
+    """Return when the mail was settled that the first of `records` took; None if it is an intent under way."""
+    first, *rest = records
+    if not isinstance(first, IntentGiven):
+        return time_of(first)
+    ends = (one for one in rest if life_after(one, Life.BUSY, lasting=True) > Life.BUSY)
+    return next(map(time_of, ends), None)
 
 
 def has_taken(records: Iterable[Record], key: str) -> bool:
