@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
+from cantrip_actors.gates import question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
@@ -564,6 +566,21 @@ async def test_a_remembered_decision_holds_for_calls_with_the_same_reason(decisi
 
 
 @pytest.mark.rule("C-21")
+async def test_a_remembered_decision_does_not_hold_for_a_fork(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        await runtime.decide((await request_of(runtime)).id, "allow", remember="entity")
+        episode = await entity.episode()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(runtime.fork, episode.thread[0].id, intent="go again"))
+            request = await request_of(runtime)
+            assert request.entity != entity.id
+            await runtime.decide(request.id, "deny")
+    assert paid == [3]
+
+
+@pytest.mark.rule("C-21")
 @pytest.mark.parametrize("own", [False, True], ids=["by the runtime", "by the gate"])
 async def test_unattended_requests_are_denied_at_once_when_the_runtime_says_so(own: bool) -> None:
     spell = asking(ask_first(pay, unattended="deny" if own else None))
@@ -776,7 +793,11 @@ async def test_a_condition_that_fails_refuses_the_call() -> None:
     ("make", "expected"),
     [
         (lambda: ask_first(pay, when="yes"), "when"),
-        (lambda: ask_first(pay, expires=0), "expires"),
+        (lambda: ask_first(pay, expires=0), "expires: expected seconds > 0, at most 3,162,240,000, or None"),
+        (lambda: ask_first(pay, expires=float("inf")), "expires"),
+        (lambda: ask_first(pay, expires=1e12), "expires"),
+        (lambda: question.with_(expires="soon"), "question: expires"),
+        (lambda: question.with_(unattended="allow"), "question: unattended"),
         (lambda: ask_first(pay, unattended="allow"), "unattended"),
         (lambda: Circle([ask_first(ask_first(pay))]), "asks a person already"),
         (lambda: Circle([ask_first("question")]), "asks a person already"),
