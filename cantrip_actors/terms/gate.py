@@ -44,7 +44,7 @@ from cantrip_actors.terms.problems import describe, short
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
-from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wrapper
+from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wrapper, check_expires, check_unattended
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -242,14 +242,15 @@ class Gate:
     def with_(self, **dependencies: Any) -> Gate:
         """Return the same gate with `dependencies` injected and the given settings (`timeout`, `ephemeral`, …) changed.
 
-        Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings.
+        Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings, and for an
+        invalid value of a standard gate's.
         """
         settings: dict[str, Any] = {}
         injected = dict(self.dependencies)
         known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description", "risks"}
         for name, value in dependencies.items():
             if name in self.injected:
-                injected[name] = value
+                injected[name] = _DEPENDENCIES.get((self.kind, name), _keep)(self.name, value)
             elif name in known:
                 settings[name] = _SETTINGS.get(name, _keep)(self.name, value)
             else:
@@ -502,8 +503,22 @@ def _keep(_: str, value: Any) -> Any:
     return value
 
 
+def _patterns(name: str, to: Any) -> Any:
+    if isinstance(to, str) or not isinstance(to, Iterable) or not all(isinstance(one, str) for one in to):
+        raise InvalidCantrip(
+            f'gate {name}: to: expected a list of names, ids or patterns, as in ["archive", "reviewer-*"], got {to!r}'
+        )
+    return to
+
+
 _SETTINGS: dict[str, Callable[[str, Any], Any]] = {"timeout": _timeout, "risks": read_risks}
 """The settings of `with_` that are checked."""
+_DEPENDENCIES: dict[tuple[Kind, str], Callable[[str, Any], Any]] = {
+    ("message", "to"): _patterns,
+    ("question", "expires"): check_expires,
+    ("question", "unattended"): check_unattended,
+}
+"""The dependencies of `with_` that are checked: those of the gates without a function."""
 
 
 def _bare(schema: Any) -> Any:
