@@ -89,6 +89,8 @@ class Entity:
         """
         tree, cell = self._tree, self._loaded() or self._cell
         if self._first is not None:
+            if self._first.is_forgotten:
+                return await self._wait_for_episode("")
             outcome = await self._with_entity_id(self._first_outcome(self._first))
             return episode_of(self._id, outcome, None, tree.loom)
         if cell is not None and cell.plan.lasting:
@@ -120,10 +122,15 @@ class Entity:
     async def _first_outcome(self, first: Waiter) -> Outcome:
         if first.is_settled.is_set():
             return await first.wait()
-        with self._tree.questions.waiting(self._id):
-            return await first.wait()
+        first.callers += 1
+        try:
+            with self._tree.questions.waiting(self._id):
+                return await first.wait()
+        finally:
+            first.callers -= 1
 
     async def _wait_for_episode(self, key: str | None) -> Episode:
+        self._tree.check_open()  # else no caller is ever told
         with self._tree.questions.waiting(self._id):
             outcome = await self._with_entity_id(self._tree.inboxes.outcome(self._id, key or ""))
         return episode_of(self._id, outcome, None, self._tree.loom)

@@ -102,6 +102,7 @@ class Inboxes:
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._error_for(waiter, cell))
+            inbox.forget_spare()
             if inbox.awaited or cell.is_for_episode:
                 self.load(entity_id)
         self._drop(entity_id)

@@ -864,6 +864,28 @@ async def test_entities_that_wait_hold_at_most_a_kilobyte_each_once_they_are_unl
     assert (after - before) / many <= 1024
 
 
+@pytest.mark.rule("C-22")
+async def test_a_long_lived_entity_unloads_while_its_first_intent_waits_for_a_person(url: str) -> None:
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        request = await request_of(runtime)
+        with anyio.move_on_after(20):
+            await entity.episode()
+        await anyio.sleep(20)
+        assert not entity.loaded
+        await runtime.decide(request.id, "allow")
+        assert (await entity.episode()).result == "ok"
+        assert (await entity.send("stop")).result == "ok"
+        assert len((await entity.episode()).thread) == 2  # still that of the first intent
+        other = await runtime.invoke(SPELL, "go", name="y")
+        await request_of(runtime)
+        await anyio.sleep(20)
+        assert not other.loaded
+    with pytest.raises(RuntimeClosed):
+        await other.episode()
+    assert paid == [3]
+
+
 IMPORTING = """
 import sys, threading
 import anyio
