@@ -127,7 +127,8 @@ class Inbox:
     @property
     def is_empty(self) -> bool:
         """Whether no mail waits and no caller waits."""
-        return not (self._control or self._intents or self._in_hand or self._has_more or self.awaited)
+        mail = self._control or self._intents or self._in_hand or self._has_more
+        return not mail and not any(one.callers for waiting in self._waiters.values() for one in waiting)
 
     def has_urgent(self, episode: int) -> bool:
         """Whether mail waits that ends the episode with this number at once."""
