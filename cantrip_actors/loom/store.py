@@ -27,7 +27,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkp
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail, limit_of
 from cantrip_actors.loom.lease import (
     DEATHS,
     NO_LEASES,
@@ -92,7 +92,7 @@ class Store(ABC):
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
-    """How much mail may wait in each lane of an inbox."""
+    """How much mail may wait in each lane of an inbox; the control lane accepts some more that is urgent."""
     _known: Known
     _conflicts: tuple[type[Exception], ...] = ()
     """The driver's error for a row that exists already."""
@@ -440,9 +440,9 @@ class Store(ABC):
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""
-        waits = self.count_mail(mail.entity_id)[mail.lane]
-        if waits >= self.max_waiting and self.find_mail(mail.entity_id, mail.key) is None:
-            raise InboxFull.at(self.max_waiting, mail.entity_id)
+        waits, most = self.count_mail(mail.entity_id)[mail.lane], limit_of(mail, self.max_waiting)
+        if waits >= most and self.find_mail(mail.entity_id, mail.key) is None:
+            raise InboxFull.at(most, mail.entity_id)
 
     @abstractmethod
     def count_mail(self, entity_id: str) -> Waiting:

@@ -276,8 +276,9 @@ class Inboxes:
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.of(entity_id)
         inbox.expect(key, waiter)
+        is_offered = not durable and inbox.offer(mail)
         try:
-            if durable or not inbox.offer(mail):
+            if not is_offered:
                 row = await self.post(mail)
                 if row.taken is not None:
                     self._settle_from_log(entity_id, inbox)
@@ -285,7 +286,8 @@ class Inboxes:
                     self.load(entity_id)
             return await waiter.wait()
         finally:
-            inbox.withdraw(key)
+            if is_offered:
+                inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
 
     async def outcome(self, entity_id: str, key: str) -> Outcome:

@@ -214,6 +214,19 @@ def test_a_full_lane_refuses_mail_and_loses_none(box):
 
 
 @pytest.mark.rule("C-13")
+def test_a_control_lane_full_of_steering_messages_accepts_urgent_mail(box):
+    box.max_waiting = 2
+    stop = replace(mail("stop"), kind="stop", body={"reason": "enough"})
+    post(box, mail("a", kind="steer"), mail("b", kind="steer"), stop)
+    box.check_room(replace(stop, key="again"))
+    (refused,) = box.post([mail("c", kind="steer")])
+    assert isinstance(refused, InboxFull)
+    results = box.post([replace(stop, key=f"{n}") for n in range(100)])
+    assert [type(one) for one in results] == [*[MailRow] * 99, InboxFull]
+    assert "102 mails wait for entity e" in str(results[-1])
+
+
+@pytest.mark.rule("C-13")
 def test_room_is_checked_before_mail_is_posted_with_a_record(box):
     box.max_waiting = 2
     post(box, mail("a"), mail("b"))

@@ -20,6 +20,7 @@ from cantrip_actors import (
     CantripError,
     Circle,
     DecidedEvent,
+    InboxFull,
     InvalidCantrip,
     InvalidDecision,
     Refused,
@@ -630,6 +631,28 @@ async def test_a_question_with_an_invalid_schema_is_an_error_observation() -> No
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
         assert "expected a json schema: 3 is not valid" in results(runtime, episode.entity_id)[0]
+
+
+@pytest.mark.rule("C-13", "C-21")
+@pytest.mark.parametrize("how", ["decide", "interrupt", "expire"])
+async def test_a_request_is_settled_although_steering_messages_fill_the_inbox(url: str, how: str) -> None:
+    spell = asking(ask_first(pay, expires=500))
+    async with Runtime.open(url, max_waiting=3, passivate_after=5.0) as runtime:
+        entity = await runtime.invoke(spell, "go", name="x")
+        request = await request_of(runtime)
+        for n in range(3):
+            await entity.steer(f"{n}")
+        with pytest.raises(InboxFull):
+            await entity.steer("more")
+        if how == "decide":
+            await runtime.decide(request.id, "allow")
+        elif how == "interrupt":
+            await entity.interrupt("enough")
+        else:
+            await anyio.sleep(501)
+        reason = (await entity.episode()).reason
+        assert reason == ("interrupted" if how == "interrupt" else "terminated")
+    assert paid == ([3] if how == "decide" else [])
 
 
 # Children, other gates
