@@ -79,7 +79,7 @@ def _remove(part: Path) -> None:
 
 
 def compact_loom(store: Store, now: float | None = None) -> Compacted:
-    """Delete unreferenced blobs and the keys of mail taken a week ago, and free space; return the result.
+    """Delete unreferenced blobs and the keys of mail settled a week ago, and free space; return the result.
 
     The loom is rewritten, so no other process should write to it for long meanwhile. Raises LoomError.
     """

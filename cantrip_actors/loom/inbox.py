@@ -10,10 +10,11 @@ A `MailPlan` follows one transaction mail by mail, asks `Known` what the store a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
 from cantrip_actors.machine.project import Life, compute_life
-from cantrip_actors.records.mail import Mail, MailRow, encode_mail, get_key
+from cantrip_actors.records.mail import CONTROL, Mail, MailRow, encode_mail, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
@@ -40,6 +41,28 @@ class QueueFull(LoomError):
 
 class Taken(LoomError):
     """The mail was already taken, here or by another process: nothing of the batch is recorded."""
+
+
+URGENT: Final = 100
+"""Mails above the limit that the control lane accepts if they are no steering messages.
+
+Steering messages wait as long as the entity waits for a person, or for a query that hangs: if they have filled the
+lane, a person still has to be able to decide, and to end the episode.
+"""
+
+
+def limit_of(mail: Mail, most: int) -> int:
+    """Return how much mail may wait in the lane of this mail, if `most` is the limit of each lane."""
+    return most + URGENT if mail.lane == CONTROL and mail.kind != "steer" else most
+
+
+class TakenMail(NamedTuple):
+    """Mail that the record with the number `taken` took."""
+
+    no: int
+    entity_id: str
+    lane: int
+    taken: int
 
 
 class MailPlan:
@@ -85,8 +108,10 @@ class MailPlan:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
         if made.lives.get(entity, place.life) >= Life.OVER:
             return EntityEnded(f"entity {entity} has ended: it takes no mail")
-        if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= self._most:
-            return InboxFull.at(self._most, entity)
+        if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= limit_of(
+            mail, self._most
+        ):
+            return InboxFull.at(limit_of(mail, self._most), entity)
         row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
         self._posted[entity, key] = row, line, number
         self._count(place.tree, row, 1)

@@ -22,12 +22,12 @@ from cantrip_actors.loom.erasure import (
     find_blobs_in_mail,
     is_schedule_for,
 )
-from cantrip_actors.loom.inbox import mark_fault
+from cantrip_actors.loom.inbox import TakenMail, mark_fault
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.lease import NO_LEASES, Holder, read_boot_clock
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Tree, Waiting
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, get_header
+from cantrip_actors.machine.project import Life, get_header, get_time
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Header, Record
@@ -141,14 +141,18 @@ class LineStore(Store):
         return NONE_WAITS if place is None else place.tree.waiting
 
     def expire_mail(self, before: str) -> None:
-        """Forget mail that records took before that time."""
+        """Forget mail that was settled before that time."""
         self._check_open()
         inboxes = self._known.inboxes
-        old = [row for row in inboxes.rows.values() if row.no < inboxes.last]
-        taken = [(row, self._record_at(row.taken)) for row in old if row.taken is not None]
-        expired = [row for row, record in taken if str(getattr(record, "at", "")) < before]
-        for row in expired:
-            inboxes.forget(row)
+        rows = {row.no: row for row in inboxes.rows.values() if row.no < inboxes.last}
+        old = [
+            TakenMail(row.no, row.entity_id, row.lane, row.taken)
+            for row in rows.values()
+            if row.taken is not None and get_time(self._record_at(row.taken)) < before
+        ]
+        expired = self._settled(old, before)
+        for one in expired:
+            inboxes.forget(rows[one.no])
         if expired:
             self._rewrite_mail()
 

@@ -27,7 +27,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkp
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail, limit_of
 from cantrip_actors.loom.lease import (
     DEATHS,
     NO_LEASES,
@@ -43,10 +43,10 @@ from cantrip_actors.loom.lease import (
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
-from cantrip_actors.machine.project import Life, as_forgotten
+from cantrip_actors.machine.project import Life, as_forgotten, find_settled_at
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.mail import INTENTS, Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, link_of, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
@@ -55,6 +55,9 @@ from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
 
 T = TypeVar("T")
+
+A_FEW = 64
+"""Records that most episodes have at most."""
 
 NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
@@ -89,7 +92,7 @@ class Store(ABC):
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
-    """How much mail may wait in each lane of an inbox."""
+    """How much mail may wait in each lane of an inbox; the control lane accepts some more that is urgent."""
     _known: Known
     _conflicts: tuple[type[Exception], ...] = ()
     """The driver's error for a row that exists already."""
@@ -275,10 +278,33 @@ class Store(ABC):
 
     @abstractmethod
     def expire_mail(self, before: str) -> None:
-        """Forget mail that records took before that time (ISO 8601, UTC); its keys can be used again.
+        """Forget mail that was settled before that time (ISO 8601, UTC); its keys can be used again.
 
-        The latest mail of a store is kept, so that no number is used twice.
+        An intent is settled when its episode has ended, other mail when a record takes it. The latest mail of a store
+        is kept, so that no number is used twice.
         """
+
+    def _settled(self, old: Sequence[TakenMail], before: str) -> list[TakenMail]:
+        """Return which of this mail, all of it taken before that time, was settled before it, too.
+
+        An entity works on one intent at a time, so only the last one may still be under way.
+        """
+        newest: dict[str, int] = {}
+        for one in old:
+            if one.lane == INTENTS:
+                newest[one.entity_id] = max(one.taken, newest.get(one.entity_id, 0))
+        return [
+            one
+            for one in old
+            if one.lane != INTENTS or one.taken < newest[one.entity_id] or self._is_settled(one, before)
+        ]
+
+    def _is_settled(self, intent: TakenMail, before: str) -> bool:
+        for limit in (A_FEW, sys.maxsize):
+            at = find_settled_at(self.records(intent.entity_id, after=intent.taken - 1, limit=limit))
+            if at is not None:
+                return at < before
+        return False
 
     @abstractmethod
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
@@ -414,9 +440,9 @@ class Store(ABC):
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""
-        waits = self.count_mail(mail.entity_id)[mail.lane]
-        if waits >= self.max_waiting and self.find_mail(mail.entity_id, mail.key) is None:
-            raise InboxFull.at(self.max_waiting, mail.entity_id)
+        waits, most = self.count_mail(mail.entity_id)[mail.lane], limit_of(mail, self.max_waiting)
+        if waits >= most and self.find_mail(mail.entity_id, mail.key) is None:
+            raise InboxFull.at(most, mail.entity_id)
 
     @abstractmethod
     def count_mail(self, entity_id: str) -> Waiting:

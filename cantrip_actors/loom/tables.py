@@ -21,7 +21,7 @@ from cantrip_actors.loom.erasure import (
     is_schedule_for,
     make_blank_key,
 )
-from cantrip_actors.loom.inbox import mark_fault
+from cantrip_actors.loom.inbox import TakenMail, mark_fault
 from cantrip_actors.loom.lease import DEATHS, NO_LEASES, Holder, Lease
 from cantrip_actors.loom.node_tables import Connection, NodeTables
 from cantrip_actors.loom.rules import (
@@ -37,7 +37,7 @@ from cantrip_actors.loom.rules import (
 )
 from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, SEAL, TIMERS_SINCE, VERSION, select_blobs_query
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
-from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn
+from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn, get_time
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import Newer, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
@@ -405,16 +405,23 @@ class TableStore(NodeTables):
         return decode_mail_row(rows[0]) if rows else None
 
     def expire_mail(self, before: str) -> None:
-        """Forget mail that records took before that time."""
-        at = 0
+        """Forget mail that was settled before that time."""
+        at, old = 0, []
         query = (
-            "select mail.no, seq, body from mail join records on seq = taken where mail.no > ? order by mail.no limit ?"
+            "select mail.no, id, lane, seq, body from mail join records on seq = taken "
+            "join entities on entities.no = mail.entity where mail.no > ? order by mail.no limit ?"
         )
         while rows := self._fetch_new_rows(query, at, MANY):
             at = rows[-1][0]
-            expired = [(no,) for no, seq, body in rows if str(getattr(self._decode(seq, body), "at", "")) < before]
-            if expired:
-                self._transact(partial(self._forget, expired))
+            old += [
+                TakenMail(no, _decode_text(id), lane, seq)
+                for no, id, lane, seq, body in rows
+                if get_time(self._decode(seq, body)) < before
+            ]
+        expired = self._settled(old, before)
+        for first in range(0, len(expired), MANY):
+            numbers = [(one.no,) for one in expired[first : first + MANY]]
+            self._transact(partial(self._forget, numbers))
 
     def _forget(self, numbers: Sequence[tuple[int]], db: Connection) -> None:
         db.executemany("delete from mail where no = ? and no < (select max(no) from mail)", numbers)

@@ -26,6 +26,7 @@ from cronsim import CronSim, CronSimError
 
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.terms.errors import InvalidSchedule
+from cantrip_actors.terms.wrapper import LONGEST
 
 GRACE: Final = 60.0
 """Seconds that a firing may be late and is not missed."""
@@ -35,6 +36,9 @@ MOST: Final = 100
 
 SHORTEST: Final = 1.0
 """The least number of seconds of `every`."""
+
+LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""The time before which a schedule fires: a later one has no date in some zones."""
 
 
 def make_rule(
@@ -49,8 +53,10 @@ def make_rule(
         if zone is not None:
             raise InvalidSchedule("zone: expected with at or cron only: seconds pass alike everywhere; leave it out")
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
-        if not is_number or not SHORTEST <= every < math.inf:
-            raise InvalidSchedule(f"every: expected a number of seconds, at least {SHORTEST:g}, got {every!r}")
+        if not is_number or not SHORTEST <= every <= LONGEST:
+            raise InvalidSchedule(
+                f"every: expected a number of seconds, at least {SHORTEST:g} and at most {LONGEST:,.0f}, got {every!r}"
+            )
         return Rule(every=float(every), start=now)
     if at is not None:
         return Rule(at=parse_local_time(at, zone), zone=zone or "UTC")
@@ -93,13 +99,12 @@ def parse_local_time(at: str | datetime, zone: str | None) -> float:
     try:
         when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
         if when.tzinfo is None:
-            place = _find_zone("UTC" if zone is None else zone)
-            when = when.replace(tzinfo=place, fold=0)
-            while when.astimezone(UTC).astimezone(place).replace(tzinfo=None) != when.replace(tzinfo=None):
-                when = when.replace(second=0, microsecond=0) + timedelta(minutes=1)  # clocks were set forward over it
+            when = _first_moment(when, _find_zone("UTC" if zone is None else zone))
         elif zone is not None:
             raise InvalidSchedule(f"at: {at!s} has an offset of its own: leave out zone, or the offset")
-        return round(when.timestamp(), 3)
+        if not (due := round(when.timestamp(), 3)) < LATEST:
+            raise InvalidSchedule(f"at: expected a time before the year 9999, got {at!s}")
+        return due
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidSchedule):
             raise
@@ -116,11 +121,43 @@ def find_next(rule: Rule, after: float) -> float | None:
             steps += 1
         return due
     assert rule.cron is not None
-    times = CronSim(rule.cron, datetime.fromtimestamp(after, _find_zone(rule.zone)))
-    for found in times:
-        if found.timestamp() > after:  # in an hour that comes twice, it may find the first of the two
-            return found.timestamp()
-    return None
+    return _next_of_cron(rule.cron, _find_zone(rule.zone), after)
+
+
+def _next_of_cron(cron: str, zone: ZoneInfo, after: float) -> float | None:
+    """Return the first time of a cron line after that time.
+
+    CronSim gets local times without a zone: where a clock changes by parts of an hour, it loops for ever otherwise.
+    """
+    minute, hour = cron.split()[:2]
+    counts_real_hours = minute.startswith("*") or hour.startswith("*")
+    now = _wall_clock(after, zone)
+    later = _wall_clock(after + _LONGEST_CHANGE.total_seconds(), zone) - _LONGEST_CHANGE  # less, if it is set back soon
+    found: float | None = None
+    for local in CronSim(cron, min(now, later)):
+        moments = _real_moments(local, zone) if counts_real_hours else [_first_moment(local, zone).timestamp()]
+        found = min([*([] if found is None else [found]), *(one for one in moments if one > after)], default=None)
+        if found is not None and local.replace(tzinfo=zone).timestamp() >= found:
+            break
+    return found
+
+
+def _wall_clock(time: float, zone: ZoneInfo) -> datetime:
+    return datetime.fromtimestamp(time, zone).replace(tzinfo=None, fold=0)
+
+
+def _real_moments(local: datetime, zone: ZoneInfo) -> list[float]:
+    """Return the moments at which a clock in the zone shows a local time: none, one or two."""
+    moments = {local.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)}
+    return [one for one in moments if _wall_clock(one, zone) == local]
+
+
+def _first_moment(local: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first moment of a local time; if it does not exist, the first moment after it."""
+    when = local.replace(tzinfo=zone, fold=0)
+    while when.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != when.replace(tzinfo=None):
+        when = when.replace(second=0, microsecond=0) + timedelta(minutes=1)  # clocks were set forward over it
+    return when
 
 
 class Look(NamedTuple):
@@ -184,4 +221,6 @@ def format_iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_FIELDS = 5
+_FIELDS: Final = 5
+_LONGEST_CHANGE: Final = timedelta(hours=3)
+"""No clock is set back by more at once."""

@@ -203,6 +203,7 @@ class Beginnings:
         if not cell.plan.lasting:
             return None
         waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.context_variables))
+        waiter.callers = 0
         waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
         return waiter
 

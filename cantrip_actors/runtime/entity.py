@@ -89,6 +89,8 @@ class Entity:
         """
         tree, cell = self._tree, self._find_cell() or self._cell
         if self._first is not None:
+            if self._first.is_forgotten:
+                return await self._wait_for_episode("")
             outcome = await self._await_with_entity_id(self._wait_for_first_outcome(self._first))
             return make_episode(self._id, outcome, None, tree.loom)
         if cell is not None and cell.plan.lasting:
@@ -123,10 +125,15 @@ class Entity:
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.is_settled.is_set():
             return await first.wait()
-        with self._tree.questions.mark_waiting(self._id):
-            return await first.wait()
+        first.callers += 1
+        try:
+            with self._tree.questions.mark_waiting(self._id):
+                return await first.wait()
+        finally:
+            first.callers -= 1
 
     async def _wait_for_episode(self, key: str | None) -> Episode:
+        self._tree.check_open()  # else no caller is ever told
         with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
         return make_episode(self._id, outcome, None, self._tree.loom)

@@ -33,7 +33,17 @@ OFFER: Final = 0
 class Waiter:
     """A caller that waits for an episode, and gets an outcome or an error."""
 
-    __slots__ = ("context_variables", "error", "is_recorded", "is_settled", "on_settled", "outcome", "since")
+    __slots__ = (
+        "callers",
+        "context_variables",
+        "error",
+        "is_forgotten",
+        "is_recorded",
+        "is_settled",
+        "on_settled",
+        "outcome",
+        "since",
+    )
 
     def __init__(
         self, context_variables: ContextVariables = (), on_settled: Callable[[], object] | None = None
@@ -41,6 +51,10 @@ class Waiter:
         self.is_settled = anyio.Event()
         self.is_recorded = False
         """Whether the intent is in the log."""
+        self.callers = 1
+        """How many callers wait. With 0 only a handle has it, which keeps no entity loaded."""
+        self.is_forgotten = False
+        """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
         self.outcome: Outcome | None = None
         self.error: CantripError | None = None
         self.context_variables = context_variables
@@ -113,7 +127,8 @@ class Inbox:
     @property
     def is_empty(self) -> bool:
         """Whether no mail waits and no caller waits."""
-        return not (self._control or self._intents or self._in_hand or self._has_more or self._waiters)
+        mail = self._control or self._intents or self._in_hand or self._has_more
+        return not mail and not any(one.callers for waiting in self._waiters.values() for one in waiting)
 
     def has_urgent(self, episode: int) -> bool:
         """Whether mail waits that ends the episode with this number at once."""
@@ -273,7 +288,7 @@ class Inbox:
     @property
     def awaited(self) -> list[str]:
         """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
-        return list(self._waiters)
+        return [key for key, waiting in self._waiters.items() if any(one.callers for one in waiting)]
 
     def get_variables(self, key: str) -> ContextVariables:
         """Return the context variables of the first caller that waits for an intent."""
@@ -291,6 +306,13 @@ class Inbox:
             waiting.remove(waiter)
         if not waiting:
             self._waiters.pop(key, None)
+
+    def forget_spare(self) -> None:
+        """Forget the waiters without a caller: the entity is not loaded any more."""
+        for key, waiting in list(self._waiters.items()):
+            for waiter in [one for one in waiting if not one.callers]:
+                waiter.is_forgotten = True
+                self.forget(key, waiter)
 
     def list_waiting_since(self, now: float, patience: float) -> list[Waiter]:
         """Return the callers for which no entity has been loaded here for `patience` seconds; they count anew then."""

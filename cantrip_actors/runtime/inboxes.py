@@ -104,6 +104,7 @@ class Inboxes:
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
+            inbox.forget_spare()
             if inbox.awaited or cell.is_for_episode:
                 self.load(entity_id)
         self._drop(entity_id)
@@ -277,8 +278,9 @@ class Inboxes:
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.get_inbox(entity_id)
         inbox.expect(key, waiter)
+        is_offered = not durable and inbox.offer(mail)
         try:
-            if durable or not inbox.offer(mail):
+            if not is_offered:
                 row = await self.post(mail)
                 if row.taken is not None:
                     self._settle_from_log(entity_id, inbox)
@@ -286,7 +288,8 @@ class Inboxes:
                     self.load(entity_id)
             return await waiter.wait()
         finally:
-            inbox.withdraw(key)
+            if is_offered:
+                inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
 
     async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
@@ -429,7 +432,7 @@ class Inboxes:
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
 
     async def expire(self) -> None:
-        """Remove the keys of mail that was taken more than `keep_keys` seconds ago."""
+        """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._run_in_store(partial(self._core.store.expire_mail, text))

@@ -155,8 +155,8 @@ class Runtime:
 
         At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
         InboxFull. `submit` raises QueueFull where `max_submitted` submissions of its priority or a higher one wait. The
-        keys of mail are kept for `keep_keys` seconds after it was taken: that long a repeated send or post finds the
-        first one.
+        keys of mail are kept for `keep_keys` seconds after it was settled, an intent by the end of its episode: that
+        long a repeated send or post finds the first one.
 
         Requests to people (`ask_first`, `question`) wait for a decision however long it takes. With `unattended="deny"`
         they are denied at once while no program in this process follows `requests(follow=True)`.

@@ -380,7 +380,11 @@ class Scheduler:
         row = core.store.find_mail(entity_id, key)
         if row is not None and row.taken is None:
             return True
-        if row is None or core.store.life(entity_id) is not Life.BUSY:
+        if (
+            row is None
+            or core.store.life(entity_id) not in (Life.WAITING, Life.BUSY)
+            or not self._is_running(entity_id)
+        ):
             return False
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
@@ -412,17 +416,16 @@ class Scheduler:
         running = None if last is None else core.living.get(last)
         if running is not None:
             running.ending.listen(self.wake)
-        elif last is None or not core.is_held(last):  # it has just ended
+        elif last is None or not self._is_running(last):  # it has just ended
             return await self._fire_cast(becomes, now)
         raise _SetAside(_find_later(becomes.schedule, now))
 
     def _is_running(self, entity_id: str) -> bool:
+        """Return whether an entity has not ended, and a process runs it or it waits for a person."""
         core = self._core
-        return (
-            core.loom.has(entity_id)
-            and not core.loom.is_over(entity_id)
-            and (core.living.get(entity_id) is not None or core.is_held(entity_id))
-        )
+        if not core.loom.has(entity_id) or core.loom.is_over(entity_id):
+            return False
+        return core.living.get(entity_id) is not None or core.is_held(entity_id) or core.is_waiting(entity_id)
 
     # Rows
 

@@ -44,7 +44,7 @@ from cantrip_actors.terms.problems import describe, shorten
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.ward import LEAST_MEMORY
-from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wrapper
+from cantrip_actors.terms.wrapper import AskFirst, Fence, GateCall, Refused, Wrapper, check_expires, check_unattended
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -185,7 +185,7 @@ class Gate:
             kind=kind,
             function=function,
             ephemeral=ephemeral,
-            visible_for=_visible_for(name, visible_for),
+            visible_for=_check_visible_for(name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_check_timeout(name, timeout),
@@ -223,14 +223,15 @@ class Gate:
     def with_(self, **dependencies: Any) -> Gate:
         """Return the same gate with `dependencies` injected and the given settings (`timeout`, `ephemeral`, …) changed.
 
-        Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings.
+        Raises InvalidCantrip for a name that is neither a dependency of this gate nor one of its settings, and for an
+        invalid value of a standard gate's.
         """
         settings: dict[str, Any] = {}
         injected = dict(self.dependencies)
         known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description", "risks"}
         for name, value in dependencies.items():
             if name in self.injected:
-                injected[name] = value
+                injected[name] = _DEPENDENCIES.get((self.kind, name), _keep)(self.name, value)
             elif name in known:
                 settings[name] = _SETTINGS.get(name, _keep)(self.name, value)
             else:
@@ -351,7 +352,7 @@ def gate(
             injected=injected,
             required_injected=required_injected,
             ephemeral=ephemeral,
-            visible_for=_visible_for(own_name, visible_for),
+            visible_for=_check_visible_for(own_name, visible_for),
             idempotent=idempotent,
             read_only=read_only,
             timeout=_check_timeout(own_name, timeout),
@@ -479,7 +480,7 @@ def _check_timeout(name: str, timeout: float | None) -> float | None:
     return timeout
 
 
-def _visible_for(name: str, queries: int) -> int:
+def _check_visible_for(name: str, queries: int) -> int:
     if isinstance(queries, bool) or not isinstance(queries, int) or queries < 0:
         raise InvalidCantrip(f"gate {name}: visible_for: expected a whole number of queries >= 0, got {queries!r}")
     return queries
@@ -489,12 +490,26 @@ def _keep(_: str, value: Any) -> Any:
     return value
 
 
+def _check_patterns(name: str, to: Any) -> Any:
+    if isinstance(to, str) or not isinstance(to, Iterable) or not all(isinstance(one, str) for one in to):
+        raise InvalidCantrip(
+            f'gate {name}: to: expected a list of names, ids or patterns, as in ["archive", "reviewer-*"], got {to!r}'
+        )
+    return to
+
+
 _SETTINGS: dict[str, Callable[[str, Any], Any]] = {
     "timeout": _check_timeout,
     "risks": read_risks,
-    "visible_for": _visible_for,
+    "visible_for": _check_visible_for,
 }
 """The settings of `with_` that are checked."""
+_DEPENDENCIES: dict[tuple[Kind, str], Callable[[str, Any], Any]] = {
+    ("message", "to"): _check_patterns,
+    ("question", "expires"): check_expires,
+    ("question", "unattended"): check_unattended,
+}
+"""The dependencies of `with_` that are checked: those of the gates without a function."""
 
 
 def _strip_titles(schema: Any) -> Any:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from cantrip_actors.terms.errors import InvalidCantrip
 
 Unattended = Literal["wait", "deny"]
 """The treatment of a request while no program follows requests: it waits, or it is denied at once."""
+
+LONGEST: Final = 100 * 366 * 86_400.0
+"""The most seconds until a request expires, or between two firings of a schedule: the time then has to have a date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,23 @@ class AskFirst:
     """Seconds after which a request that is not decided counts as denied."""
     unattended: Unattended | None = None
     """As in `Runtime.open`, whose setting applies if this is None."""
+
+
+def check_expires(what: str, seconds: object) -> object:
+    """Return the seconds after which a request is denied, None for never. Raises InvalidCantrip."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= LONGEST):  # type: ignore[operator]  # a number
+        raise InvalidCantrip(
+            f"{what}: expires: expected seconds > 0, at most {LONGEST:,.0f}, or None for never, got {seconds!r}"
+        )
+    return seconds
+
+
+def check_unattended(what: str, setting: object) -> object:
+    """Return what becomes of a request that no program follows. Raises InvalidCantrip."""
+    if setting is not None and setting not in get_args(Unattended):
+        raise InvalidCantrip(f'{what}: unattended: expected "wait" or "deny", got {setting!r}')
+    return setting
 
 
 @dataclass(frozen=True, slots=True)

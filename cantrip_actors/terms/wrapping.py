@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -29,6 +29,8 @@ from cantrip_actors.terms.wrapper import (
     Unattended,
     When,
     Wrapper,
+    check_expires,
+    check_unattended,
 )
 
 __all__ = ["NO_FENCE", "Fence", "GateCall", "Refused"]
@@ -92,10 +94,8 @@ def ask_first(
     """
     if when is not None and not callable(when):
         raise InvalidCantrip(f"ask_first: when: expected a function of the arguments, got {when!r}")
-    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float)) or not expires > 0):
-        raise InvalidCantrip(f"ask_first: expires: expected seconds > 0, got {expires!r}")
-    if unattended is not None and unattended not in get_args(Unattended):
-        raise InvalidCantrip(f'ask_first: unattended: expected "wait" or "deny", got {unattended!r}')
+    check_expires("ask_first", expires)
+    check_unattended("ask_first", unattended)
     said = (
         []
         if when is None

@@ -219,6 +219,19 @@ def test_a_full_lane_refuses_mail_and_loses_none(box):
 
 
 @pytest.mark.rule("C-13")
+def test_a_control_lane_full_of_steering_messages_accepts_urgent_mail(box):
+    box.max_waiting = 2
+    stop = replace(mail("stop"), kind="stop", body={"reason": "enough"})
+    post(box, mail("a", kind="steer"), mail("b", kind="steer"), stop)
+    box.check_room(replace(stop, key="again"))
+    (refused,) = box.post([mail("c", kind="steer")])
+    assert isinstance(refused, InboxFull)
+    results = box.post([replace(stop, key=f"{n}") for n in range(100)])
+    assert [type(one) for one in results] == [*[MailRow] * 99, InboxFull]
+    assert "102 mails wait for entity e" in str(results[-1])
+
+
+@pytest.mark.rule("C-13")
 def test_room_is_checked_before_mail_is_posted_with_a_record(box):
     box.max_waiting = 2
     post(box, mail("a"), mail("b"))
@@ -392,12 +405,13 @@ def test_a_lease_is_kept_while_mail_waits_that_would_load_its_entity(box):
 
 
 @pytest.mark.rule("C-11", "N-25")
-def test_mail_that_was_taken_long_ago_is_forgotten_and_its_key_is_free(place):
+def test_mail_that_was_settled_long_ago_is_forgotten_and_its_key_is_free(place):
     with place.open() as store:
         store.append([header("e", lasting=True)])
         numbers = post(store, mail("a"), mail("b"), mail("c"))
+        over = Ended("e", "failed", AT)
         late = replace(taker(mail("b")), at=LATER)
-        store.append([taker(mail("a")), late], taken=[(0, numbers[0]), (1, numbers[1])])
+        store.append([taker(mail("a")), over, late], taken=[(0, numbers[0]), (2, numbers[1])])
         store.expire_mail(AT)
         assert store.find_mail("e", "a") is not None
         store.expire_mail("2026-11-29")
@@ -413,6 +427,27 @@ def test_mail_that_was_taken_long_ago_is_forgotten_and_its_key_is_free(place):
         with place.open() as store:
             assert keys(store) == ["c", "a"]
             assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-11")
+@pytest.mark.parametrize("more", [0, 100])
+def test_the_key_of_an_intent_is_kept_until_its_episode_has_long_ended(box, more):
+    numbers = post(box, mail("a"), mail("b"), mail("c"), mail("hurry", kind="steer"), mail("last", "f"))
+    taken = [taker(mail("a")), taker(mail("hurry", kind="steer"))]
+    box.append(taken, taken=[(0, numbers[0]), (1, numbers[3])])
+    box.append([Steered("e", "on", AT)] * more)
+    box.expire_mail(LATER)
+    assert box.find_mail("e", "a") is not None
+    assert box.find_mail("e", "hurry") is None
+    box.append([Ended("e", "failed", LATER)])
+    box.expire_mail(LATER)
+    assert box.find_mail("e", "a") is not None
+    box.expire_mail("2026-12-01")
+    assert box.find_mail("e", "a") is None
+    box.append([taker(mail("b")), taker(mail("c"))], taken=[(0, numbers[1]), (1, numbers[2])])
+    box.expire_mail(LATER)
+    assert box.find_mail("e", "b") is None  # the next intent was taken
+    assert box.find_mail("e", "c") is not None
 
 
 # -------------------------------------------------------------------------------------------------- arbitrary histories

@@ -39,7 +39,8 @@ def times(one, after, number, zone=UTC):
     [
         ({}, "exactly one of at, every and cron, got none"),
         ({"every": 60.0, "cron": "* * * * *"}, "got every and cron"),
-        ({"every": 0.5}, "every: expected a number of seconds, at least 1, got 0.5"),
+        ({"every": 0.5}, "every: expected a number of seconds, at least 1 and at most 3,162,240,000, got 0.5"),
+        ({"every": 1e10}, "every: expected a number of seconds, at least 1 and at most 3,162,240,000, got 1"),
         ({"every": float("nan")}, "every: expected a number of seconds"),
         ({"every": float("inf")}, "every: expected a number of seconds"),
         ({"every": True}, "every: expected a number of seconds"),
@@ -54,6 +55,7 @@ def times(one, after, number, zone=UTC):
         ({"cron": "0 9 * * *", "zone": "../etc/passwd"}, "zone: expected a name of the IANA database"),
         ({"at": "tomorrow"}, "at: expected a time as in"),
         ({"at": 5}, "at: expected a time as in"),
+        ({"at": "9999-12-31T23:00-05:00"}, "at: expected a time before the year 9999"),
         ({"at": "2026-12-01T09:00+01:00", "zone": "Europe/Oslo"}, "has an offset of its own"),
     ],
 )
@@ -111,6 +113,60 @@ def test_a_cron_line_is_read_in_its_zone():
 )
 def test_a_cron_line_fires_where_clocks_are_changed(cron, after, wanted):
     assert times(rule(cron=cron, zone="Europe/Oslo"), after, len(wanted), OSLO) == wanted
+
+
+def moments(minutes, hours, zone, start, end):
+    """The moments from `start` to `end` that a cron line names, by trying each minute."""
+    place, found = ZoneInfo(zone), set()
+    if "*" in (minutes[0], hours[0]):
+        at = start
+        while at < end:
+            local = at.astimezone(place)
+            if (minutes == "*" or local.minute in minutes) and (hours == "*" or local.hour in hours):
+                found.add(at)
+            at += timedelta(minutes=1)
+        return sorted(found)
+    local = start.astimezone(place).replace(tzinfo=None) - timedelta(hours=6)
+    while local < end.astimezone(place).replace(tzinfo=None) + timedelta(hours=6):
+        if local.minute in minutes and local.hour in hours:
+            at = local.replace(tzinfo=place).astimezone(UTC)
+            while at.astimezone(place).replace(tzinfo=None) < local:  # it does not exist
+                at += timedelta(minutes=1)
+            before = at
+            while (before := before - timedelta(minutes=1)).astimezone(place).replace(tzinfo=None) > local:
+                at = before
+            found.add(at)
+        local += timedelta(minutes=1)
+    return sorted(one for one in found if start <= one < end)
+
+
+CHANGES = {
+    "Europe/Oslo": ("2027-03-28T01:00", "2027-10-31T01:00"),
+    "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
+    "Australia/Lord_Howe": ("2027-04-03T15:00", "2027-10-02T15:30"),  # by half an hour
+    "Pacific/Chatham": ("2027-04-03T14:00", "2027-09-25T14:00"),  # at a quarter to four
+    "Antarctica/Troll": ("2027-03-28T01:00", "2027-10-31T01:00"),  # by two hours
+    "Africa/Cairo": ("2027-04-29T22:00", "2027-10-28T21:00"),  # at midnight
+}
+
+some_minutes = st.just("*") | st.lists(st.integers(0, 59), min_size=1, max_size=3)
+some_hours = st.just("*") | st.lists(st.sampled_from([0, 1, 2, 3, 4, 23]), min_size=1, max_size=3)
+
+
+@pytest.mark.rule("C-31", "N-45")
+@given(some_minutes, some_hours, st.sampled_from([*CHANGES]), st.booleans(), st.integers(0, 600))
+@example("*", [3, 9, 10], "Pacific/Chatham", False, 0)
+@example("*", [0, 15], "Australia/Lord_Howe", False, 0)
+def test_a_cron_line_fires_at_each_moment_that_it_names_where_clocks_are_changed(minutes, hours, zone, is_last, early):
+    change = datetime.fromisoformat(CHANGES[zone][is_last]).replace(tzinfo=UTC)
+    start = change - timedelta(minutes=early)
+    wanted = moments(minutes, hours, zone, start, change + timedelta(hours=20))
+    line = " ".join(one if one == "*" else ",".join(map(str, one)) for one in (minutes, hours))
+    one, at, found = rule(cron=f"{line} * * *", zone=zone), start.timestamp() - 1, []
+    while len(found) < len(wanted):
+        at = find_next(one, at)
+        found.append(datetime.fromtimestamp(at, UTC))
+    assert found == wanted
 
 
 @pytest.mark.rule("C-31")

@@ -11,6 +11,7 @@ from cantrip_actors import (
     Call,
     Cantrip,
     CantripError,
+    Circle,
     Entity,
     EntityEnded,
     Episode,
@@ -18,8 +19,11 @@ from cantrip_actors import (
     KeyUsed,
     LoomError,
     Runtime,
+    ask_first,
+    gate,
     scripted,
 )
+from cantrip_actors.wards import max_turns
 from supervisors.events import Exited
 from tests.exhaustive import part
 from tests.runtime.kills import Kill, attempt, intents
@@ -93,6 +97,30 @@ async def test_a_send_that_is_repeated_after_the_entity_was_stopped_returns_the_
         assert same([first, await runtime.receipt(entity, "4711").episode()])
         with pytest.raises(EntityEnded):
             await entity.send("order", key="another")
+
+
+@gate
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+@pytest.mark.rule("C-11")
+async def test_a_key_is_known_while_its_intent_waits_for_a_person_for_weeks(tmp_path: Path) -> None:
+    pays = scripted(lambda context: say("pay") if context[-1].content == "order" else done("ok"), record=False)
+    spell = Cantrip(pays, circle=Circle(["done", ask_first(pay)], [max_turns(5)]))
+    async with Runtime.open(f"jsonl:{tmp_path / 'loom'}") as runtime:
+        entity = await runtime.invoke(spell, "start", name="x")
+        await entity.post("order", key="4711")
+        await entity.post("later", key="4712")
+        while not runtime.requests():
+            await anyio.sleep(1)
+        await anyio.sleep(8 * 86_400.0)
+        assert (await entity.post("order", key="4711")).state == "working"
+        await runtime.decide(runtime.requests()[0].id, "allow")
+        await anyio.sleep(6 * 86_400.0)
+        assert (await entity.post("order", key="4711")).state == "settled"
+        assert intents(runtime, entity.id) == ["start", "order", "later"]
 
 
 @pytest.mark.rule("C-11")

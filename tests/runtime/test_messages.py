@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Episode, Runtime, gate, scripted
-from cantrip_actors.gates import standard
+from cantrip_actors import Cantrip, Circle, Episode, InvalidCantrip, Runtime, gate, scripted
+from cantrip_actors.gates import post, standard
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.wards import max_depth, max_turns
 from tests.exhaustive import part
@@ -137,6 +137,13 @@ async def test_a_message_that_cannot_be_sent_is_an_error_observation(order: str,
         assert first.is_error
         assert text in first.result
         assert (await runtime.entity("a").send("still here")).result == "still here"
+
+
+@pytest.mark.rule("C-16")
+@pytest.mark.parametrize("to", ["archive", "*", 3, ["archive", 3]])
+def test_recipients_that_are_not_a_list_of_patterns_are_refused(to: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="to: expected a list of names, ids or patterns"):
+        post.with_(to=to)
 
 
 @pytest.mark.rule("C-16")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cantrip_actors import (
     CantripError,
     Circle,
     DecidedEvent,
+    InboxFull,
     InvalidCantrip,
     InvalidDecision,
     Refused,
@@ -32,6 +34,7 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
+from cantrip_actors.gates import question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
@@ -564,6 +567,21 @@ async def test_a_remembered_decision_holds_for_calls_with_the_same_reason(decisi
 
 
 @pytest.mark.rule("C-21")
+async def test_a_remembered_decision_does_not_hold_for_a_fork(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await runtime.start(SPELL, "go")
+        await runtime.decide((await request_of(runtime)).id, "allow", remember="entity")
+        episode = await entity.episode()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(runtime.fork, episode.thread[0].id, intent="go again"))
+            request = await request_of(runtime)
+            assert request.entity != entity.id
+            await runtime.decide(request.id, "deny")
+    assert paid == [3]
+
+
+@pytest.mark.rule("C-21")
 @pytest.mark.parametrize("own", [False, True], ids=["by the runtime", "by the gate"])
 async def test_unattended_requests_are_denied_at_once_when_the_runtime_says_so(own: bool) -> None:
     spell = asking(ask_first(pay, unattended="deny" if own else None))
@@ -613,6 +631,28 @@ async def test_a_question_with_an_invalid_schema_is_an_error_observation() -> No
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
         assert "expected a json schema: 3 is not valid" in results(runtime, episode.entity_id)[0]
+
+
+@pytest.mark.rule("C-13", "C-21")
+@pytest.mark.parametrize("how", ["decide", "interrupt", "expire"])
+async def test_a_request_is_settled_although_steering_messages_fill_the_inbox(url: str, how: str) -> None:
+    spell = asking(ask_first(pay, expires=500))
+    async with Runtime.open(url, max_waiting=3, passivate_after=5.0) as runtime:
+        entity = await runtime.invoke(spell, "go", name="x")
+        request = await request_of(runtime)
+        for n in range(3):
+            await entity.steer(f"{n}")
+        with pytest.raises(InboxFull):
+            await entity.steer("more")
+        if how == "decide":
+            await runtime.decide(request.id, "allow")
+        elif how == "interrupt":
+            await entity.interrupt("enough")
+        else:
+            await anyio.sleep(501)
+        reason = (await entity.episode()).reason
+        assert reason == ("interrupted" if how == "interrupt" else "terminated")
+    assert paid == ([3] if how == "decide" else [])
 
 
 # Children, other gates
@@ -776,7 +816,11 @@ async def test_a_condition_that_fails_refuses_the_call() -> None:
     ("make", "expected"),
     [
         (lambda: ask_first(pay, when="yes"), "when"),
-        (lambda: ask_first(pay, expires=0), "expires"),
+        (lambda: ask_first(pay, expires=0), "expires: expected seconds > 0, at most 3,162,240,000, or None"),
+        (lambda: ask_first(pay, expires=float("inf")), "expires"),
+        (lambda: ask_first(pay, expires=1e12), "expires"),
+        (lambda: question.with_(expires="soon"), "question: expires"),
+        (lambda: question.with_(unattended="allow"), "question: unattended"),
         (lambda: ask_first(pay, unattended="allow"), "unattended"),
         (lambda: Circle([ask_first(ask_first(pay))]), "asks a person already"),
         (lambda: Circle([ask_first("question")]), "asks a person already"),
@@ -841,6 +885,28 @@ async def test_entities_that_wait_hold_at_most_a_kilobyte_each_once_they_are_unl
             tracemalloc.stop()
         assert len(runtime.requests()) == 2 * many
     assert (after - before) / many <= 1024
+
+
+@pytest.mark.rule("C-22")
+async def test_a_long_lived_entity_unloads_while_its_first_intent_waits_for_a_person(url: str) -> None:
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        request = await request_of(runtime)
+        with anyio.move_on_after(20):
+            await entity.episode()
+        await anyio.sleep(20)
+        assert not entity.loaded
+        await runtime.decide(request.id, "allow")
+        assert (await entity.episode()).result == "ok"
+        assert (await entity.send("stop")).result == "ok"
+        assert len((await entity.episode()).thread) == 2  # still that of the first intent
+        other = await runtime.invoke(SPELL, "go", name="y")
+        await request_of(runtime)
+        await anyio.sleep(20)
+        assert not other.loaded
+    with pytest.raises(RuntimeClosed):
+        await other.episode()
+    assert paid == [3]
 
 
 IMPORTING = """

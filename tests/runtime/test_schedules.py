@@ -18,6 +18,8 @@ from cantrip_actors import (
     LoomError,
     Runtime,
     RuntimeClosed,
+    ask_first,
+    gate,
     scripted,
 )
 from cantrip_actors.gates import wake_me
@@ -326,6 +328,35 @@ async def test_firings_overlap_as_the_schedule_says(to: Any, overlap: Any, begun
         assert len(intents(runtime, entity)[1:] if entity else casts(runtime)) == total
         reasons = {runtime.loom.state(one) for one in runtime.loom.entities()} - {"idle"}
         assert entity or reasons == ({"terminated", "cancelled"} if overlap == "stop" else {"terminated"}), reasons
+
+
+@gate
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def pays(context: Any) -> Any:
+    """Answer the first intent, and pay for each later one and for each of a one-shot entity."""
+    return done("ok") if context[-1].content in ("start", "paid") else say("pay")
+
+
+PAYS = Cantrip(scripted(pays, record=False), circle=Circle(["done", ask_first(pay)], [max_turns(5)]), name="pays")
+
+
+@pytest.mark.rule("C-31", "N-46")
+@pytest.mark.parametrize("to", ["entity", "cantrip"])
+@pytest.mark.parametrize(("overlap", "begun"), [("skip", 1), ("queue", 1), ("stop", 10)])
+async def test_a_firing_is_at_work_while_its_entity_waits_for_a_person(to: Any, overlap: Any, begun: int) -> None:
+    """The entity is unloaded after five minutes, and waits for hours."""
+    async with Runtime.open(cantrips=[PAYS]) as runtime:
+        entity = await invoked(runtime, PAYS) if to == "entity" else ""
+        await runtime.schedule("x" if entity else "pays", "tick", every=1000, overlap=overlap)
+        await anyio.sleep(10_500)
+        assert (intents(runtime, entity)[1:] if entity else casts(runtime)) == ["tick"] * begun
+        assert len(runtime.requests()) == 1
+        waiting = runtime._tree.store.count_mail(entity).intents
+        assert waiting == (9 if entity and overlap == "queue" else 0)
 
 
 @pytest.mark.rule("C-31", "N-44")

@@ -8,7 +8,14 @@ from typing import Any, Final, Literal
 
 from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
 from cantrip_actors.machine.project.outcome import get_outcome
-from cantrip_actors.machine.project.record import as_forgotten, as_header, get_committed_turn
+from cantrip_actors.machine.project.record import (
+    Life,
+    as_forgotten,
+    as_header,
+    compute_life,
+    get_committed_turn,
+    get_time,
+)
 from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -40,6 +47,7 @@ __all__ = [
     "find_last_metadata",
     "find_outcome",
     "find_refusal",
+    "find_settled_at",
     "find_status",
     "fold_state",
     "fork_of",
@@ -124,7 +132,8 @@ def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
     state.inherited = state.sequence
     state.parent_id = shape.parent_turn
     state.episode = Episode(trace=state.episode.trace)
-    state.usage = NO_USAGE
+    state.usage, state.spawned = NO_USAGE, 0
+    state.remembered = {}  # a person decided for the other entity
     return state
 
 
@@ -184,6 +193,15 @@ def find_episode(
         if is_it:
             outcome = get_outcome(state, below)
     return outcome
+
+
+def find_settled_at(records: Iterable[Record]) -> str | None:
+    """Return when the mail was settled that the first of `records` took; None if it is an intent under way."""
+    first, *rest = records
+    if not isinstance(first, IntentGiven):
+        return get_time(first)
+    ends = (one for one in rest if compute_life(one, Life.BUSY, lasting=True) > Life.BUSY)
+    return next(map(get_time, ends), None)
 
 
 def has_taken(records: Iterable[Record], key: str) -> bool:
