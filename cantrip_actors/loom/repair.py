@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
 from cantrip_actors.machine.project import as_header
+from cantrip_actors.own_files.claims import files_of
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -63,7 +64,7 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
-    files = [one for one in sorted(path.parent.glob(f"{path.name}*")) if one.is_file() and ".bak" not in one.suffixes]
+    files = files_of(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
     name = f"repaired{path.suffix}"
@@ -81,14 +82,22 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     if not salvage.records:
         shutil.rmtree(copy)
         raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
-    for one in files:
-        if not one.name.endswith((".key", ".recipes.json")):
-            one.unlink()
-    for one in copy.glob(f"{name}*"):
-        one.replace(path.with_name(path.name + one.name.removeprefix(name)))
+    _replace(path, files, copy / name)
     left_out = dict(salvage.left_out)
     _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
     return Repaired(copy, salvage.records, left_out)
+
+
+def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
+    """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
+    main, *beside = files_of(repaired)
+    new = {path.with_name(path.name + one.name.removeprefix(repaired.name)): one for one in beside}
+    for target, one in new.items():
+        one.replace(target)
+    for one in old:
+        if one != path and one not in new and one.suffix != ".key":
+            one.unlink()
+    main.replace(path)
 
 
 class _Lines(ABC):

@@ -1,10 +1,14 @@
 """Backups of looms in use, compaction, retention, migration and damage."""
 
 import math
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,11 +31,13 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.retention import retention_of, seconds_of
 from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.own_files.claims import files_of
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, SNAPSHOT, run, turn
 from tests.loom.processes import python
+from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_sqlite import OLD_TABLES
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
@@ -128,6 +134,30 @@ def test_a_backup_replaces_no_file_and_leaves_none_when_it_fails(tmp_path):
         with pytest.raises(LoomError, match="has faults, and no backup was made"):
             backup_loom(tmp_path / "loom.db", tmp_path / "new.db")
     assert not [path for path in tmp_path.iterdir() if "new" in path.name]
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize("name", ["[1].db", "*.db", "?.jsonl", "no ending", "new/folder/loom.db"])
+def test_a_backup_takes_any_file_name_and_leaves_one_file(lasting, tmp_path, name):
+    with lasting.open() as store:
+        store.append(run("a", "a1"))
+        (tmp_path / ".other.db.part").write_text("of another backup")
+        folder = tmp_path / "to"
+        made = backup_loom(lasting.url, folder / name)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [folder / name]
+    kind = "jsonl" if name.endswith(".jsonl") else "sqlite"
+    with open_store(f"{kind}:{quote(str(folder / name))}", read_only=True) as copy:
+        assert verify_loom(copy) == made
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize(("file", "left"), [("copy.jsonl", ".mail"), ("copy.jsonl", ".timers"), ("copy.db", "-wal")])
+def test_a_backup_takes_no_file_that_an_earlier_one_left_as_its_own(tmp_path, file, left):
+    with open_store(tmp_path / "loom.db") as store:
+        store.append(run("a", "a1"))
+        (tmp_path / f"{file}{left}").write_bytes(b"of an earlier copy")
+        with pytest.raises(LoomError, match=f"{file}{left} exists already: remove it"):
+            backup_loom(tmp_path / "loom.db", tmp_path / file)
 
 
 # ---------------------------------------------------------------------------------------------------------- compacting
@@ -274,6 +304,46 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert [one.id for one in store.timers_due(math.inf)] == ["s", "t"]
         store.append(turn("b", "b9", None, 1))
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("name", ["loom", "lo[o]m*"])
+def test_a_repair_leaves_the_files_of_others(path, name):
+    path = path.rename(path.with_name(name + path.suffix))
+    others = [path.with_name(path.name + ending) for ending in (".old.db", "2", "-notes.txt", ".bak")]
+    for other in others:
+        other.write_text("of the user")
+    edit(path, '"text":"b1"', '"text":"B1"')
+    done = repair_loom(path)
+    assert [other.read_text() for other in others] == ["of the user"] * 4
+    assert not {other.name for other in others} & {one.name for one in done.copy.iterdir()}
+
+
+@pytest.mark.rule("C-53")
+def test_a_repair_that_was_killed_at_any_step_is_finished_by_repeating_it(path, monkeypatch):
+    edit(path, '"text":"b1"', '"text":"B1"')
+    whole = {one.name: one.read_bytes() for one in files_of(path)}
+    step, was_killed = 1, True
+    while was_killed:
+        for one in files_of(path):
+            one.unlink()
+        for name, data in whole.items():
+            path.with_name(name).write_bytes(data)
+        child = os.fork()
+        if child == 0:
+            count = dies_at(step)
+            for method in (Path.replace, Path.unlink):
+                monkeypatch.setattr(Path, method.__name__, counted(method, count))
+            repair_loom(path)
+            os._exit(0)
+        was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert path.exists()
+        with open_store(path, repair=True) as store:
+            assert verify_loom(store).faults == []
+            assert [len(store.records(one)) for one in ("a", "b", "c")] == [6, 2, 6]
+            assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        step += 1
+    assert step > 2
 
 
 @pytest.mark.rule("C-53")
