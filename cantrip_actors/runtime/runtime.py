@@ -40,6 +40,7 @@ from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
 from cantrip_actors.runtime.cluster import Cluster
+from cantrip_actors.runtime.context_variables import ASKER
 from cantrip_actors.runtime.core import Limits
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
@@ -243,11 +244,13 @@ class Runtime:
     async def aclose(self) -> None:
         """Close a runtime that was opened with `await`, from any task of its event loop; at once if it is closed.
 
+        A gate that closes its own runtime is cancelled, as its entity is.
+
         Raises RuntimeClosed for one that was entered with `async with`: it closes where that block ends.
         """
         self._check_whole("closing")
         if self._owner is not None:
-            await self._owner.close()
+            await self._owner.close(from_within=ASKER.get() is not None)
         elif self._tree.is_open:
             raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
 
