@@ -408,6 +408,7 @@ class SqliteStore(TableStore):
             make_file(part)
             copy = sqlite3.connect(part)
             try:
+                copy.execute("pragma journal_mode = off")  # a copy that fails is deleted, with nothing beside it
                 source.backup(copy)
             finally:
                 copy.close()

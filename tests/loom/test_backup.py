@@ -35,7 +35,7 @@ from cantrip_actors.own_files.claims import files_of
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven
 from cantrip_actors.terms.errors import LoomError
-from tests.loom.histories import AT, SNAPSHOT, run, turn
+from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_sqlite import OLD_TABLES
@@ -158,6 +158,33 @@ def test_a_backup_takes_no_file_that_an_earlier_one_left_as_its_own(tmp_path, fi
         (tmp_path / f"{file}{left}").write_bytes(b"of an earlier copy")
         with pytest.raises(LoomError, match=f"{file}{left} exists already: remove it"):
             backup_loom(tmp_path / "loom.db", tmp_path / file)
+
+
+BACK_UP = """
+import resource, signal, sys
+from cantrip_actors.loom import backup_loom
+from cantrip_actors.terms.errors import LoomError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+try:
+    backup_loom(sys.argv[1], sys.argv[2])
+except LoomError as error:
+    print("refused", flush=True)
+"""
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize("name", ["backup.db", "backup.jsonl"])
+def test_a_backup_to_a_full_disk_fails_and_leaves_no_file(lasting, tmp_path, name):
+    with lasting.open() as store:
+        for number in range(30):  # more than SQLite keeps in memory
+            store.append([header(f"e{number}"), IntentGiven(f"e{number}", "go" * 50_000, AT)])
+        target = tmp_path / "to"
+        target.mkdir()
+        with python(BACK_UP, lasting.url, str(target / name)) as process:
+            assert process.stdout.readline() == "refused\n"
+            process.wait()
+        assert list(target.iterdir()) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- compacting
