@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import REMAINS, boot_id, now
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, note_migration, usable_version
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, free_name, note_migration, usable_version
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import READABLE_BY, VERSION, statements
 from cantrip_actors.loom.seal_key import GivenKey
@@ -150,8 +150,8 @@ class SqliteStore(TableStore):
         copy = None
         if 0 < found < VERSION:
             check_migration(self._migrate, self._where, found)
-            copy = None if self._migrate == "in_place" else self._beside(f".v{found}.bak")
-            if copy is not None and not copy.exists():
+            if self._migrate != "in_place":
+                copy = free_name(lambda again: self._beside(f".v{found}{again}.bak"), Path.exists)
                 self._copy(copy)
         for statement in (statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)

@@ -468,6 +468,17 @@ def test_an_earlier_version_is_copied_before_it_is_changed(old):
 
 
 @pytest.mark.rule("C-54")
+def test_an_earlier_version_is_copied_beside_the_copy_of_another_loom(old):
+    earlier = old.with_name("loom.db.v3.bak")
+    earlier.write_text("of the loom that was here before")
+    with open_store(old) as store:
+        assert store.migrated.copy == str(old) + ".v3_2.bak"
+    assert earlier.read_text() == "of the loom that was here before"
+    with SqliteStore(f"{old}.v3_2.bak", read_only=True) as copy:
+        assert [one.entity_id for one in copy.headers()] == ["a"]
+
+
+@pytest.mark.rule("C-54")
 def test_an_earlier_version_is_changed_in_place_or_refused_on_request(old):
     with pytest.raises(LoomError, match=r"has tables of version 3, .* migrate=refuse was given"):
         open_store(f"sqlite://{old}?migrate=refuse")
