@@ -33,7 +33,7 @@ from cantrip_actors.loom.retention import retention_of, seconds_of
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.own_files.claims import files_of
 from cantrip_actors.records.codec import Newer
-from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
@@ -228,6 +228,13 @@ def test_prune_forgets_only_entities_that_ended_longer_ago(store):
     assert prune_loom(store, "90d", now=NOW).entities == ()
     assert prune_loom(store, 5 * DAY, now=NOW).entities == ("young",)
     assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-52")
+def test_a_reward_does_not_keep_an_entity_for_longer(store):
+    store.append([*run("old", "o1"), Ended("old", "terminated", at(100))])
+    store.append([Rewarded("old", "o1", 1.0, at(1)) for _ in range(20)])
+    assert prune_loom(store, "90d", now=NOW).entities == ("old",)
 
 
 @pytest.mark.rule("C-52")
