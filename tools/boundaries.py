@@ -71,7 +71,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "a feed only observes: if it crashes, its readers reconnect, and neither other feeds nor entities are affected",
     ),
     Boundary(
-        "cantrip_actors/agentic/dispatcher.py",
+        "cantrip_actors/agentic/agent_dispatcher.py",
         "AgentDispatcher._call",
         "if a schema's validator raises, the answer does not fit: it is asked for again (A-34)",
     ),

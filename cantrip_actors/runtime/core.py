@@ -37,7 +37,8 @@ from cantrip_actors.runtime.living import Living
 from cantrip_actors.runtime.loading import cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim, LoomActor
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
-from cantrip_actors.terms.cantrip import Cantrip, Crystal
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning, SupervisorRef

@@ -59,12 +59,14 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import inspect

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry, carve, crystal_name
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal, crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.ward import (
     Ward,
     max_cost,

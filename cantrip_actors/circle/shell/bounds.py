@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cantrip_actors.circle.medium import Limit
-from cantrip_actors.circle.shell import tree
+from cantrip_actors.circle.shell import process_tree
 from cantrip_actors.circle.shell.files import Files
 
 FILE: Final = 64 * 1024 * 1024
@@ -54,7 +54,7 @@ class Bounds:
     def hidden(self) -> int | Limit:
         """Return the bytes of files without a name, or the exceeded limit."""
         try:
-            found = tree.measure_hidden(self._processes(), FILE)
+            found = process_tree.measure_hidden(self._processes(), FILE)
         except OSError:  # the files of a process cannot be inspected
             return "disk"
         return "memory" if found.shares and not self._shares else found.size

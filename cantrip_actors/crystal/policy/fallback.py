@@ -20,7 +20,7 @@ from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.query import PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.stream.wire import Emitted
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.crystal import Crystal, crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import (
@@ -32,6 +32,7 @@ from cantrip_actors.terms.messages import (
     ToolDefinition,
     Usage,
 )
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import ServerTool
 
 AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]

@@ -19,9 +19,10 @@ from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.query import PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.stream.wire import Emitted
-from cantrip_actors.terms.cantrip import Crystal, Retry, crystal_name
+from cantrip_actors.terms.crystal import Crystal, crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolChoice, ToolDefinition
+from cantrip_actors.terms.retry import Retry
 
 _ONCE: Final = Retry(max_retries=0)
 

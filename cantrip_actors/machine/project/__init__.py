@@ -15,7 +15,6 @@ from cantrip_actors.machine.project.entity import (
     children_in,
     episode_in,
     first_intent,
-    fork_of,
     has_taken,
     header_in_force,
     header_of,
@@ -29,6 +28,7 @@ from cantrip_actors.machine.project.entity import (
     turns_quoting,
     usage_of,
 )
+from cantrip_actors.machine.project.fork import fork_of
 from cantrip_actors.machine.project.outcome import is_end_recorded, is_of_life, outcome_at
 from cantrip_actors.machine.project.record import (
     NOTED,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
+from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import outcome_at
-from cantrip_actors.machine.project.record import as_forgotten, as_header, committed_turn
-from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
+from cantrip_actors.machine.project.record import as_header
+from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -38,7 +38,6 @@ __all__ = [
     "children_in",
     "episode_in",
     "first_intent",
-    "fork_of",
     "has_taken",
     "header_in_force",
     "header_of",
@@ -104,28 +103,6 @@ def is_over(records: Iterable[Record]) -> bool:
 def state_of(records: Sequence[Record]) -> State:
     """Return the state after an entity's whole log; its cantrip is not needed."""
     return fold(Shape.of_header(header_of(records)), records)
-
-
-def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
-    """Return the state that a fork begins with: what `lineage`, the records of a path of turns, leaves behind (LOOM-4).
-
-    The call comes from `shape`; the first intent stays first (INTENT-3), later ones stand where they came. An utterance
-    whose turn was not committed is left out.
-    """
-    records = list(lineage)
-    while records and committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
-        records.pop()
-    state = fold(shape, records)
-    close_turn(state)
-    state.phase = Phase.NEW
-    if state.medium not in (None, shape.medium):  # the fork's sandbox cannot run the programs of another language
-        state.sandbox = Sandbox(data=state.sandbox.data)
-    state.has_header, state.medium = False, None
-    state.inherited = state.sequence
-    state.parent_id = shape.parent_turn
-    state.episode = Episode(trace=state.episode.trace)
-    state.usage = NO_USAGE
-    return state
 
 
 def status_of(records: Iterable[Record]) -> Status:
