@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
+from typing import Final
 
 from cantrip_actors.loom.blobs import attach_images, attached
 from cantrip_actors.loom.copy import can_wait
@@ -27,7 +29,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
 from cantrip_actors.machine.project import as_header
-from cantrip_actors.own_files.claims import files_of
+from cantrip_actors.own_files.claims import SQLITE, files_of
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -40,6 +42,12 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
 _log = get_logger("cantrip.loom")
+
+LEAST_RECORD: Final = 64
+"""Bytes of a file that a record needs at least."""
+
+LARGEST: Final = 2**40
+"""A head that names a greater length is itself damaged."""
 
 _UNREADABLE = "(unreadable lines)"
 
@@ -96,7 +104,7 @@ def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
         one.replace(target)
     for one in old:
         if one != path and one not in new and one.suffix != ".key":
-            one.unlink()
+            one.unlink(missing_ok=True)  # SQLite removes its own when it closes
     main.replace(path)
 
 
@@ -160,6 +168,7 @@ class _JsonlLines(_Lines):
 class _SqliteLines(_Lines):
     def __init__(self, path: Path) -> None:
         self._path = path
+        _pad(path)
         self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         self._file.text_factory = bytes
 
@@ -170,16 +179,24 @@ class _SqliteLines(_Lines):
         return None
 
     def lines(self) -> Iterator[bytes | None]:
-        at, last = 0, 0
+        last = 0
+        """The last number that something readable names; without the end of a table, a later one may be readable."""
+        most = self._path.stat().st_size // LEAST_RECORD
         for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
             with suppress(sqlite3.Error):
                 last = max(last, self._file.execute(query).fetchone()[0] or 0)
-        while at < last:
-            at += 1
+                most = last if query.endswith("records") else most
+        lost = 0
+        for at in range(1, max(last, most) + 1):
             try:
                 row = self._file.execute("select body from records where seq = ?", (at,)).fetchone()
             except sqlite3.Error:
                 row = None
+            if row is None and at > last:
+                lost += 1
+                continue
+            yield from repeat(None, lost)
+            lost = 0
             yield None if row is None else row[0]
 
     def mail(self) -> Iterator[bytes]:
@@ -198,6 +215,16 @@ class _SqliteLines(_Lines):
             row = self._file.execute(query, (digest,)).fetchone()
             return None if row is None else Blob(digest, row[0].decode(), row[1], row[2].decode())
         return None
+
+
+def _pad(path: Path) -> None:
+    """Give a file that lost its end the length that its head names: SQLite reads no page of a file that is shorter."""
+    with path.open("r+b") as file:
+        head = file.read(32)
+        size, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+        whole = (65536 if size == 1 else size) * pages
+        if head.startswith(SQLITE) and path.stat().st_size < whole < LARGEST:
+            file.truncate(whole)
 
 
 def _reading(path: Path) -> LineFile:

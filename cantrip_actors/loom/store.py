@@ -649,8 +649,11 @@ class Store(ABC):
         return None
 
     def _pending(self, no: int, line: bytes) -> Pending:
-        """Return the mail of its line; the bytes of its images are read on first use."""
-        mail = decode_mail(line)
+        """Return the mail of its line; the bytes of its images are read on first use. Raises DamagedLoom."""
+        try:
+            mail = decode_mail(line)
+        except LoomError as error:
+            raise DamagedLoom(f"mail {no} of {self!r} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=attached(mail.images, self.blob)) if mail.images else mail)
 
     def _timer(self, line: str | bytes) -> Timer:

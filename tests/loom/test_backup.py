@@ -414,6 +414,42 @@ def test_a_file_with_a_bad_page_is_refused_for_writing_and_can_be_repaired(tmp_p
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("share", [0.6, 0.9, 0.999])
+def test_a_file_that_lost_its_end_is_repaired_up_to_there(tmp_path, share):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        for number in range(300):
+            store.append(run(f"e{number}", f"t{number}"))
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(DamagedLoom, match="Restore it from a backup"):
+        open_store(path)
+    done = repair_loom(path)
+    assert 600 < done.records < 1800
+    assert done.records + sum(done.left_out.values()) <= 1800
+    with open_store(path) as store:
+        assert verify_loom(store).faults == []
+        assert len(store.records("e0")) == 6
+
+
+@pytest.mark.rule("C-53")
+def test_a_mail_that_cannot_be_read_is_damage_and_left_out_by_a_repair(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append(run("b", "b1", lasting=True))
+        store.post([intent("k1"), intent("k2")])
+    mail = tmp_path / "loom.jsonl.mail"
+    mail.write_bytes(mail.read_bytes().replace(b'"key":"k2","kind":"intent"', b'"key":"k2","kind":"inten?"'))
+    with open_store(path, read_only=True) as store:
+        (fault,) = verify_loom(store).faults
+        assert "mail 2 of" in fault.what
+        with pytest.raises(DamagedLoom, match="cantrip loom repair"):
+            store.pending("b")
+    with open_store(path, repair=True) as store:
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-53")
 def test_a_whole_loom_is_not_changed_by_repair_true(path):
     with open_store(path) as store:
         before = verify_loom(store)
